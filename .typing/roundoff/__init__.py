@@ -1,0 +1,1 @@
+../../src/roundoff/__init__.py

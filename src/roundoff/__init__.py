@@ -1,0 +1,1 @@
+"""Simulate number formats in PyTorch programs."""
