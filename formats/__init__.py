@@ -1,5 +1,8 @@
 """What a number format is, and rounding a tensor into it."""
 
 from roundoff.formats.errors import FormatError, RoundoffError
+from roundoff.formats.floats import FloatFormat
+from roundoff.formats.format import Format
+from roundoff.formats.rounding import round
 
-__all__ = ["FormatError", "RoundoffError"]
+__all__ = ["FloatFormat", "Format", "FormatError", "RoundoffError", "round"]
