@@ -20,6 +20,9 @@ SIGNIFICAND_BITS = range(53)
 # (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
 _LARGEST_M_IN_FLOAT32 = 10
 
+# Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 @dataclass(frozen=True)
 class FloatFormat(Format):
@@ -122,7 +125,7 @@ class FloatFormat(Format):
     def round_into(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds to nearest-even; see :func:`roundoff.formats.round`."""
         parameters = self._parameters[source.dtype]
-        if source.device.type == "cpu":
+        if source.device.type == "cpu" and type(source) in _PLAIN:
             cpu_kernels.round_float(source, target, parameters)
         else:
             target.copy_(tensor_kernels.round_float(source, parameters))
