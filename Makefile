@@ -1,0 +1,57 @@
+# `make sweep` and `make test` do all set-up themselves: a virtual environment in .venv, made once.
+# Needs Python >= 3.11 (with venv), make and g++ (qtorch compiles itself with it).
+
+ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+VENV := $(ROOT)/.venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := 2.13.0
+# Where PyTorch publishes builds without CUDA, for machines whose package index has none.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install sweep test test-slow lint format bench clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/setup.py $(ROOT)/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "roundoff needs Python >= 3.11, got " + sys.version.split()[0] + "; name one with make PYTHON=...")'
+	@echo "Installing into $(VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade "pip>=24" "setuptools>=80"
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+		$(PIP) install "torch==$(TORCH)"; \
+	else \
+		$(PIP) install "torch==$(TORCH)+cpu" 2>/dev/null \
+		|| $(PIP) install "torch==$(TORCH)" --index-url $(TORCH_CPU_INDEX); \
+	fi
+	@$(PIP) install --constraint $(ROOT)/constraints.txt --editable "$(ROOT)[dev]"
+	@touch $(INSTALLED)
+
+# The main job: a bit-width sweep of SAC on cartpole_swingup, ending in results/significand-quick/degradation.png.
+sweep: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/roundoff sweep significand-quick --out results/significand-quick
+	@cd $(ROOT) && $(BIN)/roundoff plot results/significand-quick
+
+test: $(INSTALLED) lint
+	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# The learning runs that are too long for every day.
+test-slow: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+lint: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+
+format: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/ruff check --fix && $(BIN)/ruff format
+
+# Ratios measured side by side, written to bench/results/.
+bench: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) $(ROOT)/.mypy_cache $(ROOT)/.ruff_cache $(ROOT)/.pytest_cache
