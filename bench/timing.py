@@ -6,11 +6,14 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("roundoff", "torch", "numpy", "numba", "qtorch", "ml_dtypes")

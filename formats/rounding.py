@@ -42,6 +42,8 @@ def round(x: torch.Tensor, format: Format | str, *, backend: Backend = "native")
     if backend != "native":
         raise FormatError(f"backend must be 'native' or 'qtorch', got {backend!r}")
     x = x.detach()
+    if x._is_zerotensor():  # noqa: SLF001  a gradient known to vanish: all zeros, without memory
+        return torch.zeros_like(x)
     if not is_dense(x):
         x = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
         fmt.round_into(x, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-_CARRIERS = (torch.float32, torch.float64)
+_CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_SINGLE = (torch.float32, torch.complex64)
+
+
+class _ThisThread(threading.local):
+    """Whether a simulation is at work on an operation, in this thread."""
+
+    rounding = False
+
+
+_this_thread = _ThisThread()
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -30,18 +41,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, format: Format | str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.format = Format.parse(format)
-        self._nothing_to_do = str(self.format) == "fp32"
-        # How many simulations were entered inside this one: the innermost wins, the others only pass results on.
-        self._inner = 0
-        self._suspended: list[list[Simulation]] = []
+        self._rounds = str(self.format) != "fp32"
+        self._entered: list[bool] = []
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
-        outer = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Simulation) and m is not self]
-        for mode in outer:
-            mode._inner += 1  # noqa: SLF001
-        self._suspended.append(outer)
-        if not self._nothing_to_do:
+        # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
+        needed = self._rounds or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+        self._entered.append(needed)
+        if needed:
             super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -49,10 +57,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
-        if not self._nothing_to_do:
+        if self._entered.pop():
             super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for mode in self._suspended.pop():
-            mode._inner -= 1  # noqa: SLF001
 
     def __torch_dispatch__(
         self,
@@ -62,9 +68,21 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Runs one ATen operation and rounds what it computed."""
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        if self._inner:
+        # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
+        if _this_thread.rounding:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        _this_thread.rounding = True
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+            if self._rounds:
+                self._round_results(func, args, kwargs, result)
             return result
+        finally:
+            _this_thread.rounding = False
+
+    def _round_results(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
+    ) -> None:
         how = treatment(func)
         if how.results:
             if isinstance(result, torch.Tensor):
@@ -81,7 +99,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if how.lifts and result.untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             self._round(result, func)
-        return result
 
     def _round_all(self, value: Any, operation: OpOverload) -> None:
         """Rounds a tensor, or every tensor of a list; anything else is none of our business."""
@@ -94,10 +111,14 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _round(self, x: torch.Tensor, operation: OpOverload) -> None:
         """Rounds ``x`` where it stands."""
         dtype = x.dtype
-        if not (dtype.is_floating_point or dtype.is_complex):
-            return
+        if not (dtype.is_floating_point or dtype.is_complex) or x._is_zerotensor():  # noqa: SLF001  the only test there is
+            return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory
         self._check(x, operation)
-        if is_dense(x):
+        if dtype.is_complex:
+            parts = torch.view_as_real(x.resolve_conj().clone())
+            self.format.round_into(parts, parts)
+            x.copy_(torch.view_as_complex(parts))
+        elif is_dense(x):
             self.format.round_into(x, x)
         else:
             rounded = x.clone(memory_format=torch.contiguous_format)
@@ -106,15 +127,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _check(self, x: torch.Tensor, operation: OpOverload) -> None:
         dtype = x.dtype
-        if dtype is torch.float32 and self.format.carrier is torch.float64:
+        if dtype in _SINGLE and self.format.carrier is torch.float64:
             raise FormatError(
                 f"{self.format} cannot be simulated exactly in float32 (results would be rounded twice), but"
-                f" {operation} computed a float32 tensor: run the program in float64, for example model.double()"
+                f" {operation} computed {dtype}: run the program in float64, for example model.double()"
             )
         if dtype not in _CARRIERS:
             raise FormatError(
                 f"inside a simulation tensors must be float32 or float64, but {operation} computed {dtype}:"
-                " the simulation narrows them itself, so leave out .half(), .bfloat16(), autocast and complex numbers"
+                " the simulation narrows them itself, so leave out .half(), .bfloat16() and autocast"
             )
         if x.layout is not torch.strided:
             raise FormatError(f"inside a simulation tensors must be dense, but {operation} computed {x.layout}")
@@ -128,7 +149,7 @@ def simulate(format: Format | str) -> Simulation:
     live in their float32 or float64 tensors (the carrier). Granularity is the kernel: each ATen operation computes
     in its carrier and its results are rounded once, to nearest-even, as PyTorch's own half-precision kernels do; sums
     and products are accumulated in the carrier, and Python scalars stay exact. See :func:`roundoff.round` for
-    infinities, NaN, signed zero, overflow and underflow.
+    infinities, NaN, signed zero, overflow and underflow; real and imaginary parts are rounded each on its own.
 
     Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
     ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
@@ -143,6 +164,6 @@ def simulate(format: Format | str) -> Simulation:
 
     Raises:
         FormatError: there is no such format; inside the block, an operation computed a tensor that cannot carry the
-            format (float32 for a wide format), half-precision, complex, or sparse numbers.
+            format (float32 for a wide format), half-precision, or sparse numbers.
     """
     return Simulation(format)

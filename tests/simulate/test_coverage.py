@@ -1,0 +1,73 @@
+"""Every operator in PyTorch's own sample database, forward and backward, under a narrow format."""
+
+import warnings
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+import roundoff
+
+FORMAT = "e5m6"
+SAMPLES = 2
+
+REFUSED = {  # results that no simulation can hold; the message is tested elsewhere
+    "bfloat16", "half", "chalf", "to_sparse", "sparse_sampled_addmm", "sparse_mm_reduce",
+}  # fmt: skip
+# Results that no operation computed: memory as it was found, or more of the caller's than the caller rounded.
+UNDEFINED = {
+    "as_strided_partial_views",
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+
+OPERATORS = [
+    op
+    for op in op_db
+    if torch.float32 in op.supported_dtypes("cpu")
+    and op.formatted_name not in REFUSED | UNDEFINED
+    and not op.name.startswith("jiterator")  # CUDA only
+]
+
+
+def tensors(tree):
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def rounded(x):
+    if x.is_complex():
+        return torch.view_as_complex(roundoff.round(torch.view_as_real(x.detach().resolve_conj()), FORMAT))
+    return roundoff.round(x, FORMAT)
+
+
+def assert_of_format(x):
+    if (x.is_floating_point() or x.is_complex()) and x.layout == torch.strided:
+        torch.testing.assert_close(x.detach(), rounded(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_results_and_gradients_are_of_the_format(op):
+    differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
+    torch.manual_seed(0)  # the sample generators have no other source of randomness
+    for number, sample in enumerate(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)):
+        if number == SAMPLES:
+            break
+        with torch.no_grad():
+            for x in tensors((sample.input, sample.args, sample.kwargs)):
+                if x.is_floating_point() and x.layout == torch.strided:
+                    x.copy_(rounded(x))
+        inputs = [x for x in tensors((sample.input, sample.args, sample.kwargs)) if x.requires_grad]
+        with roundoff.simulate(FORMAT):
+            results = tensors(op(sample.input, *sample.args, **sample.kwargs))
+            scalars = [x.abs().sum() for x in results if x.requires_grad]
+            gradients = torch.autograd.grad(sum(scalars), inputs, allow_unused=True) if scalars and inputs else ()
+        for x in (*results, *tensors(gradients)):
+            assert_of_format(x)
