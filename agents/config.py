@@ -1,0 +1,115 @@
+"""What a training run is given: one frozen, validated description."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from roundoff.agents.fixes import FIXES, parse_fixes
+from roundoff.agents.tasks import check_task
+
+
+def _canonical_format(name: str) -> str:
+    from roundoff.formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+
+    return str(Format.parse(name))
+
+
+def _check_device(name: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f'unknown device "{name}"; allowed are cpu, cuda, and cuda:0, cuda:1, ...')
+    return name
+
+
+_Positive = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=0)]
+_PositiveFloat = Annotated[float, Field(gt=0)]
+_Below1 = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainConfig(BaseModel):
+    """Everything a run depends on; its fields are all the keys that a sweep file may set.
+
+    The defaults are the paper's (Tables 4 and 5). Text is not taken for a number; an integer is taken for a float.
+
+    Attributes:
+        task: ``<domain>_<task>`` of the DeepMind control suite.
+        format: the number format of the whole agent; stored in canonical form.
+        seed: every random stream of the run derives from it.
+        fixes: ``"all"``, ``"none"`` or names; stored as a tuple in the order of Table 1.
+        steps: length of training in environment steps (agent steps x action repeat).
+        action_repeat: how often the environment repeats each action; the rewards are summed.
+        hidden_units: width of the hidden layers of actor and critics.
+        hidden_layers: how many there are.
+        batch_size: transitions per update.
+        discount: factor per agent step.
+        lr: learning rate of actor, critics and temperature.
+        adam_beta1: decay of the first moment.
+        adam_beta2: decay of the second moment.
+        adam_eps: added to the denominator of Adam.
+        initial_temperature: initial weight of the entropy.
+        tau: part of the way that the target critics move at each of their updates.
+        target_update_every: updates per update of the target critics.
+        actor_update_every: updates per update of actor and temperature.
+        seed_steps: agent steps with uniform random actions, before updates begin.
+        log_sigma_min: smallest logarithm of the policy's standard deviation.
+        log_sigma_max: largest.
+        initial_loss_scale: for ``compound_loss_scaling``.
+        loss_scale_growth_interval: consecutive finite steps after which the loss scale doubles.
+        softplus_threshold: K of ``softplus_fix``, above which softplus is linear.
+        kahan_momentum_scale: C of ``kahan_momentum``.
+        replay_capacity: transitions kept; older ones are overwritten.
+        eval_every: environment steps between evaluations.
+        eval_episodes: episodes of an evaluation.
+        checkpoint_every: environment steps between checkpoints (written at the next end of an episode).
+        device: ``cpu``, ``cuda`` or ``cuda:<n>``.
+        threads: CPU threads of PyTorch.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    task: Annotated[str, AfterValidator(check_task)] = "cartpole_swingup"
+    format: Annotated[str, AfterValidator(_canonical_format)] = "fp32"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = FIXES
+    steps: _Positive = 500_000
+    action_repeat: _Positive = 1
+    hidden_units: _Positive = 1024
+    hidden_layers: _Positive = 2
+    batch_size: _Positive = 1024
+    discount: Annotated[float, Field(ge=0, le=1)] = 0.99
+    lr: _PositiveFloat = 1e-4
+    adam_beta1: _Below1 = 0.9
+    adam_beta2: _Below1 = 0.999
+    adam_eps: _PositiveFloat = 1e-8
+    initial_temperature: _PositiveFloat = 0.1
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    target_update_every: _Positive = 2
+    actor_update_every: _Positive = 1
+    seed_steps: _Count = 5000
+    log_sigma_min: float = -5.0
+    log_sigma_max: float = 2.0
+    initial_loss_scale: _PositiveFloat = 1e4
+    loss_scale_growth_interval: _Positive = 10_000
+    softplus_threshold: _PositiveFloat = 10.0
+    kahan_momentum_scale: _PositiveFloat = 1e4
+    replay_capacity: _Positive = 1_000_000
+    eval_every: _Positive = 10_000
+    eval_episodes: _Positive = 10
+    checkpoint_every: _Positive = 10_000
+    device: Annotated[str, AfterValidator(_check_device)] = "cpu"
+    threads: _Positive = 1
+
+    @model_validator(mode="after")
+    def _check_log_sigma(self) -> Self:
+        if self.log_sigma_min >= self.log_sigma_max:
+            raise ValueError(
+                f"log_sigma_min must be below log_sigma_max, got {self.log_sigma_min} and {self.log_sigma_max}"
+            )
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """The config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``."""
+        return dict(sorted(self.model_dump(mode="json").items()))
