@@ -28,7 +28,7 @@ $(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/setup.py $(ROOT)/constraints.txt
 		$(PIP) install "torch==$(TORCH)+cpu" 2>/dev/null \
 		|| $(PIP) install "torch==$(TORCH)" --index-url $(TORCH_CPU_INDEX); \
 	fi
-	@$(PIP) install --constraint $(ROOT)/constraints.txt --editable "$(ROOT)[dev]"
+	@PYTHONWARNINGS=ignore $(PIP) install --constraint $(ROOT)/constraints.txt --editable "$(ROOT)[dev]"
 	@touch $(INSTALLED)
 
 # The main job: a bit-width sweep of SAC on cartpole_swingup, ending in results/significand-quick/degradation.png.
