@@ -1,0 +1,31 @@
+"""Kahan's compensated summation, and parameter updates through it (Kahan-gradients)."""
+
+from __future__ import annotations
+
+import torch
+
+
+@torch.no_grad()
+def kahan_add_(total: torch.Tensor, compensation: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Adds ``values`` to ``total`` in place, and keeps what rounding loses for the next time.
+
+    y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
+    the total and lost if added plainly, then have their whole effect. As the parameter update of an optimizer
+    (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
+
+    Args:
+        total: the sum so far; float32 or float64, any shape; changed in place.
+        compensation: like ``total``; zero before the first call; changed in place.
+        values: what to add; like ``total``; left alone.
+
+    Returns:
+        ``total``. Once the total overflows to infinity, the compensation becomes NaN, and the total at the next call.
+
+    Source:
+        Low-precision SAC, Algorithm 2 (Kahan, 1965).
+    """
+    y = values - compensation
+    new_total = total + y
+    torch.sub(new_total, total, out=compensation)
+    compensation.sub_(y)
+    return total.copy_(new_total)

@@ -1,0 +1,198 @@
+"""Soft actor-critic from states, run in a number format."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from roundoff.agents.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from roundoff.agents.networks import MLP, forward
+from roundoff.agents.optimizers import NetworkOptimizer
+from roundoff.agents.squashed_normal import SquashedNormal
+from roundoff.agents.streams import Stream, torch_generator
+from roundoff.formats import FloatFormat, Format, round
+from roundoff.simulate import simulate
+
+if TYPE_CHECKING:
+    from roundoff.agents.config import TrainConfig
+    from roundoff.agents.replay import Batch
+
+_Metrics = dict[str, torch.Tensor]
+
+
+@final
+class SAC:
+    """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
+
+    Everything it computes after its construction, it computes in ``config.format``: ``act`` and ``update`` run inside
+    ``simulate`` (fp32 and fp64 run plainly). The other update methods are the parts of ``update``, and do not enter
+    the simulation themselves. NaN never raises here: it shows in the actions.
+
+    Losses are not formed: the derivative of the loss by the critics' outputs, or by each sample's objective, is
+    handed to autograd directly, multiplied by the loss scale. A loss could overflow; it is needed for nothing.
+
+    Args:
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+        config: the hyper-parameters, the format and the fixes.
+        device: where all tensors live.
+
+    Source:
+        Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
+    """
+
+    def __init__(self, observation_size: int, action_size: int, config: TrainConfig, device: torch.device) -> None:
+        fmt = Format.parse(config.format)
+        assert isinstance(fmt, FloatFormat)
+        self.config = config
+        self.arithmetic: AbstractContextManager[Any] = nullcontext() if fmt.native else simulate(fmt)
+        options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
+        self._options = options
+        self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
+        self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
+        self.target_entropy = -float(action_size)
+        self.updates = 0
+
+        fixes = config.fixes
+        self.policy = SquashedNormal(
+            log_sigma_min=config.log_sigma_min,
+            log_sigma_max=config.log_sigma_max,
+            normal_fix="normal_fix" in fixes,
+            softplus_fix="softplus_fix" in fixes,
+            softplus_threshold=config.softplus_threshold,
+        )
+        hidden = [config.hidden_units] * config.hidden_layers
+        weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
+        self.actor = MLP([observation_size, *hidden, 2 * action_size], ensemble=1, generator=weights, **options)
+        self.critic = MLP([observation_size + action_size, *hidden, 1], ensemble=2, generator=weights, **options)
+        self.log_temperature = torch.tensor([math.log(config.initial_temperature)], **options)
+        for parameters in (self.actor.flat, self.critic.flat, self.log_temperature):
+            parameters.copy_(round(parameters, fmt))
+        target = self.critic.flat.clone()
+        self.target = self.critic.views(target)
+        with self.arithmetic:
+            self.target_average: MovingAverage = (
+                KahanEMA(target, config.tau, scale=config.kahan_momentum_scale, largest=fmt.max)
+                if "kahan_momentum" in fixes
+                else PlainEMA(target, config.tau)
+            )
+            self.actor_optimizer = NetworkOptimizer(self.actor.flat, config, fmt, kahan=False)
+            self.critic_optimizer = NetworkOptimizer(self.critic.flat, config, fmt, kahan=True)
+            self.temperature_optimizer = NetworkOptimizer(self.log_temperature, config, fmt, kahan=True)
+
+    @torch.no_grad()
+    def act(self, observations: torch.Tensor, *, deterministic: bool) -> torch.Tensor:
+        """Chooses actions.
+
+        Args:
+            observations: (n, observation), numbers of the format.
+            deterministic: tanh of the mean instead of a sample.
+
+        Returns:
+            (n, action) in [-1, 1]; NaN where the network has become NaN.
+        """
+        with self.arithmetic:
+            outputs = forward(self.actor.layers, observations)[0]
+            if deterministic:
+                return self.policy.mode(outputs)
+            shape = (len(observations), outputs.shape[1] // 2)
+            return self.policy.sample(outputs, torch.randn(shape, generator=self._act_noise, **self._options))
+
+    def update(self, batch: Batch) -> _Metrics:
+        """One update of the critics, and of actor, temperature and target critics when it is their turn.
+
+        Args:
+            batch: transitions, numbers of the format.
+
+        Returns:
+            Tensors whose means are worth logging; nothing has been copied from the device for them.
+        """
+        self.updates += 1
+        with self.arithmetic:
+            shape = (2, len(batch.rows), self.actor.layers[-1].shape[-1] // 2)
+            noise = torch.randn(shape, generator=self._update_noise, **self._options)
+            metrics = self.update_critic(batch, noise[0])
+            if self.updates % self.config.actor_update_every == 0:
+                metrics |= self.update_actor_and_temperature(batch, noise[1])
+            if self.updates % self.config.target_update_every == 0:
+                self.update_target()
+        return metrics
+
+    def update_critic(self, batch: Batch, noise: torch.Tensor) -> _Metrics:
+        """Moves both critics towards r + discount * (min of the target critics - temperature * log pi)."""
+        with torch.no_grad():
+            next_actions, next_log_prob = self.policy.sample_with_log_prob(
+                forward(self.actor.layers, batch.next_observations)[0], noise
+            )
+            next_q = forward(self.target, torch.cat((batch.next_observations, next_actions), dim=1)).amin(0)
+            next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
+            target = torch.addcmul(batch.rewards, batch.discounts, next_value, value=self.config.discount)
+        q = forward(self.critic.trainable, batch.observations_and_actions)
+        error = q.detach() - target
+        # The derivative of each critic's mean squared error by its outputs.
+        self.critic.compute_gradients(q, error * (2 * self.critic_optimizer.scale / len(batch.rows)))
+        self.critic_optimizer.step()
+        return {"td_error": error, "q": target}
+
+    def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> _Metrics:
+        """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
+        temperature = self.temperature
+        actions, log_prob = self.policy.sample_with_log_prob(
+            forward(self.actor.trainable, batch.observations)[0], noise
+        )
+        q = forward(self.critic.layers, torch.cat((batch.observations, actions), dim=1)).min(dim=0).values
+        objective = temperature * log_prob - q
+        mean_weight = self.actor_optimizer.scale / len(batch.rows)
+        self.actor.compute_gradients(objective, torch.full_like(objective, mean_weight))
+        self.actor_optimizer.step()
+
+        # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
+        entropy = -log_prob.detach().mean()
+        excess = (entropy - self.target_entropy) * self.temperature_optimizer.scale
+        self.log_temperature.grad = temperature * excess
+        self.temperature_optimizer.step()
+        return {"entropy": entropy, "temperature": temperature}
+
+    def update_target(self) -> None:
+        """Moves the target critics a step towards the critics."""
+        self.target_average.update_(self.critic.flat)
+
+    @property
+    def temperature(self) -> torch.Tensor:
+        """The weight of the entropy, (1,)."""
+        return torch.exp(self.log_temperature)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically: weights, optimizers, averages, generators."""
+        return {
+            **self.weights(),
+            "target_average": self.target_average.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "temperature_optimizer": self.temperature_optimizer.state_dict(),
+            "act_noise": self._act_noise.get_state(),
+            "update_noise": self._update_noise.get_state(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        for name, tensor in self.weights().items():
+            tensor.copy_(state[name])
+        for name in ("target_average", "actor_optimizer", "critic_optimizer", "temperature_optimizer"):
+            getattr(self, name).load_state_dict(state[name])
+        self._act_noise.set_state(state["act_noise"])
+        self._update_noise.set_state(state["update_noise"])
+        self.updates = state["updates"]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The flat parameters of the networks, by name, and the logarithm of the temperature."""
+        return {
+            "actor": self.actor.flat,
+            "critic": self.critic.flat,
+            "target": self.target_average.average,
+            "log_temperature": self.log_temperature,
+        }

@@ -1,0 +1,88 @@
+"""The policy's distribution: a normal variable squashed by tanh, with its log-probability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
+from roundoff.agents.softplus_fix import softplus, softplus_naive
+
+
+@final
+@dataclass(frozen=True)
+class SquashedNormal:
+    """How the outputs of a policy network are read as a distribution of actions tanh(u), u normal.
+
+    log sigma lies between two bounds by a tanh of its own: log sigma = center + half_width tanh(output).
+
+    Args:
+        log_sigma_min: smallest logarithm of the standard deviation.
+        log_sigma_max: largest.
+        normal_fix: whether the normal log-probability is computed without sigma^2.
+        softplus_fix: whether softplus is linear above the threshold.
+        softplus_threshold: K.
+
+    Source:
+        Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
+    """
+
+    log_sigma_min: float
+    log_sigma_max: float
+    normal_fix: bool
+    softplus_fix: bool
+    softplus_threshold: float
+
+    def mode(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The deterministic action, tanh(mu).
+
+        Args:
+            outputs: of the network, (..., 2 actions): mu, and what becomes log sigma.
+
+        Returns:
+            (..., actions), in [-1, 1]; NaN where an output is NaN.
+        """
+        return torch.tanh(outputs.chunk(2, dim=-1)[0])
+
+    def sample(self, outputs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The action tanh(mu + sigma noise), without its log-probability.
+
+        Args:
+            outputs: of the network, (..., 2 actions).
+            noise: standard normal, (..., actions).
+
+        Returns:
+            (..., actions), in [-1, 1]; NaN where an output is NaN.
+        """
+        mean, _, sigma = self._parameters(outputs)
+        return torch.tanh(mean + sigma * noise)
+
+    def sample_with_log_prob(self, outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The action tanh(u), u = mu + sigma noise, and log pi(action); both differentiable in ``outputs``.
+
+        log pi = sum over the action's elements of log P(u) - 2 [log 2 - u - softplus(-2 u)].
+
+        Args:
+            outputs: of the network, (..., 2 actions).
+            noise: standard normal, (..., actions).
+
+        Returns:
+            Actions (..., actions) in [-1, 1], and log-probabilities (..., 1) in nats.
+        """
+        mean, log_sigma, sigma = self._parameters(outputs)
+        u = mean + sigma * noise
+        log_prob = (normal_log_prob if self.normal_fix else normal_log_prob_naive)(u, mean, sigma, log_sigma)
+        minus_2u = u * -2
+        squash = softplus(minus_2u, self.softplus_threshold) if self.softplus_fix else softplus_naive(minus_2u)
+        log_prob = torch.add(log_prob, u + squash, alpha=2) - 2 * math.log(2)
+        return torch.tanh(u), log_prob.sum(-1, keepdim=True)
+
+    def _parameters(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The mean, log sigma and sigma."""
+        mean, raw = outputs.chunk(2, dim=-1)
+        half_width = (self.log_sigma_max - self.log_sigma_min) / 2
+        log_sigma = torch.tanh(raw) * half_width + (self.log_sigma_min + half_width)
+        return mean, log_sigma, torch.exp(log_sigma)

@@ -1,0 +1,32 @@
+"""The independent random streams of a run, all derived from its seed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Stream(IntEnum):
+    """What a stream is for; the numbers are part of the meaning of a seed and never change."""
+
+    WEIGHTS = 0
+    ENVIRONMENT = 1
+    SEED_ACTIONS = 2
+    ACTION_NOISE = 3
+    UPDATE_NOISE = 4
+    REPLAY = 5
+    EVALUATION = 6
+
+
+def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:
+    """The seed sequence of a stream of the run with ``seed``; ``more`` numbers select one of a family."""
+    return np.random.SeedSequence((seed, int(stream), *more))
+
+
+def torch_generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:
+    """A PyTorch generator on ``device`` for a stream."""
+    generator = torch.Generator(device)
+    generator.manual_seed(int(sequence(seed, stream).generate_state(1, np.uint64)[0]))
+    return generator
