@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from roundoff.simulate.observer import Observer
+    from roundoff.simulate.report import Report
+
 _CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
 
@@ -38,10 +41,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         format: the format results are rounded to.
     """
 
-    def __init__(self, format: Format | str) -> None:
+    def __init__(self, format: Format | str, *, observe: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.format = Format.parse(format)
-        self._rounds = str(self.format) != "fp32"
+        self._observer: Observer | None = None
+        if observe:
+            from roundoff.simulate.observer import Observer  # noqa: PLC0415  pandas costs half a second
+
+            self._observer = Observer(self.format)
+        self._rounds = observe or str(self.format) != "fp32"
         self._entered: list[bool] = []
 
     def __enter__(self) -> Self:
@@ -49,6 +57,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
         needed = self._rounds or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
         self._entered.append(needed)
+        if self._observer:
+            self._observer.enter()
         if needed:
             super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -59,6 +69,18 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Stops rounding, also when an exception leaves the block."""
         if self._entered.pop():
             super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        if self._observer:
+            self._observer.leave()
+
+    def report(self) -> Report:
+        """What an observing simulation has seen so far.
+
+        Raises:
+            FormatError: it does not observe.
+        """
+        if self._observer is None:
+            raise FormatError("this simulation does not observe; make it with simulate(format, observe=True)")
+        return self._observer.report()
 
     def __torch_dispatch__(
         self,
@@ -73,9 +95,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs) if kwargs else func(*args)
         _this_thread.rounding = True
         try:
+            before = self._observer.before(func, args) if self._observer else None
             result = func(*args, **kwargs) if kwargs else func(*args)
             if self._rounds:
                 self._round_results(func, args, kwargs, result)
+            if self._observer:
+                self._observer.after(func, before, args, result)
             return result
         finally:
             _this_thread.rounding = False
@@ -116,14 +141,20 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check(x, operation)
         if dtype.is_complex:
             parts = torch.view_as_real(x.resolve_conj().clone())
-            self.format.round_into(parts, parts)
+            self._round_dense(parts, operation)
             x.copy_(torch.view_as_complex(parts))
         elif is_dense(x):
-            self.format.round_into(x, x)
+            self._round_dense(x, operation)
         else:
             rounded = x.clone(memory_format=torch.contiguous_format)
-            self.format.round_into(rounded, rounded)
+            self._round_dense(rounded, operation)
             x.copy_(rounded)
+
+    def _round_dense(self, x: torch.Tensor, operation: OpOverload) -> None:
+        if self._observer:
+            self._observer.round(x, operation)
+        else:
+            self.format.round_into(x, x)
 
     def _check(self, x: torch.Tensor, operation: OpOverload) -> None:
         dtype = x.dtype
@@ -141,7 +172,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise FormatError(f"inside a simulation tensors must be dense, but {operation} computed {x.layout}")
 
 
-def simulate(format: Format | str) -> Simulation:
+def simulate(format: Format | str, *, observe: bool = False) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
     ``with simulate("e5m10"): loss = model(x).sum(); loss.backward(); optimizer.step()`` runs unmodified code as
@@ -158,6 +189,7 @@ def simulate(format: Format | str) -> Simulation:
 
     Args:
         format: a format or its name. Formats with more than 10 significand bits need a float64 program.
+        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`.
 
     Returns:
         A context manager, which may be entered again.
@@ -166,4 +198,4 @@ def simulate(format: Format | str) -> Simulation:
         FormatError: there is no such format; inside the block, an operation computed a tensor that cannot carry the
             format (float32 for a wide format), half-precision, or sparse numbers.
     """
-    return Simulation(format)
+    return Simulation(format, observe=observe)

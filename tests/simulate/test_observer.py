@@ -1,0 +1,172 @@
+"""The observer counts what rounding did, says where, and names the first non-finite result."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import roundoff
+from roundoff.formats import Format, FormatError
+from roundoff.simulate import simulate
+from roundoff.simulate.counting import EXPONENTS, LOWEST_EXPONENT, count
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(0, 300),
+    spread=st.floats(0.1, 60),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    fmt=st.sampled_from(["e5m10", "e4m3", "e2m0", "e8m7"]),
+)
+def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, generator=generator, dtype=dtype) * torch.exp(
+        spread * torch.randn(n, generator=generator, dtype=dtype)
+    )
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0], dtype=dtype)
+    x = torch.where(torch.rand(n, generator=generator) < 0.2, special[torch.arange(n) % 6], x)
+    y = roundoff.round(x, fmt)
+    normal = Format.parse(fmt).smallest_normal
+    extremes, histogram = [math.inf, 0.0], np.zeros((4, EXPONENTS), dtype=np.int64)
+    counts = count(x, y, normal, extremes, histogram)
+    finite = y.isfinite()
+    assert counts == (
+        n,
+        (y.isinf() & x.isfinite()).sum(),
+        ((y == 0) & (x != 0)).sum(),
+        ((y != 0) & (y.abs() < normal)).sum(),
+        y.isinf().sum(),
+        y.isnan().sum(),
+        (finite & (x != y)).sum(),
+    )
+    magnitudes = y[finite & (y != 0)].abs().double()
+    expected = torch.zeros(EXPONENTS, dtype=torch.int64)
+    lowest = -127 if dtype == torch.float32 else -1023
+    bins = (torch.frexp(magnitudes).exponent - 1).clamp(min=lowest) - LOWEST_EXPONENT
+    expected.index_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))
+    assert torch.equal(torch.from_numpy(histogram.sum(0)), expected)
+    if len(magnitudes):
+        assert extremes == [magnitudes.min().item(), magnitudes.max().item()]
+    else:
+        assert extremes == [math.inf, 0.0]
+
+
+def row(report, **where):
+    table = report.table
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table) == 1, report.table.to_string()
+    return table.iloc[0]
+
+
+def test_places_and_counts():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.Tanh()))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-9, foreach=False)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(0.5)
+    with simulate("e5m10", observe=True) as sim:
+        net(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        torch.full((7,), 1e9) * 2.0  # 1e9 overflows already; infinity times 2 does not again
+    report = sim.report()
+    assert row(report, role="forward", module="Sequential.0", operation="addmm").results == 8
+    assert row(report, role="forward", module="Sequential.1.0", operation="tanh").calls == 1
+    assert row(report, role="backward", operation="tanh_backward").results == 8
+    update = row(report, role="optimizer", operation="add_")
+    assert (update.calls, update.results, update.additions, update.absorbed) == (2, 16, 16, 16)
+    assert row(report, role="forward", module="", operation="full").overflow == 7
+    doubled = row(report, role="forward", module="", operation="mul")
+    assert (doubled.overflow, doubled.infinite) == (0, 7)
+    assert math.isnan(doubled.largest)
+    tanh = report.histogram[report.histogram.role == "forward"]
+    assert tanh.results.sum() == report.table[report.table.role == "forward"].eval("results - infinite - nan").sum()
+
+
+def test_observing_changes_no_result():
+    def train(sim):
+        net = torch.nn.Linear(5, 5)
+        with torch.no_grad():
+            net.weight.copy_(torch.linspace(-1, 1, 25).view(5, 5))
+            net.bias.zero_()
+        optimizer = torch.optim.Adam(net.parameters(), eps=1e-3)
+        with sim:
+            for _ in range(3):
+                optimizer.zero_grad()
+                net(torch.linspace(0, 1, 10).view(2, 5)).exp().sum().backward()
+                optimizer.step()
+        return [*net.parameters(), *(p.grad for p in net.parameters())]
+
+    for fmt in ("e5m10", "e4m3", "fp32"):
+        for a, b in zip(train(simulate(fmt)), train(simulate(fmt, observe=True)), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("program", "additions", "absorbed"),
+    [
+        (lambda x, y: x + y, 3, 1),
+        (lambda x, y: x.add_(y), 3, 1),
+        (lambda x, y: x - y, 3, 1),
+        (lambda x, y: torch.lerp(x, x + y * 1000, 1e-7), 3, 3),
+        (lambda x, y: torch._foreach_add_([x, x], [y, y]), 6, 2),
+        (lambda x, y: x.addcmul_(y, y, value=1e-4), 3, 2),
+        (lambda x, y: x.addcdiv_(y, torch.ones(4), value=1e-4), 3, 3),
+    ],
+)
+def test_absorbed_additions(program, additions, absorbed):
+    x = torch.tensor([1.0, 1.0, 1.0, 1.0])
+    y = torch.tensor([0.0, 2.0**-12, 0.5, 4.0])
+    with simulate("e5m10", observe=True) as sim:
+        program(x, y)
+    table = sim.report().table
+    table = table[table.operation.isin(["add", "add_", "sub", "lerp", "_foreach_add_", "addcmul_", "addcdiv_"])]
+    table = table.tail(1) if "lerp" in set(table.operation) else table
+    assert (table.additions.sum(), table.absorbed.sum()) == (additions, absorbed)
+
+
+def test_the_first_non_finite_result_is_named_with_the_callers_line():
+    x = torch.tensor([12.0], requires_grad=True)
+    with simulate("e5m10", observe=True) as sim:
+        y = torch.log(1 + torch.exp(x))  # the naive softplus
+        y.sum().backward()
+    birth = sim.report().birth
+    assert (birth.role, birth.operation, birth.what) == ("forward", "exp", "overflow")
+    assert __file__ in birth.line
+    assert "torch.exp(x)" in birth.line
+    assert "overflow in exp" in str(sim.report())
+    assert torch.isnan(x.grad).all()
+
+
+def test_no_hook_outlives_the_simulation():
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(KeyError), simulate("e5m10", observe=True):
+        raise KeyError
+    before = len(torch.nn.modules.module._global_forward_pre_hooks)
+    assert before == 0
+    net(torch.ones(1, 2))
+
+
+def test_a_failing_module_is_left_behind():
+    class Failing(torch.nn.Module):
+        def forward(self, x):
+            raise KeyError
+
+    with simulate("e5m10", observe=True) as sim:
+        with pytest.raises(KeyError):
+            Failing()(torch.ones(1))
+        torch.ones(1) * 3.0
+    assert row(sim.report(), operation="mul").module == ""
+
+
+def test_report_needs_an_observing_simulation():
+    with pytest.raises(FormatError, match="observe=True"):
+        simulate("e5m10").report()
+
+
+def test_an_empty_report_prints():
+    assert "0 results" in str(simulate("e5m10", observe=True).report())
