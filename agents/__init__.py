@@ -1,7 +1,78 @@
-"""Soft actor-critic in low precision: the six numerical fixes, the agent, its environments and its training."""
+"""Soft actor-critic in low precision: the six numerical fixes, the agent, its environments and its training.
 
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.errors import FileError, RunError
-from roundoff.agents.fixes import FIXES
+The names below are imported when they are first used: a program that only reads or checks configs pays for no simulator
+and no PyTorch.
+"""
 
-__all__ = ["FIXES", "FileError", "RunError", "TrainConfig"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roundoff.agents.adam import Adam
+    from roundoff.agents.compound_loss_scaling import CompoundLossScaler
+    from roundoff.agents.config import TrainConfig
+    from roundoff.agents.errors import FileError, RunError
+    from roundoff.agents.fixes import FIXES
+    from roundoff.agents.hadam import HAdam
+    from roundoff.agents.kahan_gradients import kahan_add_
+    from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
+    from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
+    from roundoff.agents.run_directory import Crash, Result
+    from roundoff.agents.sac import SAC
+    from roundoff.agents.softplus_fix import softplus, softplus_naive
+    from roundoff.agents.tasks import TASKS
+    from roundoff.agents.training import Progress, train
+
+_MODULES = {
+    "FIXES": "fixes",
+    "SAC": "sac",
+    "TASKS": "tasks",
+    "Adam": "adam",
+    "CompoundLossScaler": "compound_loss_scaling",
+    "Crash": "run_directory",
+    "FileError": "errors",
+    "HAdam": "hadam",
+    "KahanEMA": "kahan_momentum",
+    "PlainEMA": "kahan_momentum",
+    "Progress": "training",
+    "Result": "run_directory",
+    "RunError": "errors",
+    "TrainConfig": "config",
+    "kahan_add_": "kahan_gradients",
+    "normal_log_prob": "normal_fix",
+    "normal_log_prob_naive": "normal_fix",
+    "softplus": "softplus_fix",
+    "softplus_naive": "softplus_fix",
+    "train": "training",
+}
+
+__all__ = [
+    "FIXES",
+    "SAC",
+    "TASKS",
+    "Adam",
+    "CompoundLossScaler",
+    "Crash",
+    "FileError",
+    "HAdam",
+    "KahanEMA",
+    "PlainEMA",
+    "Progress",
+    "Result",
+    "RunError",
+    "TrainConfig",
+    "kahan_add_",
+    "normal_log_prob",
+    "normal_log_prob_naive",
+    "softplus",
+    "softplus_naive",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

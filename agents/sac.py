@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from roundoff.agents.config import TrainConfig
     from roundoff.agents.replay import Batch
 
-_Metrics = dict[str, torch.Tensor]
+Metrics = dict[str, torch.Tensor]
 
 
 @final
@@ -101,7 +101,7 @@ class SAC:
             shape = (len(observations), outputs.shape[1] // 2)
             return self.policy.sample(outputs, torch.randn(shape, generator=self._act_noise, **self._options))
 
-    def update(self, batch: Batch) -> _Metrics:
+    def update(self, batch: Batch) -> Metrics:
         """One update of the critics, and of actor, temperature and target critics when it is their turn.
 
         Args:
@@ -121,7 +121,7 @@ class SAC:
                 self.update_target()
         return metrics
 
-    def update_critic(self, batch: Batch, noise: torch.Tensor) -> _Metrics:
+    def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
         """Moves both critics towards r + discount * (min of the target critics - temperature * log pi)."""
         with torch.no_grad():
             next_actions, next_log_prob = self.policy.sample_with_log_prob(
@@ -137,7 +137,7 @@ class SAC:
         self.critic_optimizer.step()
         return {"td_error": error, "q": target}
 
-    def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> _Metrics:
+    def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
         """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
         temperature = self.temperature
         actions, log_prob = self.policy.sample_with_log_prob(
@@ -187,6 +187,23 @@ class SAC:
         self._act_noise.set_state(state["act_noise"])
         self._update_noise.set_state(state["update_noise"])
         self.updates = state["updates"]
+
+    def summarize(self, metrics: Metrics) -> dict[str, float]:
+        """The numbers worth logging after an update, computed in full precision; this waits for the device.
+
+        Args:
+            metrics: what :meth:`update` returned.
+
+        Returns:
+            Mean squared TD error of both critics, mean target value, entropy and temperature, and the loss scales.
+        """
+        return {
+            **{name: float(value.double().mean()) for name, value in metrics.items() if name != "td_error"},
+            "critic_loss": float(metrics["td_error"].double().square().mean()),
+            "actor_loss_scale": self.actor_optimizer.scale,
+            "critic_loss_scale": self.critic_optimizer.scale,
+            "temperature_loss_scale": self.temperature_optimizer.scale,
+        }
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""

@@ -1,0 +1,58 @@
+"""Checkpoints: plain dicts of tensors and numbers, written atomically and read without executing anything."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundoff.agents.errors import FileError
+from roundoff.agents.files import atomic_writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Raised whenever the meaning of what is stored changes.
+VERSION = 1
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Writes ``state`` (tensors, numbers, text, dicts and lists of them) to ``path``, atomically.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with atomic_writer(path) as file:
+        torch.save({"version": VERSION, "state": state}, file)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads what :func:`save` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The state; its tensors are on the CPU.
+
+    Raises:
+        FileError: the file is missing, damaged, from another version, or no checkpoint.
+    """
+    advice = "delete the run's folder to start the run anew"
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise FileError(f"{path}: is damaged or no checkpoint ({str(error).splitlines()[0]}); {advice}") from error
+    if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):
+        raise FileError(f"{path}: is no checkpoint of a run; {advice}")
+    if content["version"] != VERSION:
+        raise FileError(
+            f"{path}: has version {content['version']!r} of the checkpoint format, this program reads {VERSION};"
+            f" continue it with the program that wrote it, or {advice}"
+        )
+    state: dict[str, Any] = content["state"]
+    return state

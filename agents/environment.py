@@ -1,0 +1,112 @@
+"""Control tasks with states as observations: the DeepMind control suite with action repeat."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import numpy as np
+
+from roundoff.agents.errors import RunError
+from roundoff.agents.tasks import DOMAIN_AND_TASK, check_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+class Transition(NamedTuple):
+    """What a step of the environment gives back."""
+
+    observation: NDArray[np.float64]
+    """After the step, flat."""
+    reward: float
+    """Summed over the repeats of the action."""
+    discount: float
+    """0 at a terminal state; 1 otherwise, also when time is up: a time-out is no property of the state."""
+    last: bool
+    """Whether the episode is over."""
+
+
+@final
+class Environment:
+    """One task of the suite, with flat observations and actions in [-1, 1].
+
+    At the beginning of an episode everything in it depends on the state of its random generator alone, which
+    :meth:`random_state` returns: restoring it there continues identically.
+
+    Args:
+        task: ``<domain>_<task>``.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+
+    Attributes:
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+
+    Raises:
+        RunError: there is no such task.
+    """
+
+    def __init__(self, task: str, action_repeat: int) -> None:
+        try:
+            domain, name = DOMAIN_AND_TASK[check_task(task)]
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        # States need no renderer, and looking for one costs time or fails on machines without a display.
+        os.environ.setdefault("MUJOCO_GL", "disabled")
+        from dm_control import suite  # noqa: PLC0415  takes a second, and MUJOCO_GL must be set before
+
+        self._env: Any = suite.load(domain, name, task_kwargs={"random": 0})
+        self._action_repeat = action_repeat
+        spec = self._env.action_spec()
+        self._center = (spec.maximum + spec.minimum) / 2
+        self._half_width = (spec.maximum - spec.minimum) / 2
+        self.task = task
+        self.action_size = int(spec.shape[0])
+        self.observation_size = sum(int(np.prod(part.shape)) for part in self._env.observation_spec().values())
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the random generator; takes effect at the next reset."""
+        self._env.task.random.seed(sequence.generate_state(8))
+
+    def reset(self) -> NDArray[np.float64]:
+        """Begins an episode and returns its first observation, flat."""
+        return _flatten(self._env.reset().observation)
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action.
+
+        Args:
+            action: (action_size,), finite, in [-1, 1]; mapped linearly to the task's range.
+
+        Raises:
+            RunError: the simulation has become unstable.
+        """
+        from dm_control.rl.control import PhysicsError  # noqa: PLC0415  imported by __init__ already
+
+        scaled = self._center + self._half_width * action.astype(np.float64)
+        reward = 0.0
+        try:
+            for _ in range(self._action_repeat):
+                step = self._env.step(scaled)
+                reward += float(step.reward)
+                if step.last():
+                    break
+        except PhysicsError as error:
+            raise RunError(f"the simulation of {self.task} became unstable: {error}") from error
+        return Transition(_flatten(step.observation), reward, float(step.discount), step.last())
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the random generator as plain values; meaningful between episodes."""
+        _, keys, position, has_gauss, cached = self._env.task.random.get_state()
+        return {"keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+        keys = np.asarray(state["keys"], dtype=np.uint32)
+        self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
+
+
+def _flatten(observation: Mapping[str, Any]) -> NDArray[np.float64]:
+    return np.concatenate([np.ravel(part) for part in observation.values()]).astype(np.float64, copy=False)

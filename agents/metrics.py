@@ -1,0 +1,108 @@
+"""The curves of a run: JSON lines, which count, and TensorBoard event files, which repeat them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any, Self, final
+
+from roundoff.agents.errors import FileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+
+@final
+class MetricsLog:
+    """Appends records to ``metrics.jsonl`` and their numbers to ``tensorboard/``, as a context manager.
+
+    A number that is not finite is written as null, since JSON has no other word for it.
+
+    Args:
+        directory: the run's.
+        length: bytes of ``metrics.jsonl`` that are kept; what a killed run wrote after its checkpoint is cut off.
+        step: environment steps of that moment; later points in earlier event files are hidden.
+
+    Raises:
+        FileError: the file is shorter than ``length``, or cannot be written.
+    """
+
+    def __init__(self, directory: Path, *, length: int, step: int) -> None:
+        from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415  slow
+            EventFileWriter,
+        )
+
+        path = directory / "metrics.jsonl"
+        try:
+            self._file = path.open("ab")
+            size = self._file.seek(0, os.SEEK_END)
+            if size < length:
+                raise FileError(
+                    f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
+                    " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
+                )
+            self._file.truncate(length)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+        self._events = EventFileWriter(str(directory / "tensorboard"))
+        if step > 0:
+            self._hide_points_after(step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._events.close()
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Appends one record.
+
+        Args:
+            kind: ``"eval"`` or ``"train"``.
+            step: environment steps.
+            values: numbers or lists of numbers by name.
+        """
+        record = {"kind": kind, "step": step, **{name: _finite(value) for name, value in values.items()}}
+        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+        self._write_event(kind, step, values)
+
+    def synced_length(self) -> int:
+        """Bytes written so far, all of them on the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def _write_event(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        points = [
+            Summary.Value(tag=f"{kind}/{name}", simple_value=value)
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        ]
+        self._events.add_event(_stamped(Event(step=step, summary=Summary(value=points))))
+
+    def _hide_points_after(self, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
+
+        self._events.add_event(_stamped(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START))))
+
+
+def _stamped(event: Any) -> Any:
+    event.wall_time = time.time()
+    return event
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,287 @@
+"""The training loop: from a config to a finished run's folder, through any number of interruptions."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from roundoff.agents import checkpoint
+from roundoff.agents.environment import Environment
+from roundoff.agents.errors import FileError, RunError
+from roundoff.agents.evaluate import Evaluation, evaluate
+from roundoff.agents.files import directory_lock, make_directory, write_json
+from roundoff.agents.metrics import MetricsLog
+from roundoff.agents.replay import Replay
+from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
+from roundoff.agents.sac import SAC, Metrics
+from roundoff.agents.streams import Stream, sequence, torch_generator
+from roundoff.formats import Format, round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from roundoff.agents.config import TrainConfig
+
+_SECONDS_BETWEEN_REPORTS = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        step: environment steps taken.
+        steps: environment steps of the whole run.
+        last_return: mean return of the last evaluation of this process; None before the first.
+    """
+
+    step: int
+    steps: int
+    last_return: float | None
+
+
+def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Progress], None] | None = None) -> Result:
+    """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
+
+    The same config gives the same metrics and weights, bit for bit, on the same machine, however often the run was
+    interrupted and continued by calling this again. A run that has ended is not repeated. Whatever stops the
+    process loses at most the work since the last checkpoint.
+
+    Args:
+        config: what to train.
+        directory: the run's folder; made if it is missing. Nothing else may be in it.
+        on_progress: called at least once per episode, and about once per second.
+
+    Returns:
+        How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
+
+    Raises:
+        RunError: the folder is another run's, or the device is missing.
+        FileError: a file cannot be written, is damaged, or another process works in the folder.
+    """
+    files = RunDirectory(directory)
+    if files.result.exists():  # also where the folder is write-protected by now
+        files.check(config)
+    else:
+        make_directory(directory)
+        with directory_lock(directory):
+            files.claim(config)
+            if not files.result.exists():
+                with _threads(config.threads):
+                    return _Run(config, files, _open_device(config.device), on_progress).run()
+    result = files.read_result()
+    assert result is not None
+    return result
+
+
+@final
+class _Run:
+    """A run in progress: the agent, its environment and memory, and where it stands."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        files: RunDirectory,
+        device: torch.device,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.config = config
+        self.files = files
+        self.device = device
+        self.on_progress = on_progress
+        self.format = Format.parse(config.format)
+        self.environment = Environment(config.task, config.action_repeat)
+        self.environment.seed(sequence(config.seed, Stream.ENVIRONMENT))
+        self.evaluation_environments: list[Environment] = []
+        sizes = (self.environment.observation_size, self.environment.action_size)
+        self.agent = SAC(*sizes, config, device)
+        # No longer than the run, so that a short one does not claim memory for a long one.
+        capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
+        self.replay = Replay(capacity, *sizes, dtype=self.format.carrier, device=device)
+        self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
+        self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
+        self.step = 0
+        self.agent_steps = 0
+        self.last_checkpoint = 0
+        self.last_evaluation: Evaluation | None = None
+        self.seconds_before = 0.0
+        self.started = time.perf_counter()
+        self.last_report = 0.0
+
+    def run(self) -> Result:
+        """Runs from the last checkpoint, or the beginning, to the end."""
+        length = self._resume() if self.files.checkpoint.exists() else 0
+        self._report()
+        with MetricsLog(self.files.path, length=length, step=self.step) as log:
+            crash = None
+            while self.step < self.config.steps and crash is None:
+                if self.step - self.last_checkpoint >= self.config.checkpoint_every:
+                    self._save(log)
+                crash = self._episode(log)
+                self._report()
+            if crash is None and self.step % self.config.eval_every >= self.config.action_repeat:
+                crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
+        return self._finish(crash)
+
+    def _episode(self, log: MetricsLog) -> Crash | None:
+        """Trains for one episode, or until the run ends."""
+        config = self.config
+        observation = self._to_format(self.environment.reset())
+        episode_return, last = 0.0, False
+        metrics: Metrics = {}
+        while not last and self.step < config.steps:
+            action = self._choose_action(observation)
+            if not np.isfinite(action).all():
+                return Crash(self.step, "the policy took a non-finite action in training")
+            transition = self.environment.step(action)
+            outcome = (action, transition.observation, (transition.reward, transition.discount))
+            row = torch.cat((observation, self._to_format(np.concatenate(outcome))))
+            self.replay.add(row)
+            observation = self.replay.as_batch(row[None]).next_observations[0]
+            self.step += config.action_repeat
+            self.agent_steps += 1
+            episode_return += transition.reward
+            last = transition.last
+            if self.agent_steps > config.seed_steps:
+                metrics |= self.agent.update(self.replay.sample(config.batch_size, self.replay_generator))
+            if self.step % config.eval_every < config.action_repeat:
+                crash = self._evaluate(log)
+                if crash:
+                    return crash
+            if time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
+                self._report()
+        if last:
+            values = self.agent.summarize(metrics) if metrics else {}
+            log.write("train", self.step, {"episode_return": episode_return, **values})
+        return None
+
+    def _choose_action(self, observation: torch.Tensor) -> NDArray[np.floating[Any]]:
+        """A number of the format for each actuator: random during the seed steps, then the policy's."""
+        if self.agent_steps < self.config.seed_steps:
+            action = self._to_format(self.seed_actions.uniform(-1, 1, self.environment.action_size))
+        else:
+            action = self.agent.act(observation[None], deterministic=False)[0]
+        return action.cpu().numpy()
+
+    def _evaluate(self, log: MetricsLog) -> Crash | None:
+        """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        config = self.config
+        while len(self.evaluation_environments) < config.eval_episodes:
+            self.evaluation_environments.append(Environment(config.task, config.action_repeat))
+
+        def policy(observations: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
+            return self.agent.act(self._to_format(observations), deterministic=True).cpu().numpy()
+
+        evaluation = evaluate(self.evaluation_environments, policy, seed=config.seed, step=self.step)
+        if evaluation.crashed:
+            return Crash(self.step, "the policy took a non-finite action in evaluation")
+        self.last_evaluation = evaluation
+        values = {
+            "return_mean": evaluation.mean,
+            "return_std": evaluation.std,
+            "returns": list(evaluation.returns),
+        }
+        log.write("eval", self.step, values)
+        self._report()
+        return None
+
+    def _to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
+        """What comes from outside enters the run's format here, rounded once, from float64."""
+        rounded = round(torch.from_numpy(values.astype(np.float64)), self.format)
+        return rounded.to(device=self.device, dtype=self.format.carrier)
+
+    def _save(self, log: MetricsLog) -> None:
+        """Writes a checkpoint; only between episodes, where the environment is its random state."""
+        self.last_checkpoint = self.step
+        state = {
+            "config": self.config.as_json(),
+            "agent": self.agent.state_dict(),
+            "replay": self.replay.state_dict(),
+            "replay_generator": self.replay_generator.get_state(),
+            "seed_actions": json.dumps(self.seed_actions.bit_generator.state),
+            "environment": self.environment.random_state(),
+            "step": self.step,
+            "agent_steps": self.agent_steps,
+            "seconds": self._seconds(),
+            "metrics_length": log.synced_length(),
+        }
+        checkpoint.save(self.files.checkpoint, state)
+
+    def _resume(self) -> int:
+        """Takes over the checkpoint; returns the length that ``metrics.jsonl`` had."""
+        state = checkpoint.load(self.files.checkpoint)
+        try:
+            check_same_config(state["config"], self.config, str(self.files.checkpoint))
+            self.agent.load_state_dict(state["agent"])
+            self.replay.load_state_dict(state["replay"])
+            self.replay_generator.set_state(state["replay_generator"])
+            self.seed_actions.bit_generator.state = json.loads(state["seed_actions"])
+            self.environment.set_random_state(state["environment"])
+            self.step = self.last_checkpoint = state["step"]
+            self.agent_steps = state["agent_steps"]
+            self.seconds_before = state["seconds"]
+            length: int = state["metrics_length"]
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise FileError(
+                f"{self.files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+                " delete the run's folder to start the run anew"
+            ) from error
+        return length
+
+    def _finish(self, crash: Crash | None) -> Result:
+        """Writes what a finished run leaves; the result comes last, since it says that all else is there."""
+        if crash:
+            result = Result("crashed", 0.0, 0.0, self.step, crash)
+        else:
+            assert self.last_evaluation is not None
+            result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
+        checkpoint.save(self.files.agent, dict(self.agent.weights()))
+        seconds = self._seconds()
+        write_json(self.files.timing, {"seconds": seconds, "steps_per_second": self.step / seconds})
+        write_json(self.files.result, result.as_json())
+        self.files.checkpoint.unlink(missing_ok=True)
+        return result
+
+    def _seconds(self) -> float:
+        """Wall-clock time spent on the run that was not lost to interruptions."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def _report(self) -> None:
+        self.last_report = time.perf_counter()
+        if self.on_progress:
+            last_return = self.last_evaluation.mean if self.last_evaluation else None
+            self.on_progress(Progress(self.step, self.config.steps, last_return))
+
+
+def _open_device(name: str) -> torch.device:
+    """The device called ``name``, if this machine has it."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise RunError(
+                f"device is {name}, but PyTorch finds {count or 'no'} CUDA device{'s' * (count != 1)} on this machine;"
+                " use device=cpu, or check the driver and that PyTorch was installed with CUDA"
+            )
+    return device
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Gives PyTorch ``count`` CPU threads for the block; results depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
