@@ -1,0 +1,1 @@
+"""Measurements anyone can run: ratios, measured side by side."""
