@@ -1,0 +1,95 @@
+"""What a run may be told, and what it answers when told something else."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from roundoff.agents.config import TrainConfig
+from roundoff.agents.fixes import FIXES, parse_fixes
+from roundoff.agents.tasks import TASKS
+
+
+def test_defaults_are_the_papers():
+    config = TrainConfig()
+    assert (config.discount, config.lr, config.tau, config.batch_size) == (0.99, 1e-4, 0.005, 1024)
+    assert (config.initial_temperature, config.target_update_every, config.seed_steps) == (0.1, 2, 5000)
+    assert (config.log_sigma_min, config.log_sigma_max) == (-5, 2)
+    assert (config.initial_loss_scale, config.loss_scale_growth_interval) == (1e4, 10_000)
+    assert config.fixes == FIXES
+
+
+def test_everything_is_stored_in_canonical_form():
+    config = TrainConfig(format=" FP16 ", fixes=["kahan_gradients", "hadam"], lr=1)
+    assert config.format == "e5m10"
+    assert config.fixes == ("hadam", "kahan_gradients")
+    assert isinstance(config.lr, float)
+    assert TrainConfig(**config.as_json()) == config
+    assert list(config.as_json()) == sorted(config.as_json())
+
+
+@given(st.sets(st.sampled_from(FIXES)).flatmap(lambda names: st.permutations(sorted(names))))
+def test_any_subset_of_the_fixes_is_a_selection(names):
+    assert set(parse_fixes(names)) == set(names)
+    assert parse_fixes(names) == parse_fixes(list(reversed(names)))
+
+
+def test_all_and_none():
+    assert parse_fixes("all") == FIXES
+    assert parse_fixes("none") == parse_fixes([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"task": "cartpole_swingupp"}, ["unknown task", "cartpole_swingup"]),
+        ({"task": "zzz"}, ["allowed are", "walker_walk"]),
+        ({"format": "e5m99"}, ["e5m99"]),
+        ({"format": "nonsense"}, ["nonsense"]),
+        ({"fixes": ["hadm"]}, ["hadm", 'did you mean "hadam"']),
+        ({"fixes": "hadam"}, ["must be a list", "[hadam]"]),
+        ({"fixes": ["hadam", "hadam"]}, ["twice"]),
+        ({"fixes": 3}, ["got 3"]),
+        ({"lr": "3e-4"}, ["lr", "valid number"]),
+        ({"lr": True}, ["valid number"]),
+        ({"lr": 0}, ["greater than 0"]),
+        ({"lr": float("nan")}, ["finite"]),
+        ({"steps": 1.5}, ["steps", "integer"]),
+        ({"steps": True}, ["integer"]),
+        ({"steps": 0}, ["greater than or equal to 1"]),
+        ({"seed": -1}, ["seed"]),
+        ({"discount": 1.1}, ["less than or equal to 1"]),
+        ({"adam_beta1": 1}, ["less than 1"]),
+        ({"log_sigma_min": 2}, ["log_sigma_min must be below log_sigma_max"]),
+        ({"device": "gpu"}, ['unknown device "gpu"', "cuda"]),
+        ({"learning_rate": 1}, ["learning_rate", "not permitted"]),
+    ],
+)
+def test_bad_values_are_refused_with_the_reason(keys, words):
+    with pytest.raises(ValidationError) as caught:
+        TrainConfig(**keys)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_config_does_not_change():
+    with pytest.raises(ValidationError):
+        TrainConfig().lr = 1.0
+
+
+def test_tasks_are_those_of_the_suite():
+    from dm_control import suite
+
+    suite_tasks = {f"{domain}_{task}" for domain, task in suite.ALL_TASKS}
+    assert suite_tasks - set(TASKS) == {"lqr_lqr_2_1", "lqr_lqr_6_2", "quadruped_escape"}
+    assert set(TASKS) <= suite_tasks
+
+
+def test_checking_a_config_needs_no_simulator():
+    program = "import sys; from roundoff.agents import TrainConfig; TrainConfig(format='fp16'); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "roundoff.agents.config" in modules
+    assert not {"dm_control", "mujoco", "tensorboard", "roundoff.agents.sac"} & set(modules)

@@ -1,0 +1,220 @@
+"""Adam, hAdam and the loss scaler: equal to torch's Adam in float64, and what becomes of them in half."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundoff.agents import Adam, CompoundLossScaler, HAdam, RunError
+from roundoff.simulate import simulate
+
+HALF = "e5m10"
+LARGEST = 65504.0
+both = pytest.mark.parametrize("optimizer", [Adam, HAdam])
+
+
+def parameters(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
+
+
+def gradients(seed, steps, magnitude=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        [magnitude * torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
+        for _ in range(steps)
+    ]
+
+
+def run(optimizer, params, steps, scale=1.0):
+    for grads in steps:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g * scale
+        optimizer.step()
+    return torch.cat([p.flatten() for p in params])
+
+
+@both
+@pytest.mark.parametrize("kahan", [False, True])
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), exponent=st.integers(-6, 3), eps=st.sampled_from([1e-8, 1e-3]))
+def test_equal_to_torchs_adam_in_float64(optimizer, kahan, seed, exponent, eps):
+    steps = gradients(seed, 12, 10.0**exponent)
+    ours, theirs = parameters(seed), parameters(seed)
+    result = run(optimizer(ours, lr=1e-2, betas=(0.8, 0.99), eps=eps, kahan=kahan), ours, steps)
+    expected = run(torch.optim.Adam(theirs, lr=1e-2, betas=(0.8, 0.99), eps=eps), theirs, steps)
+    assert torch.allclose(result, expected, rtol=1e-11, atol=1e-13)
+
+
+@both
+@given(exponent=st.integers(-20, 20), at=st.integers(0, 5))
+def test_scaled_gradients_give_the_same_steps_also_when_the_scale_changes(optimizer, exponent, at):
+    steps = gradients(3, 6)
+    plain, scaled = parameters(), parameters()
+    expected = run(optimizer(plain, lr=1e-2, eps=1e-2), plain, steps)
+    other = optimizer(scaled, lr=1e-2, eps=1e-2)
+    run(other, scaled, steps[:at])
+    other.rescale_(2.0**exponent)
+    assert torch.allclose(run(other, scaled, steps[at:], 2.0**exponent), expected, rtol=1e-12)
+
+
+def test_groups_and_missing_gradients():
+    first, second = parameters()
+    optimizer = HAdam([{"params": [first], "lr": 1.0}, {"params": [second]}], lr=0.1)
+    before = first.clone(), second.clone()
+    first.grad = torch.ones_like(first)
+    optimizer.step()
+    second.grad = torch.ones_like(second)
+    first.grad = None
+    optimizer.step()
+    # The first step of Adam is lr in the direction of the gradient, whenever it comes.
+    assert torch.allclose(first, before[0] - 1.0)
+    assert torch.allclose(second, before[1] - 0.1)
+
+
+@both
+def test_state_goes_through_a_state_dict(optimizer):
+    steps = gradients(5, 8)
+    straight, interrupted = parameters(), parameters()
+    expected = run(optimizer(straight, kahan=True), straight, steps)
+    one = optimizer(interrupted, kahan=True)
+    run(one, interrupted, steps[:4])
+    two = optimizer(interrupted, kahan=True)
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(run(two, interrupted, steps[4:]), expected)
+
+
+def test_the_closure_is_called():
+    p = torch.ones(1, requires_grad=True)
+    optimizer = Adam([p], lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = p.sum()
+        loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) == 1.0
+    assert p.item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("bad", [{"lr": 0}, {"lr": math.nan}, {"betas": (1.0, 0.9)}, {"eps": -1}, {"loss_scale": 0}])
+def test_nonsense_is_refused(bad):
+    with pytest.raises(RunError, match="needs lr > 0"):
+        Adam(parameters(), **bad)
+
+
+def steps_in_half(optimizer, gradient, scale=1.0, steps=3, **options):
+    with simulate(HALF):
+        p = torch.ones(2)
+        made = optimizer([p], lr=1e-2, **options)
+        if scale != 1:
+            made.rescale_(scale)
+        for _ in range(steps):
+            p.grad = torch.tensor([gradient, 0.0]) * scale
+            made.step()
+    return p
+
+
+def test_second_moment_underflows_in_half_and_hadam_repairs_it():
+    gradient = 3e-3
+    assert not steps_in_half(Adam, gradient, eps=1e-4).isnan().any()
+    assert steps_in_half(Adam, gradient, eps=1e-4)[0] < 0.5  # v is 0: steps are m / eps, 30 times too long
+    assert steps_in_half(HAdam, gradient, eps=1e-4)[0].item() == pytest.approx(0.97, abs=4e-3)
+
+
+def test_eps_underflows_in_half_and_compound_scaling_repairs_it():
+    assert steps_in_half(Adam, 1.0, eps=1e-8)[1].isnan()
+    assert steps_in_half(HAdam, 1.0, eps=1e-8)[1].isnan()
+    repaired = steps_in_half(HAdam, 1.0, scale=2.0**13, eps=1e-8)
+    assert repaired[1] == 1
+    assert repaired[0].item() == pytest.approx(0.97, abs=2e-3)
+
+
+def test_small_gradients_vanish_in_half_and_compound_scaling_repairs_it():
+    assert not (steps_in_half(HAdam, 1e-7, eps=1e-12, eps_floor=2.0**-24)[0] < 0.99)
+    assert steps_in_half(HAdam, 1e-7, scale=1e4, eps=1e-12, eps_floor=2.0**-24)[0].item() == pytest.approx(
+        0.97, abs=4e-3
+    )
+
+
+def test_small_steps_are_absorbed_in_half_and_kahan_gradients_repair_it():
+    results = {}
+    for kahan in (False, True):
+        with simulate(HALF):
+            p = torch.full((1,), -2.3)
+            optimizer = HAdam([p], lr=1e-4, eps=1e-4, kahan=kahan)
+            for _ in range(300):
+                p.grad = torch.ones(1)
+                optimizer.step()
+        results[kahan] = p.item()
+    assert results[False] == pytest.approx(-2.3, abs=1e-3)
+    assert results[True] == pytest.approx(-2.33, abs=4e-3)  # two ulps
+
+
+def scaler_of(p, **options):
+    return CompoundLossScaler(HAdam([p], lr=1e-2), **options)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_step_with_bad_gradients_is_skipped_and_halves_everything(bad):
+    p = torch.ones(2)
+    scaler = scaler_of(p, initial_scale=1024.0)
+    p.grad = torch.tensor([1024.0, -1024.0])
+    assert scaler.step()
+    before, state = p.clone(), scaler.optimizer.state[p]
+    moment, second = state["moment"].clone(), state["second"].clone()
+    p.grad = torch.tensor([1.0, bad])
+    assert not scaler.step()
+    assert torch.equal(p, before)
+    assert scaler.scale == scaler.optimizer.param_groups[0]["loss_scale"] == 512
+    assert torch.equal(state["moment"], moment / 2)
+    assert torch.equal(state["second"], second / 2)
+    assert state["step"] == 1
+
+
+def test_it_doubles_after_finite_steps_in_a_row():
+    p = torch.ones(1)
+    scaler = scaler_of(p, initial_scale=8.0, growth_interval=3)
+    scales = []
+    for bad in (False, False, True, False, False, False, False):
+        p.grad = torch.tensor([math.nan if bad else 1.0])
+        scaler.step()
+        scales.append(scaler.scale)
+    assert scales == [8, 8, 4, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(("gradient", "grows"), [(2.0e5, True), (4.0e5, False)])
+def test_it_grows_only_if_the_buffers_stay_finite_with_headroom(gradient, grows):
+    # m = (1 - b1) g = 0.1 g; doubled and with a tenth to spare that is 0.22 g <= 65504, g <= 297745.
+    p = torch.ones(1)
+    scaler = scaler_of(p, initial_scale=1.0, growth_interval=1, largest=LARGEST)
+    p.grad = torch.tensor([gradient])
+    assert scaler.step()
+    assert scaler.scale == (2 if grows else 1)
+
+
+def test_gradients_that_are_always_nan_do_not_drive_the_scale_to_zero():
+    p = torch.ones(1)
+    scaler = scaler_of(p)
+    for _ in range(2000):
+        p.grad = torch.full((1,), math.nan)
+        scaler.step()
+    assert 0 < scaler.scale < 1e-15
+    p.grad = torch.full((1,), scaler.scale)
+    assert scaler.step()
+    assert p.item() == pytest.approx(0.99)
+
+
+def test_scaler_state_goes_through_a_state_dict():
+    p = torch.ones(1)
+    one, two = scaler_of(p, growth_interval=5), scaler_of(p, growth_interval=5)
+    p.grad = torch.ones(1)
+    for _ in range(7):
+        one.step()
+    two.load_state_dict(one.state_dict())
+    two.optimizer.load_state_dict(one.optimizer.state_dict())
+    assert two.state_dict() == one.state_dict() == {"scale": 2e4, "finite_steps": 2}
+    assert two.optimizer.param_groups[0]["loss_scale"] == 2e4
