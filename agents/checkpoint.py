@@ -42,11 +42,13 @@ def load(path: Path) -> dict[str, Any]:
     """
     advice = "delete the run's folder to start the run anew"
     try:
+        _check_sums(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
     except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise FileError(f"{path}: is damaged or no checkpoint ({str(error).splitlines()[0]}); {advice}") from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileError(f"{path}: is damaged or no checkpoint ({reason}); {advice}") from error
     if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):
         raise FileError(f"{path}: is no checkpoint of a run; {advice}")
     if content["version"] != VERSION:
@@ -56,3 +58,11 @@ def load(path: Path) -> dict[str, Any]:
         )
     state: dict[str, Any] = content["state"]
     return state
+
+
+def _check_sums(path: Path) -> None:
+    """Raises BadZipFile unless ``path`` is a whole archive with correct checksums, which PyTorch does not verify."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged:
+        raise zipfile.BadZipFile(f"the checksum of its part {damaged} is wrong")

@@ -37,14 +37,15 @@ class MetricsLog:
 
         path = directory / "metrics.jsonl"
         try:
-            self._file = path.open("ab")
-            size = self._file.seek(0, os.SEEK_END)
+            size = path.stat().st_size if path.exists() else 0
             if size < length:
                 raise FileError(
                     f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
                     " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
                 )
-            self._file.truncate(length)
+            if size > length:
+                os.truncate(path, length)
+            self._file = path.open("ab")
         except OSError as error:
             raise FileError(f"{path}: cannot be written ({error.strerror})") from error
         self._events = EventFileWriter(str(directory / "tensorboard"))

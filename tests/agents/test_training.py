@@ -1,0 +1,401 @@
+"""Runs: the same bytes from the same config, however interrupted; crashes are results; errors are messages."""
+
+import json
+import pkgutil
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, checkpoint, train
+from roundoff.agents.metrics import MetricsLog
+from roundoff.agents.sac import SAC
+
+SMALL = {
+    "steps": 6000,
+    "action_repeat": 20,
+    "hidden_units": 8,
+    "batch_size": 8,
+    "lr": 1e-3,
+    "seed_steps": 20,
+    "eval_every": 1500,
+    "eval_episodes": 2,
+    "checkpoint_every": 500,
+}
+
+
+def config(**keys):
+    return TrainConfig(**(SMALL | keys))
+
+
+def outcome(directory):
+    """What must be the same, bit for bit."""
+    agent = checkpoint.load(directory / "agent.pt")
+    return (
+        (directory / "metrics.jsonl").read_bytes(),
+        (directory / "result.json").read_bytes(),
+        (directory / "config.json").read_bytes(),
+        {name: value.numpy().tobytes() for name, value in agent.items()},
+    )
+
+
+def records(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+class Killed(BaseException):
+    """Stands for a kill: nobody catches it."""
+
+
+def test_a_run_leaves_what_the_architecture_says(tmp_path):
+    seen = []
+    result = train(config(), tmp_path / "run", seen.append)
+    run = tmp_path / "run"
+    names = {entry.name for entry in run.iterdir()}
+    assert names == {".lock", "config.json", "metrics.jsonl", "agent.pt", "result.json", "timing.json", "tensorboard"}
+    assert json.loads((run / "config.json").read_text())["config"] == config().as_json()
+    written = json.loads((run / "result.json").read_text())
+    assert written == {
+        "status": "done",
+        "return": result.return_mean,
+        "return_std": result.return_std,
+        "step": 6000,
+        "crash": None,
+    }
+    evaluations = [r for r in records(run) if r["kind"] == "eval"]
+    assert [r["step"] for r in evaluations] == [1500, 3000, 4500, 6000]
+    assert evaluations[-1]["return_mean"] == result.return_mean == pytest.approx(np.mean(evaluations[-1]["returns"]))
+    trainings = [r for r in records(run) if r["kind"] == "train"]
+    assert [r["step"] for r in trainings] == [1000, 2000, 3000, 4000, 5000, 6000]
+    assert trainings[-1].keys() > {"episode_return", "critic_loss", "entropy", "temperature", "critic_loss_scale"}
+    assert seen[0] == Progress(0, 6000, None)
+    assert seen[-1] == Progress(6000, 6000, result.return_mean)
+    assert len(seen) >= 7
+    timing = json.loads((run / "timing.json").read_text())
+    assert timing["steps_per_second"] == pytest.approx(6000 / timing["seconds"])
+
+
+def test_the_end_is_evaluated_even_between_evaluations(tmp_path):
+    result = train(config(steps=2050, eval_every=1500), tmp_path)
+    assert [r["step"] for r in records(tmp_path) if r["kind"] == "eval"] == [1500, 2060]
+    assert result.step == 2060
+
+
+@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+def test_same_config_same_bytes(tmp_path, format):
+    outcomes = []
+    for name in ("a", "b"):
+        train(config(format=format, steps=3000), tmp_path / name)
+        outcomes.append(outcome(tmp_path / name))
+    assert outcomes[0] == outcomes[1]
+    train(config(format=format, steps=3000, seed=1), tmp_path / "c")
+    assert outcome(tmp_path / "c") != outcomes[0]
+
+
+class Interrupter:
+    """Raises Killed at the n-th of all moments at which a run acts on the world or on its state."""
+
+    def __init__(self, monkeypatch):
+        self.countdown = None
+        self.moments = 0
+        for where, name in (
+            ("os", "fsync"),
+            ("pathlib.Path", "replace"),
+            ("pathlib.Path", "unlink"),
+            ("roundoff.agents.metrics.MetricsLog", "write"),
+            ("roundoff.agents.sac.SAC", "update"),
+            ("roundoff.agents.training._Run", "_save"),
+            ("roundoff.agents.training._Run", "_evaluate"),
+        ):
+            self._watch(monkeypatch, f"{where}.{name}")
+
+    def _watch(self, monkeypatch, place):
+        original = pkgutil.resolve_name(place)
+
+        def watched(*args, **kwargs):
+            self._moment()
+            result = original(*args, **kwargs)
+            self._moment()
+            return result
+
+        monkeypatch.setattr(place, watched)
+
+    def _moment(self):
+        self.moments += 1
+        if self.countdown is not None:
+            self.countdown -= 1
+            if self.countdown <= 0:
+                self.countdown = None
+                raise Killed
+
+
+@pytest.mark.parametrize(
+    ("task", "keys"),
+    [
+        ("cartpole_swingup", {}),
+        ("cartpole_swingup", {"format": "e5m10", "loss_scale_growth_interval": 50}),
+        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 100}),
+        ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 3050}),
+        ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 50}),
+        ("walker_walk", {"fixes": ["kahan_gradients", "hadam"], "actor_update_every": 2}),
+        ("cheetah_run", {}),
+    ],
+)
+def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):
+    one = config(task=task, **({"steps": 3000} | keys))
+    train(one, tmp_path / "straight")
+    interrupter = Interrupter(monkeypatch)
+    train(one, tmp_path / "counted")
+    moments = interrupter.moments
+    assert outcome(tmp_path / "counted") == outcome(tmp_path / "straight")
+    chance = random.Random(task)
+    # Kills within the first run, and right at its end, where result and clean-up are written.
+    for countdowns in ([chance.randint(1, moments) for _ in range(3)], [moments - chance.randint(0, 12)]):
+        run = tmp_path / "run"
+        for countdown in countdowns:
+            interrupter.countdown = countdown
+            with suppress(Killed):
+                train(one, run)
+        interrupter.countdown = None
+        train(one, run)
+        assert outcome(run) == outcome(tmp_path / "straight")
+        shutil.rmtree(run)
+
+
+def test_checkpoints_are_used(tmp_path, monkeypatch):
+    """The test above would also pass if every continuation began anew."""
+    interrupter = Interrupter(monkeypatch)
+    interrupter.countdown = 500
+    with pytest.raises(Killed):
+        train(config(), tmp_path)
+    assert (tmp_path / "checkpoint.pt").exists()
+    seen = []
+    train(config(), tmp_path, seen.append)
+    assert seen[0].step >= 1000
+
+
+PROGRAM = """
+import sys
+from roundoff.agents import TrainConfig, train
+train(TrainConfig(**eval(sys.argv[1])), sys.argv[2])
+"""
+
+
+def test_killed_by_the_operating_system(tmp_path):
+    keys = SMALL | {"steps": 20_000, "eval_every": 20_000}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, repr(keys), str(tmp_path / "run")])
+    try:
+        while not (tmp_path / "run" / "checkpoint.pt").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        with pytest.raises(FileError, match="another process is working in this folder"):
+            train(TrainConfig(**keys), tmp_path / "run")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    train(TrainConfig(**keys), tmp_path / "run")
+    train(TrainConfig(**keys), tmp_path / "straight")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
+    result = train(config(steps=1000), tmp_path)
+    monkeypatch.setattr(SAC, "__init__", lambda *_: pytest.fail("worked again"))
+    assert train(config(steps=1000), tmp_path) == result
+
+
+def test_a_non_finite_action_is_a_crash_and_scores_zero(tmp_path, monkeypatch):
+    original = SAC.update
+
+    def poisoned(self, batch):
+        metrics = original(self, batch)
+        if self.updates == 70:
+            self.actor.flat.fill_(float("nan"))
+        return metrics
+
+    monkeypatch.setattr(SAC, "update", poisoned)
+    result = train(config(), tmp_path)
+    # 20 seed steps and 70 updates are 90 agent steps of 20.
+    assert result.status == "crashed"
+    assert (result.return_mean, result.return_std, result.step) == (0, 0, 1800)
+    assert result.crash.step == 1800
+    assert "non-finite action in training" in result.crash.reason
+    assert json.loads((tmp_path / "result.json").read_text())["crash"]["step"] == 1800
+    assert Result.from_json(json.loads((tmp_path / "result.json").read_text())) == result
+    assert train(config(), tmp_path) == result
+
+
+def test_a_non_finite_action_in_evaluation_is_a_crash(tmp_path, monkeypatch):
+    original = SAC.act
+
+    def poisoned(self, observations, *, deterministic):
+        actions = original(self, observations, deterministic=deterministic)
+        return actions * float("nan") if deterministic and self.updates > 100 else actions
+
+    monkeypatch.setattr(SAC, "act", poisoned)
+    result = train(config(), tmp_path)
+    assert (result.status, result.return_mean, result.step) == ("crashed", 0, 3000)
+    assert "evaluation" in result.crash.reason
+
+
+def test_naive_half_crashes_where_the_fixes_do_not(tmp_path):
+    keys = {"format": "e5m10", "steps": 3000, "hidden_units": 32, "batch_size": 32}
+    assert train(config(fixes="none", **keys), tmp_path / "none").status == "crashed"
+    assert train(config(fixes="all", **keys), tmp_path / "all").status == "done"
+
+
+def test_evaluation_does_not_disturb_training(tmp_path):
+    train(config(steps=3000, eval_every=500), tmp_path / "often")
+    train(config(steps=3000, eval_every=3000), tmp_path / "once")
+    often, once = ([r for r in records(tmp_path / name) if r["kind"] == "train"] for name in ("often", "once"))
+    assert often == once
+    assert outcome(tmp_path / "often")[3] == outcome(tmp_path / "once")[3]
+
+
+def test_a_folder_of_another_run_is_refused_naming_the_keys(tmp_path):
+    train(config(steps=1000), tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    with pytest.raises(RunError, match=r"lr is 0\.001 there and 0\.01 here; seed is 0 there and 4 here"):
+        train(config(steps=1000, lr=0.01, seed=4), tmp_path / "run")
+    assert outcome(tmp_path / "run") == before
+
+
+def test_a_foreign_folder_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(RunError, match=r"holds thesis\.tex but no config\.json"):
+        train(config(), tmp_path)
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"thesis.tex", ".lock"}
+
+
+def test_a_path_that_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot be made a folder"):
+        train(config(), tmp_path / "file")
+
+
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    """A run killed after a checkpoint."""
+    with monkeypatch.context() as patched:
+        interrupter = Interrupter(patched)
+        interrupter.countdown = 500
+        with pytest.raises(Killed):
+            train(config(), tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+    return tmp_path / "run"
+
+
+def test_what_was_written_after_the_checkpoint_is_cut_off(interrupted):
+    with (interrupted / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "train", "st')
+    train(config(), interrupted)
+    train(config(), interrupted.parent / "straight")
+    assert outcome(interrupted) == outcome(interrupted.parent / "straight")
+
+
+def test_missing_metrics_are_an_error(interrupted):
+    (interrupted / "metrics.jsonl").write_bytes((interrupted / "metrics.jsonl").read_bytes()[:40])
+    with pytest.raises(FileError, match=r"metrics\.jsonl: has 40 bytes, but \d+ had been written"):
+        train(config(), interrupted)
+
+
+def test_a_torn_checkpoint_is_an_error(interrupted):
+    path = interrupted / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(FileError, match=r"checkpoint\.pt: is damaged"):
+        train(config(), interrupted)
+
+
+def test_an_incomplete_checkpoint_is_an_error(interrupted):
+    path = interrupted / "checkpoint.pt"
+    state = checkpoint.load(path)
+    for change in ("missing", "shape", "type"):
+        damaged = dict(state)
+        if change == "missing":
+            del damaged["environment"]
+        elif change == "shape":
+            damaged["agent"] = state["agent"] | {"actor": torch.zeros(3)}
+        else:
+            damaged["seed_actions"] = 3
+        checkpoint.save(path, damaged)
+        with pytest.raises(FileError, match="no complete checkpoint of this run"):
+            train(config(), interrupted)
+
+
+def test_a_checkpoint_of_another_config_is_an_error(interrupted):
+    path = interrupted / "checkpoint.pt"
+    state = checkpoint.load(path)
+    checkpoint.save(path, state | {"config": config(seed=8).as_json()})
+    with pytest.raises(RunError, match=r"checkpoint\.pt: belongs to another run: seed is 8 there and 0 here"):
+        train(config(), interrupted)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"config": 3}'])
+def test_a_damaged_config_is_an_error(interrupted, content):
+    (interrupted / "config.json").write_bytes(content)
+    with pytest.raises(FileError, match=r"config\.json: is not"):
+        train(config(), interrupted)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"status": "done"}'])
+def test_a_damaged_result_is_an_error(tmp_path, content):
+    train(config(steps=1000), tmp_path)
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(FileError, match=r"result\.json: is not"):
+        train(config(steps=1000), tmp_path)
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    name = f"cuda:{torch.cuda.device_count() + 3}"
+    with pytest.raises(RunError, match=f"device is {name}, but PyTorch finds .* CUDA device"):
+        train(config(device=name), tmp_path)
+
+
+def test_the_number_of_threads_is_put_back(tmp_path):
+    before = torch.get_num_threads()
+    train(config(steps=500, threads=before + 1), tmp_path)
+    assert torch.get_num_threads() == before
+
+
+def test_curves_are_in_the_event_files_and_hidden_points_are_not_repeated(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricsLog(tmp_path, length=0, step=0) as log:
+        for step in (1, 2, 3):
+            log.write("eval", step, {"return_mean": float(step), "returns": [1.0]})
+    length = len((tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
+    time.sleep(1.1)  # event files are ordered by the second in their name
+    with MetricsLog(tmp_path, length=length, step=1) as log:
+        log.write("eval", 2, {"return_mean": 20.0, "returns": [float("inf"), 1.0]})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("eval/return_mean")] == [(1, 1.0), (2, 20.0)]
+    assert records(tmp_path)[1] == {"kind": "eval", "step": 2, "return_mean": 20.0, "returns": [None, 1.0]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+def test_it_learns_to_swing_up(tmp_path, format):
+    keys = {"hidden_units": 128, "batch_size": 128, "seed_steps": 1000, "tau": 0.01, "target_update_every": 1}
+    result = train(config(format=format, steps=44_000, action_repeat=8, eval_every=44_000, **keys), tmp_path)
+    assert result.return_mean > 500
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+def test_a_run_on_a_gpu_can_be_interrupted(tmp_path, monkeypatch, format):
+    interrupter = Interrupter(monkeypatch)
+    interrupter.countdown = 500
+    one = config(device="cuda", format=format)
+    with pytest.raises(Killed):
+        train(one, tmp_path)
+    interrupter.countdown = None
+    assert train(one, tmp_path).status == "done"
+    assert (tmp_path / "result.json").exists()
