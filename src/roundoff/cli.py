@@ -1,0 +1,193 @@
+"""The command ``roundoff``.
+
+Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from roundoff.sweeps import Plan
+
+app = typer.Typer(
+    name="roundoff",
+    help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; see TrainConfig."),
+]
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print("roundoff", version("roundoff"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def sweep(
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML), or the name of a preset.")],
+    overrides: _Overrides = None,
+    *,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes at a time [default: one per core].")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and write nothing.")] = False,
+) -> None:
+    """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
+    from roundoff.sweeps import plan_file, run_sweep
+    from roundoff.sweeps.presets import find_sweep
+    from roundoff.sweeps.progress import ProgressDisplay
+    from roundoff.sweeps.sweep import usable_cores
+
+    plan = plan_file(find_sweep(file), overrides or ())
+    directory = out or Path("results") / plan.name
+    if dry_run:
+        _print_plan(plan, directory)
+        return
+    hint = f"the same command continues; finished runs are kept in {directory}"
+    with _stoppable(hint), ProgressDisplay() as display:
+        summary = run_sweep(plan, directory, workers=workers or usable_cores(), watcher=display)
+    print(
+        f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
+    )
+    if summary.failed:
+        print(
+            f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: Plan, directory: Path) -> None:
+    from roundoff.sweeps.store import SweepDirectory
+
+    store = SweepDirectory(directory)
+    store.check(plan)
+    print(f"{plan.name}: {len(plan.runs)} runs into {directory}")
+    width = max(len(run.id) for run in plan.runs)
+    for run in plan.runs:
+        values = run.config.as_json()
+        settings = " ".join(f"{key}={_short(values[key])}" for key in plan.varying)
+        print(f"  {run.id:<{width}}  {store.status(run):<7}  {settings}")
+    steps = sum(run.config.steps for run in plan.runs)
+    print(f"{len(plan.runs)} runs, {steps} environment steps; a dry run, nothing was written")
+
+
+def _short(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+@app.command()
+def train(
+    overrides: _Overrides = None,
+    *,
+    config: Annotated[Path | None, typer.Option(help="A YAML or JSON file with settings.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/<its name>].")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the same as device=...")] = None,
+) -> None:
+    """Train one agent, or continue its training."""
+    from roundoff.agents import train as train_agent
+    from roundoff.sweeps.plan import plan_run, run_id
+    from roundoff.sweeps.progress import RunDisplay
+
+    arguments = [*(overrides or ()), *([f"device={device}"] if device else [])]
+    run_config = plan_run(config, arguments)
+    directory = out or Path("runs") / run_id(run_config)
+    with _stoppable(f"the same command continues from the last checkpoint in {directory}"), RunDisplay() as display:
+        result = train_agent(run_config, directory, display.progress)
+    outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
+    print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+
+
+@app.command()
+def presets() -> None:
+    """List the sweeps that are shipped."""
+    from roundoff.sweeps import plan_file
+    from roundoff.sweeps.presets import preset_files
+
+    for name, path in preset_files().items():
+        plan = plan_file(path)
+        print(f"{name}: {len(plan.runs)} runs\n  {plan.description}\n  {path}")
+
+
+@app.command()
+def formats(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
+) -> None:
+    """Print what number formats can hold."""
+    from roundoff.formats.table import format_table
+
+    print(format_table(names or None))
+
+
+@app.command()
+def plot(directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")]) -> None:
+    """Draw the degradation plot and the learning curves of a sweep, and write its tables."""
+    from roundoff.analysis import plot as plot_sweep
+
+    for path in plot_sweep(directory):
+        print(path)
+
+
+class _stoppable:  # noqa: N801  used as a statement
+    """Ends the block on Ctrl-C or SIGTERM with a hint and the usual status, 130 or 143."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._signal = signal.SIGINT
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
+        self._signal = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if isinstance(error, KeyboardInterrupt):
+            print(f"roundoff: stopped; {self._hint}", file=sys.stderr)
+            raise SystemExit(128 + self._signal) from None
+
+
+def main() -> None:
+    """Runs the command; mistakes of the user's end it with one message and status 2."""
+    from roundoff.formats.errors import RoundoffError
+
+    try:
+        app()
+    except RoundoffError as error:
+        print(f"roundoff: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # `roundoff formats | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        print(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,37 @@
+"""Errors of sweeps that a user can mend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from roundoff.formats.errors import RoundoffError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Problem(NamedTuple):
+    """One mistake in a sweep file or on the command line."""
+
+    place: str
+    """``file:line:column``, or which argument."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+class SweepError(RoundoffError):
+    """A sweep that cannot be planned, or a folder that cannot hold it."""
+
+
+class SweepFileError(SweepError):
+    """Everything that is wrong with a sweep file, a line each.
+
+    Attributes:
+        problems: the mistakes, in the order of the file.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)

@@ -1,0 +1,90 @@
+"""Running a sweep: what is finished stays, what is not is brought to its end."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from roundoff.agents.files import directory_lock, make_directory
+from roundoff.sweeps.executor import execute
+from roundoff.sweeps.store import SweepDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from roundoff.sweeps.executor import Event
+    from roundoff.sweeps.plan import Plan, Run
+    from roundoff.sweeps.store import Status
+
+
+class Watcher(Protocol):
+    """Shows a sweep's progress."""
+
+    def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
+        """The sweep begins: the runs to do, and how many of the plan were finished before."""
+
+    def event(self, event: Event, status: Status, score: float) -> None:
+        """Something happened to a run; ``status`` and ``score`` (its return) count when it ended."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many runs of the plan ended in which way."""
+
+    done: int
+    crashed: int
+    failed: int
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_sweep(plan: Plan, directory: Path, *, workers: int, watcher: Watcher, command: Sequence[str] = ()) -> Summary:
+    """Brings every run of ``plan`` to its end in ``directory``; finished runs are not repeated.
+
+    Whenever it is stopped, in whatever way, calling it again continues from the runs' checkpoints, with the same
+    results as if it had never been stopped. Runs that failed are tried again.
+
+    Args:
+        plan: what to run.
+        directory: new, empty, or of a sweep of the same name, which is then extended.
+        workers: processes at a time.
+        watcher: is told what happens.
+        command: starts a worker; for tests.
+
+    Returns:
+        How the runs of the plan ended.
+
+    Raises:
+        SweepError: the folder is something else, or holds a damaged result.
+        FileError: it cannot be written, or another process works in it.
+    """
+    store = SweepDirectory(directory)
+    store.check(plan)
+    make_directory(directory)
+    with directory_lock(directory):
+        store.claim(plan)
+        statuses = {run.id: store.status(run) for run in plan.runs}
+        jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
+        for run, _ in jobs:
+            store.forget_failure(run)
+        workers = max(1, min(workers, len(jobs)))
+        watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), workers)
+        if jobs:
+            with closing(execute(jobs, workers, make_directory(store.path / "logs"), command)) as events:
+                for event in events:
+                    score = 0.0
+                    if event.kind == "ended":
+                        result = store.result(event.run)
+                        statuses[event.run.id], score = result["status"], result["return"]
+                    elif event.kind == "failed":
+                        store.record_failure(event.run, event.reason)
+                        statuses[event.run.id] = "failed"
+                    watcher.event(event, statuses[event.run.id], score)
+    ended = list(statuses.values())
+    return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
