@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from roundoff.formats.modes import Rounding
+
 if TYPE_CHECKING:
     import torch
+
+    from roundoff.formats.modes import Overflow, RandomBits
 
 
 class Format(ABC):
@@ -54,5 +58,23 @@ class Format(ABC):
         """Whether every number of the format is a number of ``dtype`` (torch.float32 or torch.float64)."""
 
     @abstractmethod
-    def round_into(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Rounds ``source`` into ``target``: same shape, strides and dtype, dense memory; may be the same tensor."""
+    def round_into(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> None:
+        """Rounds ``source`` into ``target``.
+
+        Args:
+            source: float32 or float64, dense memory; what :func:`roundoff.formats.rounding.check_roundable` accepts.
+            target: same shape, strides and dtype, dense; may be ``source`` itself, may not otherwise overlap it.
+            rounding: the mode.
+            overflow: instead of the format's own policy; None for that.
+            random: the random bits of stochastic rounding; None for the other modes.
+
+        Raises:
+            FormatError: the format cannot do what ``overflow`` asks, or ``random`` is missing.
+        """

@@ -8,49 +8,87 @@ import torch
 
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
+from roundoff.formats.modes import Overflow, RandomBits, Rounding
 
 Backend = Literal["native", "qtorch"]
 
 
-def round(x: torch.Tensor, format: Format | str, *, backend: Backend = "native") -> torch.Tensor:
-    """Rounds every element of ``x`` to the nearest number of ``format``, ties to even.
+def round(
+    x: torch.Tensor,
+    format: Format | str,
+    *,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str | None = None,
+    random: RandomBits | torch.Tensor | None = None,
+    backend: Backend = "native",
+) -> torch.Tensor:
+    """Rounds every element of ``x`` to a number of ``format``: the nearest one, ties to even, if nothing else is asked.
 
-    Overflow follows IEEE 754: what would round to 2^(emax + 1) or beyond becomes infinity of the same sign.
-    Infinities stay, NaN stays NaN with its payload, -0 stays -0, a negative number that underflows becomes -0, and
-    results below the smallest normal number are rounded to the subnormal numbers of the format (gradual underflow).
+    NaN stays NaN, also if the format has none: hiding one would hide the crash a study looks for. Zeros and results
+    that underflow keep the sign of ``x``, unless the format has no negative zero. Float formats underflow gradually
+    (to subnormal numbers), unless they have none. Overflow means to round, as if the range were unbounded, beyond the
+    largest number. It follows the format's policy or ``overflow``: infinity (for the modes that round toward zero
+    there, and to-odd, the largest number instead, as in IEEE 754), NaN likewise, the largest number, or wrapping round
+    (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
 
     Args:
         x: float32 or float64, any shape, strides and device. It is not changed.
         format: a format or its name; every number of it must fit in ``x.dtype``.
+        rounding: the mode; see :class:`Rounding`.
+        overflow: the overflow policy; that of the format if None.
+        random: for stochastic rounding, the counter-based :class:`RandomBits`, or a tensor of random integers of the
+            shape of ``x`` (uint8: 8 bits an element, uint16: 16, int32, uint32 and int64: the lowest 32).
         backend: ``"qtorch"`` calls the library qtorch instead, whose answers differ: ties go away from zero, overflow
             saturates, infinity and NaN become the largest number, the top exponent holds numbers, and zero has
             no sign. CPU or CUDA, float32 only; it is compiled when first used.
 
     Returns:
         A new tensor of the same shape, dtype and device, with ``x``'s strides where ``x`` is dense, detached from
-        autograd: the derivative of rounding is zero almost everywhere.
+        autograd: the derivative of rounding is zero almost everywhere. See :func:`roundoff.fake_round` for another.
 
     Raises:
-        FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format.
+        FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format; a mode or policy does
+            not exist or does not suit the format; random bits are missing, or given to another mode.
     """
     fmt = Format.parse(format)
+    rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
+    x = x.detach()
     if backend == "qtorch":
         from roundoff.formats.qtorch_backend import round_qtorch  # noqa: PLC0415  compiles C++ when imported
 
+        if rounding is not Rounding.NEAREST_EVEN or overflow is not None:
+            raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
         return round_qtorch(x, fmt)
     if backend != "native":
         raise FormatError(f"backend must be 'native' or 'qtorch', got {backend!r}")
-    x = x.detach()
     if x._is_zerotensor():  # noqa: SLF001  a gradient known to vanish: all zeros, without memory
         return torch.zeros_like(x)
     if not is_dense(x):
         x = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
-        fmt.round_into(x, x)
+        fmt.round_into(x, x, rounding, overflow, random)
         return x
     result = torch.empty_like(x)
-    fmt.round_into(x, result)
+    fmt.round_into(x, result, rounding, overflow, random)
     return result
+
+
+def check_choices(
+    rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
+) -> tuple[Rounding, Overflow | None]:
+    """The mode and policy named, checked against each other.
+
+    Raises:
+        FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode.
+    """
+    rounding = Rounding.parse(rounding)
+    if (rounding is Rounding.STOCHASTIC) != (random is not None):
+        raise FormatError(
+            "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
+            if random is None
+            else f"random bits are for rounding='stochastic' only, got rounding={str(rounding)!r}"
+        )
+    return rounding, None if overflow is None else Overflow.parse(overflow)
 
 
 def check_roundable(x: torch.Tensor, fmt: Format) -> None:
