@@ -1,0 +1,73 @@
+"""Turning a numba loop into a C function, and running it over a large tensor in several threads."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numba import cfunc, types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundoff.formats.modes import Rounding
+
+# Below this many elements per thread, handing work to a thread costs more than it saves.
+_ELEMENTS_PER_THREAD = 1 << 17
+
+# Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_NUMBA = {torch.float32: types.float32, torch.float64: types.float64}
+_C = {types.int64: ctypes.c_int64, types.float32: ctypes.c_float, types.float64: ctypes.c_double}
+
+
+def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
+    """Whether the compiled loops can round ``x``: nearest-even, in the CPU's memory."""
+    return rounding == "nearest-even" and x.device.type == "cpu" and type(x) in _PLAIN
+
+
+@cache
+def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
+    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
+
+    Args:
+        body: the loop, in the Python that numba understands; returns nothing.
+        dtype: float32 or float64, the carrier.
+        signature: a letter for each argument: ``p`` address of carrier numbers, ``f`` carrier number, ``d`` float64,
+            ``i`` integer.
+    """
+    carrier = _NUMBA[dtype]
+    kinds = {"p": types.CPointer(carrier), "f": carrier, "d": types.float64, "i": types.int64}
+    arguments = [kinds[letter] for letter in signature]
+    c_types: list[Any] = [_C.get(kind, ctypes.c_void_p) for kind in arguments]
+    machine_code = cfunc(types.void(*arguments), cache=True)(body)
+    function = ctypes.CFUNCTYPE(None, *c_types)(machine_code.address)
+    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
+    return function
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="roundoff-families")
+
+
+def in_pieces(work: Callable[[int, int], None], count: int, elements: int) -> None:
+    """Calls ``work(first, last)`` for pieces that make up ``range(count)``, in torch's threads where that pays.
+
+    Args:
+        work: does the items ``first <= i < last``; must release the interpreter lock to gain anything.
+        count: how many items there are.
+        elements: how many tensor elements they are together.
+    """
+    threads = max(1, min(torch.get_num_threads(), elements // _ELEMENTS_PER_THREAD, count))
+    if threads == 1:
+        work(0, count)
+        return
+    edges = [count * k // threads for k in range(threads + 1)]
+    for piece in [_pool(threads).submit(work, first, last) for first, last in pairwise(edges)]:
+        piece.result()
