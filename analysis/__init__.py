@@ -1,1 +1,7 @@
-"""roundoff."""
+"""From folders of runs to statistics, tables and figures."""
+
+from roundoff.analysis.errors import AnalysisError
+from roundoff.analysis.plot import plot
+from roundoff.analysis.store import Experiment, read_experiment
+
+__all__ = ["AnalysisError", "Experiment", "plot", "read_experiment"]

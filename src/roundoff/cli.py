@@ -150,7 +150,10 @@ def plot(directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or o
     """Draw the degradation plot and the learning curves of a sweep, and write its tables."""
     from roundoff.analysis import plot as plot_sweep
 
-    for path in plot_sweep(directory):
+    written, warnings = plot_sweep(directory)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    for path in written:
         print(path)
 
 

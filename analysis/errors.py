@@ -1,0 +1,7 @@
+"""Errors of the analysis that a user can mend."""
+
+from roundoff.formats.errors import RoundoffError
+
+
+class AnalysisError(RoundoffError):
+    """A folder that holds nothing to analyse, or figures that cannot be written."""

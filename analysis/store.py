@@ -1,0 +1,167 @@
+"""Run directories as tables: one row per run, and one row per evaluation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from roundoff.analysis.errors import AnalysisError
+
+_RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What was found in a folder.
+
+    Attributes:
+        name: of the sweep, or of the folder.
+        runs: one row per run: ``id``, ``status`` (done, crashed, failed, unfinished or missing), ``return`` (0 for a
+            crash, NaN before the end), ``return_std`` over the episodes of the final evaluation, ``step``,
+            ``crash_step``, and every key of the config (``fixes`` as text).
+        curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
+        warnings: what was damaged and left out.
+    """
+
+    name: str
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+def read_experiment(directory: str | Path) -> Experiment:
+    """Reads the folder of a sweep, of a single run, or one that holds folders of runs.
+
+    A torn last line of a metrics file (the run was killed while it wrote) is left out with a warning, as is
+    everything else that cannot be understood.
+
+    Args:
+        directory: the folder.
+
+    Raises:
+        AnalysisError: there is no such folder, or no run in it.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
+    warnings: list[str] = []
+    name = path.resolve().name
+    planned: dict[str, dict[str, Any]] = {}
+    if (path / "sweep.json").exists():
+        name, planned = _read_plan(path / "sweep.json", warnings)
+        folders = {identity: path / "runs" / identity for identity in planned}
+    elif (path / "config.json").exists():
+        folders = {name: path}
+    else:
+        folders = {folder.parent.name: folder.parent for folder in sorted(path.glob("*/config.json"))}
+    if not folders:
+        raise AnalysisError(
+            f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
+            " give the folder of a sweep, as `roundoff sweep` printed it"
+        )
+    rows, curves = [], []
+    for identity, folder in sorted(folders.items()):
+        config = planned.get(identity) or _read_config(folder / "config.json", warnings)
+        if config is not None:
+            rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config)})
+            curves += [{"id": identity, **point} for point in _read_curve(folder / "metrics.jsonl", warnings)]
+    if not rows:
+        raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
+    runs = pd.DataFrame(rows)
+    return Experiment(
+        name,
+        runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
+        pd.DataFrame(curves, columns=["id", "step", "return"]),
+        tuple(warnings),
+    )
+
+
+def _read_json(path: Path, warnings: list[str]) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not JSON"
+        warnings.append(f"{path}: {reason}; left out")
+        return None
+
+
+def _read_plan(path: Path, warnings: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
+    content = _read_json(path, warnings)
+    try:
+        return str(content["name"]), {str(run["id"]): dict(run["config"]) for run in content["runs"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnalysisError(
+            f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
+        ) from error
+
+
+def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
+    content = _read_json(path, warnings)
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        config: dict[str, Any] = content["config"]
+        return config
+    warnings.append(f"{path}: is not the config of a run; left out")
+    return None
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    fixes = config.get("fixes")
+    return {key: " ".join(value) or "none" if isinstance(value, list) else value for key, value in config.items()} | (
+        {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
+    )
+
+
+def _fixes(names: list[str]) -> str:
+    """A short text for a selection of the six fixes."""
+    if len(names) in (0, 6):
+        return "all" if names else "none"
+    return "+".join(names)
+
+
+def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
+    nothing = {"return": float("nan"), "return_std": float("nan"), "step": 0, "crash_step": float("nan")}
+    if not (folder / "config.json").exists():
+        return {"status": "missing", **nothing}
+    result = _read_json(folder / "result.json", warnings)
+    if result is None:
+        return {"status": "failed" if (folder / "failed.json").exists() else "unfinished", **nothing}
+    try:
+        return {
+            "status": {"done": "done", "crashed": "crashed"}[result["status"]],
+            "return": float(result["return"]),
+            "return_std": float(result["return_std"]),
+            "step": int(result["step"]),
+            "crash_step": float(result["crash"]["step"]) if result["crash"] else float("nan"),
+        }
+    except (KeyError, TypeError, ValueError):
+        warnings.append(f"{folder / 'result.json'}: is not the result of a run; the run is left out")
+        return {"status": "unfinished", **nothing}
+
+
+def _read_curve(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warnings.append(f"{path}: {error.strerror}; left out")
+        return []
+    points = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            if record["kind"] == "eval":
+                points.append({"step": int(record["step"]), "return": float(record["return_mean"])})
+        except (KeyError, TypeError, ValueError):
+            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
+            warnings.append(f"{path}:{number}: this line {what}; left out")
+    return points

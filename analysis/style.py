@@ -1,0 +1,62 @@
+"""How figures look: readable in print, in greyscale and for colour-blind readers, and the same bytes every time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Look(NamedTuple):
+    """What sets one series apart, three times over: colour, marker and line."""
+
+    color: str
+    marker: str
+    line: str
+
+
+# Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+
+REFERENCE = Look("#444444", "none", "--")
+CRASH = "#000000"
+
+_SETTINGS = {
+    "font.size": 11.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "roundoff",  # else ids in SVG files are random
+    "figure.dpi": 100.0,
+    "savefig.dpi": 150.0,
+}
+
+
+def look(number: int) -> Look:
+    """The look of a series, by its number."""
+    return Look(_COLORS[number % 6], _MARKERS[number % 6], _LINES[number % 6])  # type: ignore[arg-type]
+
+
+@contextmanager
+def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9) -> Iterator[Figure]:
+    """A figure for ``columns`` x ``rows`` panels, drawn without touching matplotlib's global state.
+
+    Args:
+        columns: panels side by side.
+        rows: panels above each other.
+        width: of a panel, in inches.
+        height: of a panel, in inches.
+    """
+    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
+        yield Figure(figsize=(width * columns + 0.6, height * rows + 0.5), layout="constrained")

@@ -1,0 +1,118 @@
+"""The table behind the degradation plot: a row per task, format and whatever else varies."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from roundoff.analysis.statistics import bootstrap_interval, interquartile_mean
+from roundoff.formats import FloatFormat, Format, FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roundoff.analysis.store import Experiment
+
+ALL_TASKS = "all"
+REFERENCE = "fp32"
+
+_OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step"}
+# These set runs apart without making them different conditions.
+_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every"}
+
+
+def conditions(runs: pd.DataFrame) -> list[str]:
+    """Config keys other than task, format and seed that take more than one value, in alphabetical order."""
+    keys = sorted(set(runs.columns) - _OUTCOME - _NOT_CONDITIONS)
+    return [key for key in keys if len(runs[key].drop_duplicates()) > 1]
+
+
+def significand_bits(name: str) -> float:
+    """Stored significand bits m of a format; NaN if it has none."""
+    fmt = _format(name)
+    return fmt.significand_bits if fmt else float("nan")
+
+
+def exponent_bits(name: str) -> float:
+    """Exponent bits of a format; NaN if it has none."""
+    fmt = _format(name)
+    return fmt.exponent_bits if fmt else float("nan")
+
+
+def _format(name: str) -> FloatFormat | None:
+    try:
+        fmt = Format.parse(name)
+    except FormatError:  # written by a later version
+        return None
+    return fmt if isinstance(fmt, FloatFormat) else None
+
+
+def ended(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that have a score: done, or crashed (which is 0)."""
+    return runs[runs["status"].isin(["done", "crashed"])]
+
+
+def summarize(experiment: Experiment) -> pd.DataFrame:
+    """Scores by task, format and condition; if there are several tasks, also their mean, as task ``all``.
+
+    Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
+    ``crashed``, ``mean``, ``std`` (over runs, n - 1; for task ``all`` the mean of the tasks', as the paper
+    aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap), ``min``, ``max``,
+    ``drop`` (mean of fp32 under the same condition minus this mean). Ordered by task and condition, then from wide
+    to narrow.
+    """
+    runs = ended(experiment.runs)
+    keys = conditions(experiment.runs)
+    all_tasks = set(runs["task"])
+    rows = []
+    for where, group in runs.groupby(["format", *keys], dropna=False):
+        tasks = {str(task): part["return"].to_numpy(float) for task, part in group.groupby("task")}
+        selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
+        if len(all_tasks) > 1 and set(tasks) == all_tasks:
+            selections[ALL_TASKS] = list(tasks.values())
+        for task, scores in selections.items():
+            crashed = group[(group["status"] == "crashed") & ((group["task"] == task) | (task == ALL_TASKS))]
+            rows.append(
+                {
+                    "task": task,
+                    **dict(zip(["format", *keys], where, strict=True)),
+                    "significand_bits": significand_bits(str(where[0])),
+                    "exponent_bits": exponent_bits(str(where[0])),
+                    **_scores(scores, [task, *map(str, where)]),
+                    "crashed": len(crashed),
+                }
+            )
+    columns = ["task", "format", *keys, "significand_bits", "exponent_bits", "n", "crashed"]
+    columns += ["mean", "std", "iqm", "ci_low", "ci_high", "min", "max", "drop"]
+    if not rows:
+        return pd.DataFrame(columns=columns)
+    table = pd.DataFrame(rows)
+    reference = table[table["format"] == REFERENCE].set_index(["task", *keys])["mean"]
+    table["drop"] = [
+        reference.get(where if keys else where[0], np.nan) - mean
+        for *where_, mean in table[["task", *keys, "mean"]].itertuples(index=False)
+        for where in [tuple(where_)]
+    ]
+    order = ["task", *keys, "exponent_bits", "significand_bits"]
+    ascending = [*[True] * (1 + len(keys)), False, False]
+    return table.sort_values(order, ascending=ascending, ignore_index=True)[columns]
+
+
+def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:
+    everything = np.concatenate(groups)
+    # Each row has its own stream, so that it does not depend on which other rows there are.
+    interval = bootstrap_interval(groups, np.random.default_rng(zlib.crc32("/".join(labels).encode())))
+    spread = [group.std(ddof=1) if group.size > 1 else float("nan") for group in groups]
+    return {
+        "n": everything.size,
+        "mean": float(np.mean([group.mean() for group in groups])),
+        "std": float(np.mean(spread)),
+        "iqm": interquartile_mean(everything),
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        "min": float(everything.min()),
+        "max": float(everything.max()),
+    }
