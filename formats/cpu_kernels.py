@@ -1,8 +1,7 @@
-"""The rounding kernels for CPU: one fused, branch-free pass over memory, compiled by numba from the Python below.
+"""The rounding kernels for CPU: numba's loops as C functions, called through plain pointers.
 
-They are called through plain C pointers (ctypes): at 10 000 elements it is call overhead that costs. ctypes also
-releases the interpreter lock, so that large tensors are split over torch's threads. LLVM vectorises the loops only
-while every intermediate stays 32 (64) bits wide, hence the many casts: numba would widen ``uint32 + uint32``.
+At 10 000 elements it is call overhead that costs, hence ctypes, which also releases the interpreter lock, so that
+large tensors are split over torch's threads.
 """
 
 from __future__ import annotations
@@ -13,114 +12,39 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from llvmlite import ir
-from numba import cfunc, njit, types
-from numba.extending import intrinsic
-from numpy import uint32, uint64
+from numba import cfunc, types
+
+from roundoff.formats import mode_loops, nearest_loops
+from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
+from roundoff.formats.random_words import CHUNK, keys, thinning
+from roundoff.formats.reinterpret import bits_of32 as _bits_of32, float_of32 as _float_of32  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roundoff.formats.modes import RandomBits
     from roundoff.formats.parameters import FloatParameters
 
 # Below this many elements per thread, handing work to a thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 17
 
-
-def _reinterpret(source: types.Type, target: types.Type, llvm: ir.Type) -> Any:
-    """A numba function that reads the bits of a ``source`` as a ``target``."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def view(_context: Any, _value: Any) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], llvm)
-
-        return target(source), generate
-
-    return view
-
-
-_float_of32 = _reinterpret(types.uint32, types.float32, ir.FloatType())
-_bits_of32 = _reinterpret(types.float32, types.uint32, ir.IntType(32))
-_float_of64 = _reinterpret(types.uint64, types.float64, ir.DoubleType())
-_bits_of64 = _reinterpret(types.float64, types.uint64, ir.IntType(64))
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _nearest_even32(bits: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> Any:
-    """The float32 ``bits`` rounded to nearest-even in the format that the other arguments describe."""
-    one = uint32(1)
-    unit = uint32(one << shift)
-    magnitude = uint32(bits & uint32(0x7FFFFFFF))
-    sign = uint32(bits ^ magnitude)
-    # Normal numbers: add just less than half a unit, plus the parity bit, and cut. A carry moves into the exponent.
-    less_than_half = uint32(uint32(unit >> one) - one)
-    odd = uint32(uint32(magnitude >> shift) & one)
-    # With nothing to cut (shift 0) half a unit is 0 and the two terms must cancel: 0 - 1 + 1.
-    odd = uint32(odd | uint32(unit & one))
-    result = uint32(uint32(magnitude + less_than_half) + odd)
-    result = uint32(result & uint32(~uint32(unit - one)))
-    result = uint32(0x7F800000) if result > largest else result
-    # Subnormal numbers are multiples of one quantum: the carrier's own addition rounds to it.
-    subnormal = _bits_of32(_float_of32(magnitude) + magic - magic)
-    result = subnormal if magnitude < smallest_normal else result
-    result = magnitude if magnitude > uint32(0x7F800000) else result  # NaN keeps its payload
-    return uint32(result | sign)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _nearest_even64(bits: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> Any:
-    """As :func:`_nearest_even32`, for float64."""
-    one = uint64(1)
-    unit = uint64(one << shift)
-    magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
-    sign = uint64(bits ^ magnitude)
-    less_than_half = uint64(uint64(unit >> one) - one)
-    odd = uint64(uint64(magnitude >> shift) & one)
-    odd = uint64(odd | uint64(unit & one))
-    result = uint64(uint64(magnitude + less_than_half) + odd)
-    result = uint64(result & uint64(~uint64(unit - one)))
-    result = uint64(0x7FF0000000000000) if result > largest else result
-    subnormal = _bits_of64(_float_of64(magnitude) + magic - magic)
-    result = subnormal if magnitude < smallest_normal else result
-    result = magnitude if magnitude > uint64(0x7FF0000000000000) else result
-    return uint64(result | sign)
-
-
-def _copying32(source: Any, target: Any, n: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> None:
-    for i in range(n):
-        target[i] = _nearest_even32(source[i], shift, smallest_normal, largest, magic)
-
-
-def _in_place32(data: Any, n: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> None:
-    for i in range(n):
-        data[i] = _nearest_even32(data[i], shift, smallest_normal, largest, magic)
-
-
-def _copying64(source: Any, target: Any, n: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> None:
-    for i in range(n):
-        target[i] = _nearest_even64(source[i], shift, smallest_normal, largest, magic)
-
-
-def _in_place64(data: Any, n: Any, shift: Any, smallest_normal: Any, largest: Any, magic: Any) -> None:
-    for i in range(n):
-        data[i] = _nearest_even64(data[i], shift, smallest_normal, largest, magic)
+_WORD = {torch.float32: types.uint32, torch.float64: types.uint64}
+_C_TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64}
 
 
 @cache
-def _compiled(body: Any, dtype: torch.dtype) -> Callable[..., None]:
-    """The loop ``body`` as a C function taking addresses; compiled at first use, then read from numba's cache."""
-    bits, floating, c_bits, c_float = {
-        torch.float32: (types.uint32, types.float32, ctypes.c_uint32, ctypes.c_float),
-        torch.float64: (types.uint64, types.float64, ctypes.c_uint64, ctypes.c_double),
-    }[dtype]
-    pointers = 1 if body in (_in_place32, _in_place64) else 2
-    signature = types.void(*[types.CPointer(bits)] * pointers, types.int64, bits, bits, bits, floating)
-    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * pointers, ctypes.c_int64, c_bits, c_bits, c_bits, c_float)
-    compiled = cfunc(signature, cache=True)(body)
-    function = prototype(compiled.address)
-    function.compiled = compiled  # type: ignore[attr-defined]  # keeps the machine code alive
+def _compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
+    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
+
+    ``signature`` has a letter per argument: ``p`` is the address of carrier-wide words, ``k`` of uint32, ``n`` a count.
+    """
+    kinds = {"p": types.CPointer(_WORD[dtype]), "k": types.CPointer(types.uint32), "n": types.int64}
+    machine_code = cfunc(types.void(*(kinds[letter] for letter in signature)), cache=True)(body)
+    prototype = ctypes.CFUNCTYPE(None, *(_C_TYPES.get(letter, ctypes.c_void_p) for letter in signature))
+    function = prototype(machine_code.address)
+    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
     return function
 
 
@@ -129,31 +53,101 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="roundoff")
 
 
-def round_float(source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters) -> None:
-    """Rounds the elements of ``source`` to nearest-even into ``target``.
+def _in_threads(work: Callable[[int, int], None], n: int) -> None:
+    """Calls ``work(first, last)`` for pieces that make up ``range(n)``, in torch's threads."""
+    threads = max(1, min(torch.get_num_threads(), n // _ELEMENTS_PER_THREAD))
+    edges = [n * k // threads for k in range(threads + 1)]
+    for piece in [_pool(threads).submit(work, first, last) for first, last in pairwise(edges)]:
+        piece.result()
+
+
+class Nearest:
+    """Rounding to nearest-even in one format and carrier, with the cheapest loop that can.
+
+    Args:
+        parameters: the format, for this dtype.
+        dtype: the carrier, float32 or float64.
+    """
+
+    __slots__ = ("_address", "_copying", "_in_place", "_size", "_words")
+
+    def __init__(self, parameters: FloatParameters, dtype: torch.dtype) -> None:
+        self._words = parameters.packed(dtype)
+        self._address = self._words.ctypes.data
+        self._size = dtype.itemsize
+        name = _cheapest(parameters, dtype)
+        self._copying = _compiled(getattr(nearest_loops, name), dtype, "ppnp")
+        self._in_place = _compiled(getattr(nearest_loops, f"{name}_in_place"), dtype, "pnp")
+
+    def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
+        n = source.numel()
+        if n >= 2 * _ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
+            _in_threads(lambda first, last: self._piece(source, target, first, last), n)
+        elif target is source:
+            self._in_place(source.data_ptr(), n, self._address)
+        else:
+            self._copying(source.data_ptr(), target.data_ptr(), n, self._address)
+
+    def _piece(self, source: torch.Tensor, target: torch.Tensor, first: int, last: int) -> None:
+        offset = first * self._size
+        if target is source:
+            self._in_place(source.data_ptr() + offset, last - first, self._address)
+        else:
+            self._copying(source.data_ptr() + offset, target.data_ptr() + offset, last - first, self._address)
+
+
+def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
+    """The name of the loop; see :mod:`roundoff.formats.nearest_loops`."""
+    if dtype == torch.float64:
+        return "any64"
+    infinity = INFINITY[dtype]
+    m, emax = 23 - p.shift, (p.largest >> 23) - LARGEST_EXPONENT[dtype]
+    gradual = pattern(p.quantum * 2.0**m, dtype) == p.smallest_normal
+    ieee = p.infinite == infinity and p.zero_sign != 0 and gradual and p.shift > 0 and m > 0
+    if ieee and p.largest == infinity - (1 << p.shift) and p.smallest_normal == pattern(2.0**-126, dtype):
+        return "uniform32"
+    whole = p.largest & ((1 << 23) - 1) == (((1 << 23) - 1) >> p.shift) << p.shift  # the last binade is complete
+    return "chain32" if ieee and whole and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift else "any32"
+
+
+def round_by_mode(
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, random: RandomBits | None
+) -> None:
+    """Rounds ``source`` into ``target`` as the parameters' mode says.
 
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        parameters: the format, for this dtype.
+        parameters: the format and the mode, for this dtype.
+        random: the random bits, for stochastic rounding; an element's index is its place in row-major order.
     """
-    n = source.numel()
-    size = source.element_size()
-    addresses = [source.data_ptr()]
-    wide = source.dtype == torch.float64
-    if target is source:
-        kernel = _compiled(_in_place64 if wide else _in_place32, source.dtype)
-    else:
-        kernel = _compiled(_copying64 if wide else _copying32, source.dtype)
-        addresses.append(target.data_ptr())
-    threads = min(torch.get_num_threads(), n // _ELEMENTS_PER_THREAD) if n >= 2 * _ELEMENTS_PER_THREAD else 1
-    if threads == 1:
-        kernel(*addresses, n, *parameters)
+    if random is not None and not source.is_contiguous():
+        rounded = source.contiguous()
+        round_by_mode(rounded, rounded, parameters, random)
+        target.copy_(rounded)
         return
-    starts = [n * k // threads for k in range(threads + 1)]
-    pieces = [
-        _pool(threads).submit(kernel, *(a + first * size for a in addresses), last - first, *parameters)
-        for first, last in pairwise(starts)
-    ]
-    for piece in pieces:
-        piece.result()
+    n, dtype = source.numel(), source.dtype
+    words = parameters.packed(dtype)
+    in_place = target is source
+    name = ("fixed" if random is None else "random") + ("32" if dtype == torch.float32 else "64")
+    body = getattr(mode_loops, name + "_in_place" if in_place else name)
+    signature = ("pnp" if in_place else "ppnp") + ("" if random is None else "nk")
+    kernel = _compiled(body, dtype, signature)
+
+    def piece(first: int, last: int) -> None:
+        offset = first * dtype.itemsize
+        addresses = [x.data_ptr() + offset for x in ([source] if in_place else [source, target])]
+        hashing = () if chunk_keys is None else (first - chunk * CHUNK, chunk_keys.ctypes.data)
+        kernel(*addresses, last - first, words.ctypes.data, *hashing)
+
+    chunk_keys = None
+    for chunk in range(max(1, -(-n // CHUNK)) if random is not None else 1):
+        start = chunk * CHUNK
+        count = min(n - start, CHUNK) if random is not None else n
+        if random is not None:
+            chunk_keys = np.array([*keys(random, chunk), *thinning(random.bits)], np.uint32)
+        if count >= 2 * _ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
+            _in_threads(lambda first, last, start=start: piece(start + first, start + last), count)  # type: ignore[misc]
+        else:
+            piece(start, start + count)

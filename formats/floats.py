@@ -1,16 +1,20 @@
-"""Binary floating-point formats with any exponent and significand width, rounded as IEEE 754 says."""
+"""Binary floating-point formats with any exponent and significand width, bias, special values and overflow policy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
+from math import ldexp
 
 import torch
 
 from roundoff.formats import cpu_kernels, tensor_kernels
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
-from roundoff.formats.parameters import FloatParameters
+from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
+from roundoff.formats.random_words import check_given, random_words
 
 EXPONENT_BITS = range(2, 12)
 SIGNIFICAND_BITS = range(53)
@@ -24,37 +28,136 @@ _LARGEST_M_IN_FLOAT32 = 10
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+class Specials(StrEnum):
+    """Which codes of a float format are no numbers; the rest are numbers, in order of magnitude."""
+
+    IEEE = "ieee"
+    """The top exponent: infinity where the significand is 0, else NaN. Zero has a sign. (IEEE 754; OCP E5M2)"""
+    FN = "fn"
+    """All ones is NaN, of either sign; no infinity. Zero has a sign. (OCP E4M3)"""
+    FNUZ = "fnuz"
+    """The code of -0 is NaN; no infinity, one zero. (ml_dtypes, ONNX; default bias one larger than IEEE's)"""
+    FINITE = "finite"
+    """None; zero has a sign. (OCP FP6, FP4)"""
+    P3109 = "p3109"
+    """The code of -0 is NaN, all ones below the sign is infinity; one zero. (IEEE P3109; default bias as fnuz)"""
+
+
 @dataclass(frozen=True)
 class FloatFormat(Format):
-    """An IEEE-754-like binary float: sign, ``exponent_bits``, ``significand_bits`` stored bits and an implicit one.
+    """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits beside an implicit one.
 
-    The exponent bias is 2^(exponent_bits - 1) - 1, the top exponent is reserved for infinity and NaN, underflow is
-    gradual (subnormal numbers), and zero is signed.
+    A code with exponent field E > 0 and significand field F is (1 + F 2^-m) 2^(E - bias); with E = 0 it is the
+    subnormal F 2^(1 - bias - m). The defaults are those of IEEE 754.
 
     Args:
-        exponent_bits: 2 to 11.
+        exponent_bits: 2 to 11; 1 also, unless the specials are ``IEEE``.
         significand_bits: stored significand bits m, 0 to 52; the precision is m + 1. fp16 is ``FloatFormat(5, 10)``.
+        specials: which codes are infinity and NaN.
+        bias: of the exponent; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
+        subnormals: False: the codes with E = 0 are all zero, and what lies between 0 and the smallest normal
+            number is rounded to the one or the other.
+        overflow: None for infinity where there is one, else NaN where there is one, else saturation.
 
     Raises:
-        FormatError: a width is out of range.
+        FormatError: a width is out of range, the numbers do not fit in float64, or the format has no infinity or no
+            NaN to overflow to.
     """
 
     exponent_bits: int
     significand_bits: int
+    specials: Specials = Specials.IEEE
+    bias: int | None = None
+    subnormals: bool = True
+    overflow: Overflow | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("exponent_bits", EXPONENT_BITS), ("significand_bits", SIGNIFICAND_BITS)):
+        smallest = EXPONENT_BITS[0] if self.specials is Specials.IEEE else 1
+        for name, low, high in (("exponent_bits", smallest, EXPONENT_BITS[-1]), ("significand_bits", 0, 52)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-                raise FormatError(
-                    f"{name} of a float format must be an integer from {allowed[0]} to {allowed[-1]}, got {value!r}"
-                )
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise FormatError(f"{name} of a float format must be an integer from {low} to {high}, got {value!r}")
+        if self.exponent_bits + self.significand_bits < 2:  # noqa: PLR2004  sign alone, or no number beside zero
+            raise FormatError("a float format needs at least two bits beside the sign")
+        # What equals the default is stored as None, so that one format has one form.
+        if self.bias == self._default_bias:
+            object.__setattr__(self, "bias", None)
+        self._check_range()
+        if self.overflow is not None:
+            object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
+            if self.overflow is self._default_overflow:
+                object.__setattr__(self, "overflow", None)
+
+    def _check_range(self) -> None:
+        if not isinstance(self.exponent_bias, int) or self.emin < -1022 or self.emax > LARGEST_EXPONENT[torch.float64]:
+            raise FormatError(
+                f"the numbers of a float format must be normal numbers of float64, exponents -1022 to 1023; with bias"
+                f" {self.exponent_bias!r} they are {self.emin} to {self.emax}"
+            )
+
+    def _checked(self, policy: Overflow) -> Overflow:
+        possible = {
+            Overflow.INFINITY: self.has_infinity,
+            Overflow.NAN: self.has_nan,
+            Overflow.SATURATE: True,
+            Overflow.WRAP: False,
+        }
+        if not possible[policy]:
+            allowed = ", ".join(str(policy) for policy, there in possible.items() if there)
+            raise FormatError(f"{self} cannot overflow to {str(policy)!r}: allowed are {allowed}")
+        return policy
 
     def __str__(self) -> str:
-        # fp32 and fp64 keep their everyday names: they are the carriers, and running in them is no simulation.
         native = {(8, 23): "fp32", (11, 52): "fp64"}
         widths = (self.exponent_bits, self.significand_bits)
-        return native.get(widths, f"e{self.exponent_bits}m{self.significand_bits}")
+        text = f"e{self.exponent_bits}m{self.significand_bits}"
+        bias = "" if self.bias is None else f"b{self.bias}"
+        match self.specials:
+            case Specials.IEEE:
+                # fp32 and fp64 keep their everyday names: they are the carriers, and running in them is no simulation.
+                text = text + bias if bias else native.get(widths, text)
+            case Specials.P3109:
+                text = text + bias + "_p3109" if bias else f"binary{self.bits}p{self.significand_bits + 1}"
+            case Specials.FINITE:
+                text += bias + "_finite"
+            case _:
+                text += bias + self.specials
+        return text + ("" if self.subnormals else "_nosub") + ("" if self.overflow is None else f"_{self.overflow}")
+
+    @property
+    def _default_bias(self) -> int:
+        return (1 << (self.exponent_bits - 1)) - (self.specials not in (Specials.FNUZ, Specials.P3109))
+
+    @property
+    def _default_overflow(self) -> Overflow:
+        if self.has_infinity:
+            return Overflow.INFINITY
+        return Overflow.NAN if self.has_nan else Overflow.SATURATE
+
+    @property
+    def overflow_policy(self) -> Overflow:
+        """What stands for a number that rounds beyond the largest one."""
+        return self._default_overflow if self.overflow is None else self.overflow
+
+    @property
+    def exponent_bias(self) -> int:
+        """The exponent field of the number 1, in bounds or not."""
+        return self._default_bias if self.bias is None else self.bias
+
+    @property
+    def has_infinity(self) -> bool:
+        """Whether there are infinities."""
+        return self.specials in (Specials.IEEE, Specials.P3109)
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether there is a code for NaN: an IEEE format without significand bits has none."""
+        return self.specials is not Specials.FINITE and (self.specials is not Specials.IEEE or self.significand_bits > 0)
+
+    @property
+    def has_negative_zero(self) -> bool:
+        """Whether zero has a sign."""
+        return self.specials not in (Specials.FNUZ, Specials.P3109)
 
     @property
     def bits(self) -> int:
@@ -62,19 +165,28 @@ class FloatFormat(Format):
         return 1 + self.exponent_bits + self.significand_bits
 
     @property
+    def largest_code(self) -> int:
+        """The code of the largest finite number."""
+        if self.specials is Specials.IEEE:
+            return (((1 << self.exponent_bits) - 1) << self.significand_bits) - 1
+        codes = 1 << (self.exponent_bits + self.significand_bits)
+        return codes - (2 if self.specials in (Specials.FN, Specials.P3109) else 1)
+
+    @property
     def emax(self) -> int:
-        """Exponent of the largest finite number; also the bias."""
-        return (1 << (self.exponent_bits - 1)) - 1
+        """Exponent of the largest finite number."""
+        return (self.largest_code >> self.significand_bits) - self.exponent_bias
 
     @property
     def emin(self) -> int:
-        """Exponent of the smallest normal number."""
-        return 1 - self.emax
+        """Exponent of the smallest normal number, 1 - bias."""
+        return 1 - self.exponent_bias
 
     @property
     def max(self) -> float:
-        """The largest finite number, (2 - 2^-m) 2^emax."""
-        return (2.0 - 2.0**-self.significand_bits) * 2.0**self.emax
+        """The largest finite number: (2 - 2^-m) 2^emax, unless special values take its place."""
+        m = self.significand_bits
+        return ldexp((1 << m) + (self.largest_code & ((1 << m) - 1)), self.emax - m)
 
     @property
     def smallest_normal(self) -> float:
@@ -83,8 +195,8 @@ class FloatFormat(Format):
 
     @property
     def smallest_subnormal(self) -> float:
-        """2^(emin - m), the smallest number above zero; equal to ``smallest_normal`` if m = 0."""
-        return 2.0 ** (self.emin - self.significand_bits)
+        """The smallest number above zero: 2^(emin - m), or ``smallest_normal`` without subnormals."""
+        return ldexp(1.0, self.emin - self.significand_bits) if self.subnormals else self.smallest_normal
 
     @property
     def eps(self) -> float:
@@ -93,7 +205,7 @@ class FloatFormat(Format):
 
     @cached_property
     def carrier(self) -> torch.dtype:
-        """float32 for fp32 and for m <= 10 with at most 8 exponent bits, else float64.
+        """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
 
         In float32, +, -, *, / and sqrt of numbers of the format, rounded again, equal the exactly rounded results for
         m <= 10; wider formats would be rounded twice, sometimes wrongly (at m = 12 0.016 % of products), hence
@@ -110,25 +222,64 @@ class FloatFormat(Format):
         return self in (FP32, FP64)
 
     def fits_in(self, dtype: torch.dtype) -> bool:
-        """Whether every number of the format is a number of ``dtype`` (torch.float32 or torch.float64)."""
-        wide = FP32 if dtype == torch.float32 else FP64
-        return self.exponent_bits <= wide.exponent_bits and self.significand_bits <= wide.significand_bits
+        """Whether every number of the format is a number of ``dtype`` (torch.float32 or torch.float64).
+
+        Its normal numbers must be normal there, too, and 2^s quanta of the subnormal ones must be in range, s the
+        stored significand bits of ``dtype``; only an odd bias violates the second rule.
+        """
+        stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
+        lowest = self.emin - self.significand_bits if self.subnormals else self.emin
+        return (
+            self.significand_bits <= stored
+            and 1 - largest <= self.emin
+            and self.emax <= largest
+            and lowest + stored <= largest
+        )
 
     @cached_property
-    def _parameters(self) -> dict[torch.dtype, FloatParameters]:
+    def _kernels(self) -> dict[torch.dtype, cpu_kernels.Nearest]:
         return {
-            dtype: FloatParameters.of(dtype, self.emin, self.emax, self.significand_bits)
+            dtype: cpu_kernels.Nearest(self.parameters(dtype), dtype)
             for dtype in (torch.float32, torch.float64)
             if self.fits_in(dtype)
         }
 
-    def round_into(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Rounds to nearest-even; see :func:`roundoff.formats.round`."""
-        parameters = self._parameters[source.dtype]
-        if source.device.type == "cpu" and type(source) in _PLAIN:
-            cpu_kernels.round_float(source, target, parameters)
-        else:
-            target.copy_(tensor_kernels.round_float(source, parameters))
+    def parameters(
+        self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
+    ) -> FloatParameters:
+        """The format, a mode and an overflow policy as the data that kernels read, for tensors of ``dtype``.
+
+        Raises:
+            FormatError: the format has no such overflow.
+        """
+        return FloatParameters.of(self, dtype, rounding, None if overflow is None else self._checked(overflow))
+
+    def round_into(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> None:
+        """See :func:`roundoff.formats.round`."""
+        plain = source.device.type == "cpu" and type(source) in _PLAIN
+        if rounding is Rounding.NEAREST_EVEN and overflow is None:
+            if plain:
+                self._kernels[source.dtype](source, target)
+            else:
+                target.copy_(tensor_kernels.round_nearest(source, self.parameters(source.dtype)))
+            return
+        parameters = self.parameters(source.dtype, rounding, overflow)
+        if plain and not isinstance(random, torch.Tensor):
+            cpu_kernels.round_by_mode(source, target, parameters, random)
+            return
+        words = None
+        if rounding is Rounding.STOCHASTIC:
+            if not isinstance(random, RandomBits):
+                check_given(random, source)
+            words = random_words(random, source)  # type: ignore[arg-type]
+        target.copy_(tensor_kernels.round_by_mode(source, parameters, words))
 
 
 FP32 = FloatFormat(8, 23)

@@ -1,6 +1,17 @@
 """Simulate number formats in PyTorch programs, and find out how few bits a training run needs."""
 
-from roundoff.formats import FloatFormat, Format, FormatError, RoundoffError, round
+from roundoff.formats import FloatFormat, Format, FormatError, Overflow, RandomBits, Rounding, RoundoffError, round
 from roundoff.simulate import Simulation, simulate
 
-__all__ = ["FloatFormat", "Format", "FormatError", "RoundoffError", "Simulation", "round", "simulate"]
+__all__ = [
+    "FloatFormat",
+    "Format",
+    "FormatError",
+    "Overflow",
+    "RandomBits",
+    "Rounding",
+    "RoundoffError",
+    "Simulation",
+    "round",
+    "simulate",
+]

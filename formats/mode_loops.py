@@ -1,0 +1,133 @@
+"""The loops for the other rounding modes, in the Python that numba compiles: one shared tail, branch-free.
+
+A mode is data (addends, see :mod:`roundoff.formats.tail`); only where an element's random word comes from needs a loop
+of its own. ``first`` is the index of the first element, for the hash.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+from numpy import float32, float64, int32, int64, uint32, uint64
+
+from roundoff.formats.random_words import hash32
+from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
+from roundoff.formats.tail import addend32, addend64, round_shifted32, round_shifted64
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _round32(bits: Any, p: Any, word: Any) -> Any:
+    """The float32 ``bits`` rounded; ``p`` is the tuple of parameters, ``word`` the random word or 0."""
+    shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
+    positive, negative, parity, sticky = p[11:15]
+    one = uint32(1)
+    magnitude = uint32(bits & uint32(0x7FFFFFFF))
+    sign = uint32(bits ^ magnitude)
+    minus = uint32(sign >> uint32(31))
+    # Normal numbers: the addend, cut to the bits that are dropped; a carry moves into the exponent.
+    odd = uint32(uint32(uint32(magnitude >> shift) & one) ^ flip)
+    addend = uint32(addend32(positive, negative, parity, minus, odd) + word)
+    addend = uint32(uint32(addend >> one) >> uint32(uint32(31) - shift))
+    result = uint32(uint32(magnitude + addend) & uint32(uint32(0) - uint32(one << shift)))
+    # Subnormal numbers: how many quanta. Subnormal numbers of the carrier have the exponent field of 1.
+    field = max(uint32(magnitude >> uint32(23)), one)
+    significand = uint32(magnitude - uint32(uint32(field - one) << uint32(23)))
+    drop = min(uint32(low - field), uint32(255))
+    odd = uint32(uint32(significand >> min(drop, uint32(31))) & one)
+    addend = uint32(addend32(positive, negative, parity, minus, odd) + word)
+    quanta = round_shifted32(significand, drop, addend, sticky)
+    subnormal = bits_of32(float32(int32(quanta)) * float_of32(quantum))
+    result = subnormal if magnitude < smallest else result
+    over = over_negative if minus != uint32(0) else over_positive
+    result = over if result > largest else result
+    result = infinite if magnitude == uint32(0x7F800000) else result
+    result = magnitude if magnitude > uint32(0x7F800000) else result
+    sign = uint32(sign & zero) if result == uint32(0) else sign
+    return uint32(result | sign)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _round64(bits: Any, p: Any, word: Any) -> Any:
+    """As :func:`_round32`, for float64; the random word is the upper half of ``word``."""
+    shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
+    positive, negative, parity, sticky = p[11:15]
+    one = uint64(1)
+    magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
+    sign = uint64(bits ^ magnitude)
+    minus = uint64(sign >> uint64(63))
+    odd = uint64(uint64(uint64(magnitude >> shift) & one) ^ flip)
+    addend = uint64(addend64(positive, negative, parity, minus, odd) + word)
+    addend = uint64(uint64(addend >> one) >> uint64(uint64(63) - shift))
+    result = uint64(uint64(magnitude + addend) & uint64(uint64(0) - uint64(one << shift)))
+    field = max(uint64(magnitude >> uint64(52)), one)
+    significand = uint64(magnitude - uint64(uint64(field - one) << uint64(52)))
+    drop = min(uint64(low - field), uint64(2047))
+    odd = uint64(uint64(significand >> min(drop, uint64(63))) & one)
+    addend = uint64(addend64(positive, negative, parity, minus, odd) + word)
+    quanta = round_shifted64(significand, drop, addend, sticky)
+    subnormal = bits_of64(float64(int64(quanta)) * float_of64(quantum))
+    result = subnormal if magnitude < smallest else result
+    over = over_negative if minus != uint64(0) else over_positive
+    result = over if result > largest else result
+    result = infinite if magnitude == uint64(0x7FF0000000000000) else result
+    result = magnitude if magnitude > uint64(0x7FF0000000000000) else result
+    sign = uint64(sign & zero) if result == uint64(0) else sign
+    return uint64(result | sign)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _read(p: Any) -> Any:
+    return (p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14])
+
+
+def fixed32(source: Any, target: Any, n: Any, p: Any) -> None:
+    q = _read(p)
+    for i in range(n):
+        target[i] = _round32(source[i], q, uint32(0))
+
+
+def fixed32_in_place(data: Any, n: Any, p: Any) -> None:
+    q = _read(p)
+    for i in range(n):
+        data[i] = _round32(data[i], q, uint32(0))
+
+
+def fixed64(source: Any, target: Any, n: Any, p: Any) -> None:
+    q = _read(p)
+    for i in range(n):
+        target[i] = _round64(source[i], q, uint64(0))
+
+
+def fixed64_in_place(data: Any, n: Any, p: Any) -> None:
+    q = _read(p)
+    for i in range(n):
+        data[i] = _round64(data[i], q, uint64(0))
+
+
+def random32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
+    for i in range(n):
+        word = hash32(uint32(start + uint32(i)), key0, key1)
+        target[i] = _round32(source[i], q, uint32(uint32(word & mask) | half))
+
+
+def random32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
+    for i in range(n):
+        word = hash32(uint32(start + uint32(i)), key0, key1)
+        data[i] = _round32(data[i], q, uint32(uint32(word & mask) | half))
+
+
+def random64(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
+    for i in range(n):
+        word = hash32(uint32(start + uint32(i)), key0, key1)
+        target[i] = _round64(source[i], q, uint64(uint64(uint32(word & mask) | half) << uint64(32)))
+
+
+def random64_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
+    for i in range(n):
+        word = hash32(uint32(start + uint32(i)), key0, key1)
+        data[i] = _round64(data[i], q, uint64(uint64(uint32(word & mask) | half) << uint64(32)))
