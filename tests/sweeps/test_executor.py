@@ -1,0 +1,197 @@
+"""The worker pool, with workers that do what the test says: end, fail, die, hang."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from roundoff.sweeps import SweepError, plan_text, run_sweep
+from roundoff.sweeps.executor import execute
+from roundoff.sweeps.store import SweepDirectory
+
+# A worker that takes its behaviour from the run's seed, and leaves a mark for every time it was tried.
+WORKER = r"""
+import json, os, signal, sys, threading, time
+say = lambda **event: print(json.dumps(event), flush=True)
+say(event="ready")
+def serve(order):
+    seed, folder = order["config"]["seed"], order["directory"]
+    os.makedirs(folder, exist_ok=True)
+    with open(folder + "/tries", "a") as f: f.write(f"{os.getpid()}\n")
+    tries = len(open(folder + "/tries").readlines())
+    say(event="progress", step=1, last_return=None)
+    if seed == 1 or (seed == 2 and tries == 1): os.kill(os.getpid(), signal.SIGKILL)
+    if seed == 3: return say(event="failed", reason="no luck")
+    if seed == 4: sys.exit(7)
+    if seed == 9: time.sleep(1000)
+    with open(folder + "/config.json", "w") as f: f.write("{}")
+    with open(folder + "/result.json", "w") as f:
+        json.dump({"status": "crashed" if seed == 5 else "done", "return": float(seed), "step": 1}, f)
+    say(event="ended")
+for line in sys.stdin: serve(json.loads(line))
+"""
+COMMAND = (sys.executable, "-c", WORKER)
+
+
+def plan(seeds, name="sweep"):
+    return plan_text(f"name: {name}\nbase: {{steps: 10}}\ngrid: {{seed: {list(seeds)}}}", "f")
+
+
+class Recorder:
+    def __init__(self):
+        self.ended = {}
+        self.kinds = []
+
+    def begin(self, waiting, finished, workers):
+        self.waiting, self.finished, self.workers = len(waiting), finished, workers
+
+    def event(self, event, status, score):
+        self.kinds.append(event.kind)
+        if event.kind in ("ended", "failed"):
+            assert event.run.config.seed not in self.ended
+            self.ended[event.run.config.seed] = (status, score, event.reason)
+
+
+def run(directory, seeds, workers=2, **options):
+    recorder = Recorder()
+    summary = run_sweep(plan(seeds, **options), directory, workers=workers, watcher=recorder, command=COMMAND)
+    return summary, recorder
+
+
+def tries(directory, seed):
+    (folder,) = (directory / "runs").glob(f"*-s{seed}-*")
+    return len((folder / "tries").read_text().split())
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_run_comes_to_one_end_and_the_others_go_on(tmp_path, workers):
+    summary, recorder = run(tmp_path, range(8), workers)
+    assert (summary.done, summary.crashed, summary.failed) == (4, 1, 3)
+    assert recorder.ended[0] == ("done", 0.0, "")
+    assert recorder.ended[2] == ("done", 2.0, "")  # killed once, tried again
+    assert recorder.ended[5] == ("crashed", 5.0, "")
+    assert recorder.ended[3] == ("failed", 0.0, "no luck")
+    assert recorder.ended[1][0] == "failed"
+    assert "SIGKILL" in recorder.ended[1][2]
+    assert "status 7" in recorder.ended[4][2]
+    assert [tries(tmp_path, seed) for seed in range(8)] == [1, 2, 2, 1, 2, 1, 1, 1]
+    failed = json.loads(next((tmp_path / "runs").glob("*-s3-*/failed.json")).read_text())
+    assert failed == {"reason": "no luck"}
+
+
+def test_finished_runs_are_not_repeated_and_failed_ones_are(tmp_path):
+    run(tmp_path, [0, 3, 5])
+    marker = (tmp_path / "sweep.json").read_bytes()
+    summary, recorder = run(tmp_path, [0, 3, 5])
+    assert (recorder.waiting, recorder.finished) == (1, 2)
+    assert (summary.done, summary.crashed, summary.failed) == (1, 1, 1)
+    assert [tries(tmp_path, seed) for seed in (0, 3, 5)] == [1, 2, 1]
+    assert (tmp_path / "sweep.json").read_bytes() == marker
+
+
+def test_a_sweep_can_be_extended(tmp_path):
+    run(tmp_path, [0, 6])
+    summary, recorder = run(tmp_path, [7, 6])
+    assert (recorder.waiting, summary.done) == (1, 2)
+    seeds = [entry["config"]["seed"] for entry in json.loads((tmp_path / "sweep.json").read_text())["runs"]]
+    assert sorted(seeds) == [0, 6, 7]
+
+
+def test_foreign_folders_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(SweepError, match=r"thesis\.tex"):
+        run(tmp_path, [0])
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(SweepError, match="is no folder"):
+        run(tmp_path / "thesis.tex", [0])
+    ours = tmp_path / "ours"
+    run(ours, [0])
+    with pytest.raises(SweepError, match="holds the sweep 'sweep', and this one is 'other'"):
+        run(ours, [0], name="other")
+    (ours / "sweep.json").write_text('{"layout": 99}')
+    with pytest.raises(SweepError, match="has layout 99"):
+        run(ours, [0])
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    run(tmp_path, [0])
+    (result,) = (tmp_path / "runs").glob("*/result.json")
+    for damage in ("", "{", "{}", "[]"):
+        result.write_text(damage)
+        with pytest.raises(SweepError, match="delete the file to repeat the run"):
+            run(tmp_path, [0])
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+def wait_until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_closing_the_iterator_stops_the_workers(tmp_path):
+    jobs = [(r, tmp_path / r.id) for r in plan([9, 0]).runs]
+    events = execute(jobs, 2, tmp_path, COMMAND)
+    kinds = [next(events).kind for _ in range(2)]
+    assert kinds == ["started", "started"]
+    wait_until((tmp_path / jobs[0][0].id / "tries").exists)
+    pid = int((tmp_path / jobs[0][0].id / "tries").read_text())
+    assert alive(pid)
+    events.close()
+    assert not alive(pid)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from roundoff.sweeps import plan_text
+from roundoff.sweeps.executor import execute
+run, = plan_text("name: x\\ngrid: {seed: [9]}", "f").runs
+for event in execute([(run, Path(sys.argv[1]) / "run")], 1, Path(sys.argv[1])):
+    print(event.kind, flush=True)
+"""
+
+
+def test_workers_end_with_their_parent_however_it_dies(tmp_path):
+    """The real worker: a parent killed with SIGKILL closes its pipes, and that is the signal."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path], stdout=subprocess.PIPE)
+    assert parent.stdout.readline() == b"started\n"
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    wait_until(children.read_text)
+    child = int(children.read_text().split()[0])
+    assert alive(child)
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+    wait_until(lambda: not alive(child))
+
+
+def test_the_folder_is_locked_while_it_is_worked_in(tmp_path):
+    class Intruder(Recorder):
+        def begin(self, waiting, finished, workers):
+            with pytest.raises(Exception, match="another process is working in this folder"):
+                run(tmp_path, [0])
+            super().begin(waiting, finished, workers)
+
+    recorder = Intruder()
+    run_sweep(plan([0]), tmp_path, workers=1, watcher=recorder, command=COMMAND)
+    assert recorder.ended[0][0] == "done"
+
+
+def test_status_of_runs(tmp_path):
+    store = SweepDirectory(tmp_path)
+    runs = plan([0, 3, 5, 6]).runs
+    run(tmp_path, [0, 3, 5])
+    assert [store.status(r) for r in runs] == ["done", "failed", "crashed", "new"]
