@@ -1,0 +1,248 @@
+"""Blocks of numbers that share one power-of-two scale: what OCP MX and classic block floating point have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from roundoff.formats.block_kernels import round_blocks
+from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.elements import Element, ScaleRule
+from roundoff.formats.errors import FormatError
+from roundoff.formats.family import (
+    check_integer,
+    code_dtype,
+    overflow_policy,
+    power_of_two,
+    significand_and_exponent,
+    words_for,
+)
+from roundoff.formats.format import Format
+from roundoff.formats.modes import Overflow, Rounding
+from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.tail import round_shifted, rule
+
+if TYPE_CHECKING:
+    from roundoff.formats.modes import RandomBits
+
+BLOCKS = range(1, (1 << 20) + 1)
+AXES = range(-8, 8)
+_SCALE_BIAS = 127
+_NAN_SCALE = 255
+_FRACTION = (1 << 52) - 1  # the significand bits of float64
+
+
+class Blocks(NamedTuple):
+    """A tensor as it is stored: the codes of its elements, and the codes of the scales of its blocks."""
+
+    codes: torch.Tensor
+    """Unsigned integers, the shape of the tensor."""
+    scales: torch.Tensor
+    """E8M0 exponents (exponent + 127; 255 is NaN), uint8, a block's one in place of its elements."""
+
+
+class SharedScaleFormat(Format):
+    """A number is an element times the scale 2^e, -127 <= e <= 127, that its block shares.
+
+    Blocks lie along one axis; the last is shorter where the length is no multiple. The scale follows from the
+    block's largest magnitude by a :class:`ScaleRule`; then every x / 2^e is rounded to an element. Beyond the largest
+    element it saturates, in every mode. A block that holds a NaN or an infinity becomes NaN altogether (scale code
+    255): the one representation that every element type has (OCP MX v1.0 leaves it to the implementation). Float
+    elements keep the sign of zero; integer elements have +0 only. A float32 result of 2^128, which the rules ceil, even
+    and rceil can make of numbers above 1.9 x 2^127, is infinity: the carrier ends there, the format does not.
+    """
+
+    block: int
+    axis: int
+    scale_rule: ScaleRule
+
+    @property
+    @abstractmethod
+    def element(self) -> Element:
+        """What the scaled numbers are rounded to."""
+
+    def _check(self) -> None:
+        check_integer("a block format", "block", self.block, BLOCKS)
+        check_integer("a block format", "axis", self.axis, AXES)
+        if self.scale_rule not in list(ScaleRule):
+            raise FormatError(f"scale_rule must be {', '.join(ScaleRule)}, got {self.scale_rule!r}")
+
+    def _suffixes(self, usual_block: int | None) -> str:
+        block = f"_b{self.block}" if usual_block is not None and self.block != usual_block else ""
+        axis = f"_ax{self.axis}" if self.axis != -1 else ""
+        scale_rule = f"_{self.scale_rule}" if self.scale_rule != ScaleRule.FLOOR else ""
+        return block + axis + scale_rule
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one element, in bits, without its share of the scale."""
+        return self.element.bits
+
+    @property
+    def bits_per_number(self) -> float:
+        """Storage size of one number in a full block: an element and its share of the 8-bit scale."""
+        return self.bits + 8 / self.block
+
+    @property
+    def max(self) -> float:
+        """The largest number: the largest element at the largest scale, 2^127."""
+        return self.element.max * 2.0**127
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above zero: the smallest element at the smallest scale, 2^-127."""
+        return 2.0 ** (self.element.emin - self.element.significand_bits - _SCALE_BIAS)
+
+    @property
+    def eps(self) -> float:
+        """2^-m: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
+        return 2.0**-self.element.significand_bits
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32: what float32 data can make of the format it holds exactly, down to the smallest subnormal.
+
+        Results of an operation were rounded to float32 before. A number that lies within 2^-25 of a tie between two
+        elements, relative to itself, can therefore go the wrong way; round float64 tensors if that matters.
+        """
+        return torch.float32
+
+    @property
+    def native(self) -> bool:
+        """No: rounding changes numbers of every carrier."""
+        return False
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes, up to the scales that data of that ``dtype`` (torch.float32 or torch.float64) can ask for."""
+        return True
+
+    def values(self) -> torch.Tensor:
+        """All elements that rounding gives, for a block of scale 1, in ascending order, float64; -0 left out."""
+        positive = self.element.table[: 1 << (self.bits - 1)]
+        positive = positive[positive.isfinite()]
+        return torch.cat([-positive[1:].flip(0), positive])
+
+    @cached_property
+    def _addend(self) -> int:
+        largest = int(torch.tensor(self.element.max, dtype=torch.float64).view(torch.int64)) & _FRACTION
+        return {
+            ScaleRule.FLOOR: 0,
+            ScaleRule.CEIL: _FRACTION,
+            ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),
+            ScaleRule.RCEIL: _FRACTION - largest,
+        }[self.scale_rule]
+
+    def round_into(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> None:
+        """Rounds in blocks; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
+        overflow_policy(self, overflow, (Overflow.SATURATE,))
+        axis = check_axis(self, self.axis, source)
+        words = words_for(rounding, random, source)
+        if source.dtype != torch.float32 or not runs_natively(source, rounding):
+            k, quantum, scale = self._integers(source, axis, rounding, words)
+            blocks = self._numbers(k, quantum, scale, cut(source, axis, self.block))
+            target.copy_(joined(blocks, source, axis).to(source.dtype))
+            return
+        length = source.shape[axis] if source.dim() else 1
+        if source.is_contiguous() and axis >= source.dim() - 1:
+            round_blocks(source, target, length, self.block, self._addend, self.element)
+            return
+        rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
+        round_blocks(rows, rows, length, self.block, self._addend, self.element)
+        target.movedim(axis, -1).copy_(rows)
+
+    def _integers(
+        self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
+        blocks = cut(x, axis, self.block)
+        top = blocks.abs().amax(-1, keepdim=True).to(torch.float64)
+        shared = ((top.view(torch.int64) + self._addend) >> 52) - 1023 - self.element.emax
+        shared = shared.clamp(-_SCALE_BIAS, _SCALE_BIAS)
+        significand, exponent = significand_and_exponent(blocks)
+        m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
+        # A subnormal float64 lies below every quantum there is, wherever its leading bit.
+        quantum = (exponent + 52 - shared - m).clamp(min=lowest)
+        pieces = None if words is None else cut(words, axis, self.block)
+        shift = (quantum + shared - exponent).clamp(min=0)
+        k = round_shifted(significand, shift, rule(rounding), blocks < 0, words=pieces)
+        # Saturate: the largest element is an integer times its own quantum.
+        top_quantum = self.element.emax - m
+        too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
+        k = torch.where(too_large, int(self.element.max * 2.0**-top_quantum), k)
+        quantum = torch.where(too_large, top_quantum, quantum)
+        return k, quantum, torch.where(top.isfinite(), shared + _SCALE_BIAS, _NAN_SCALE)
+
+    def _numbers(
+        self, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor, signs: torch.Tensor
+    ) -> torch.Tensor:
+        """The float64 numbers that integers stand for, with the signs of ``signs``."""
+        numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
+        numbers = torch.copysign(numbers, signs.to(torch.float64))
+        numbers = numbers if self.element.signed_zero else numbers + 0.0  # -0 + 0 = +0
+        return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> Blocks:
+        """The codes of ``x`` rounded to the format, as they are stored.
+
+        Args:
+            x: float32 or float64, any shape. A block with a NaN or an infinity gets scale code 255 and element codes 0.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Returns:
+            Element codes (uint8, uint16 or uint32, the smallest that holds ``bits``) and scale codes (uint8).
+        """
+        x = x.detach()
+        axis, mode = check_axis(self, self.axis, x), Rounding.parse(rounding)
+        k, quantum, scale = self._integers(x, axis, mode, words_for(mode, random, x))
+        m = self.element.significand_bits
+        negative = cut(x, axis, self.block).signbit()
+        # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.
+        codes = ((quantum - (self.element.emin - m)) << m) + k
+        if self.element.integer:
+            codes = torch.where(negative, -codes, codes) & ((1 << self.bits) - 1)
+        else:
+            codes = codes | (negative.to(torch.int64) << (self.bits - 1))
+        codes = torch.where(scale == _NAN_SCALE, 0, codes)
+        scales = scale.squeeze(-1).movedim(-1, axis) if x.dim() else scale.flatten()
+        return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
+
+    def decode(self, blocks: Blocks, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that codes stand for, in ``dtype`` (the carrier if None), exactly.
+
+        Args:
+            blocks: of :meth:`encode`, or from elsewhere: codes of infinity and NaN in float elements are understood.
+            dtype: float32 or float64.
+
+        Raises:
+            FormatError: there is not one scale for each block.
+        """
+        codes, scales = blocks
+        axis = check_axis(self, self.axis, codes)
+        expected = list(codes.shape) or [1]
+        expected[axis] = -(-expected[axis] // self.block)
+        if list(scales.shape) != expected:
+            raise FormatError(
+                f"codes of shape {tuple(codes.shape)} in {self} need scales {tuple(expected)},"
+                f" got {tuple(scales.shape)}"
+            )
+        cells = cut(codes.to(torch.int64), axis, self.block)
+        scale = (scales.to(torch.int64).movedim(axis, -1) if codes.dim() else scales.to(torch.int64)).unsqueeze(-1)
+        numbers = self.element.table.to(codes.device)[cells] * power_of_two(scale - _SCALE_BIAS)
+        numbers = torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+        return joined(numbers, codes, axis).to(dtype or self.carrier)
