@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numba import cfunc, types
 
-from roundoff.formats import mode_loops, nearest_loops
+from roundoff.formats import mode_loops, nearest_loops, random_loops
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
 from roundoff.formats.random_words import CHUNK, keys, thinning
 from roundoff.formats.reinterpret import bits_of32 as _bits_of32, float_of32 as _float_of32  # noqa: F401
@@ -98,17 +98,39 @@ class Nearest:
 
 
 def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
-    """The name of the loop; see :mod:`roundoff.formats.nearest_loops`."""
-    if dtype == torch.float64:
-        return "any64"
-    infinity = INFINITY[dtype]
+    """The name of the cheapest loop to nearest; see :mod:`roundoff.formats.nearest_loops`."""
     m, emax = 23 - p.shift, (p.largest >> 23) - LARGEST_EXPONENT[dtype]
-    gradual = pattern(p.quantum * 2.0**m, dtype) == p.smallest_normal
-    ieee = p.infinite == infinity and p.zero_sign != 0 and gradual and p.shift > 0 and m > 0
-    if ieee and p.largest == infinity - (1 << p.shift) and p.smallest_normal == pattern(2.0**-126, dtype):
+    if dtype == torch.float64 or not _gradual(p, dtype) or m == 0:
+        return "any64" if dtype == torch.float64 else "any32"
+    if _uniform(p, dtype):
         return "uniform32"
-    whole = p.largest & ((1 << 23) - 1) == (((1 << 23) - 1) >> p.shift) << p.shift  # the last binade is complete
-    return "chain32" if ieee and whole and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift else "any32"
+    last_binade_is_complete = (p.largest >> p.shift) % (1 << m) == (1 << m) - 1
+    infinite = p.infinite == INFINITY[dtype]
+    room = 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift
+    return "chain32" if infinite and last_binade_is_complete and room else "any32"
+
+
+def _cheapest_random(p: FloatParameters, dtype: torch.dtype) -> str:
+    """The name of the cheapest stochastic loop; see :mod:`roundoff.formats.random_loops`."""
+    if dtype == torch.float64 or not _gradual(p, dtype):
+        return "any64" if dtype == torch.float64 else "any32"
+    if _uniform(p, dtype):
+        return "uniform32"
+    m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
+    room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126  # noqa: PLR2004
+    return "chain32" if room else "any32"
+
+
+def _gradual(p: FloatParameters, dtype: torch.dtype) -> bool:
+    """Whether there are bits to cut, subnormal numbers, and a signed zero."""
+    subnormals = pattern(p.quantum * 2.0 ** (23 - p.shift), dtype) == p.smallest_normal
+    return p.shift > 0 and subnormals and p.zero_sign != 0
+
+
+def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
+    """Whether the format is float32 with fewer significand bits, such as bfloat16."""
+    infinity = INFINITY[dtype]
+    return p.infinite == infinity == p.largest + (1 << p.shift) and p.smallest_normal == pattern(2.0**-126, dtype)
 
 
 def round_by_mode(
@@ -130,8 +152,11 @@ def round_by_mode(
     n, dtype = source.numel(), source.dtype
     words = parameters.packed(dtype)
     in_place = target is source
-    name = ("fixed" if random is None else "random") + ("32" if dtype == torch.float32 else "64")
-    body = getattr(mode_loops, name + "_in_place" if in_place else name)
+    if random is None:
+        loops, name = mode_loops, "fixed32" if dtype == torch.float32 else "fixed64"
+    else:
+        loops, name = random_loops, _cheapest_random(parameters, dtype)
+    body = getattr(loops, name + "_in_place" if in_place else name)
     signature = ("pnp" if in_place else "ppnp") + ("" if random is None else "nk")
     kernel = _compiled(body, dtype, signature)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from math import ldexp
 
 import torch
@@ -152,7 +152,9 @@ class FloatFormat(Format):
     @property
     def has_nan(self) -> bool:
         """Whether there is a code for NaN: an IEEE format without significand bits has none."""
-        return self.specials is not Specials.FINITE and (self.specials is not Specials.IEEE or self.significand_bits > 0)
+        return self.specials is not Specials.FINITE and (
+            self.specials is not Specials.IEEE or self.significand_bits > 0
+        )
 
     @property
     def has_negative_zero(self) -> bool:
@@ -244,6 +246,7 @@ class FloatFormat(Format):
             if self.fits_in(dtype)
         }
 
+    @cache  # noqa: B019  formats are few, small and for ever
     def parameters(
         self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
     ) -> FloatParameters:

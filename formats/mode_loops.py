@@ -1,7 +1,6 @@
 """The loops for the other rounding modes, in the Python that numba compiles: one shared tail, branch-free.
 
-A mode is data (addends, see :mod:`roundoff.formats.tail`); only where an element's random word comes from needs a loop
-of its own. ``first`` is the index of the first element, for the hash.
+A mode is data: addends, see :mod:`roundoff.formats.tail`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from typing import Any
 from numba import njit
 from numpy import float32, float64, int32, int64, uint32, uint64
 
-from roundoff.formats.random_words import hash32
-from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
+from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, left32, left64, right32, right64
 from roundoff.formats.tail import addend32, addend64, round_shifted32, round_shifted64
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _round32(bits: Any, p: Any, word: Any) -> Any:
+def round32(bits: Any, p: Any, word: Any) -> Any:
     """The float32 ``bits`` rounded; ``p`` is the tuple of parameters, ``word`` the random word or 0."""
     shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
     positive, negative, parity, sticky = p[11:15]
@@ -26,15 +24,15 @@ def _round32(bits: Any, p: Any, word: Any) -> Any:
     sign = uint32(bits ^ magnitude)
     minus = uint32(sign >> uint32(31))
     # Normal numbers: the addend, cut to the bits that are dropped; a carry moves into the exponent.
-    odd = uint32(uint32(uint32(magnitude >> shift) & one) ^ flip)
+    odd = uint32(uint32(right32(magnitude, shift) & one) ^ flip)
     addend = uint32(addend32(positive, negative, parity, minus, odd) + word)
-    addend = uint32(uint32(addend >> one) >> uint32(uint32(31) - shift))
-    result = uint32(uint32(magnitude + addend) & uint32(uint32(0) - uint32(one << shift)))
+    addend = right32(addend, uint32(uint32(32) - shift))
+    result = uint32(uint32(magnitude + addend) & uint32(uint32(0) - left32(one, shift)))
     # Subnormal numbers: how many quanta. Subnormal numbers of the carrier have the exponent field of 1.
     field = max(uint32(magnitude >> uint32(23)), one)
     significand = uint32(magnitude - uint32(uint32(field - one) << uint32(23)))
-    drop = min(uint32(low - field), uint32(255))
-    odd = uint32(uint32(significand >> min(drop, uint32(31))) & one)
+    drop = uint32(low - field)
+    odd = uint32(right32(significand, drop) & one)
     addend = uint32(addend32(positive, negative, parity, minus, odd) + word)
     quanta = round_shifted32(significand, drop, addend, sticky)
     subnormal = bits_of32(float32(int32(quanta)) * float_of32(quantum))
@@ -48,7 +46,7 @@ def _round32(bits: Any, p: Any, word: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _round64(bits: Any, p: Any, word: Any) -> Any:
+def round64(bits: Any, p: Any, word: Any) -> Any:
     """As :func:`_round32`, for float64; the random word is the upper half of ``word``."""
     shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
     positive, negative, parity, sticky = p[11:15]
@@ -56,14 +54,14 @@ def _round64(bits: Any, p: Any, word: Any) -> Any:
     magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
     sign = uint64(bits ^ magnitude)
     minus = uint64(sign >> uint64(63))
-    odd = uint64(uint64(uint64(magnitude >> shift) & one) ^ flip)
+    odd = uint64(uint64(right64(magnitude, shift) & one) ^ flip)
     addend = uint64(addend64(positive, negative, parity, minus, odd) + word)
-    addend = uint64(uint64(addend >> one) >> uint64(uint64(63) - shift))
-    result = uint64(uint64(magnitude + addend) & uint64(uint64(0) - uint64(one << shift)))
+    addend = right64(addend, uint64(uint64(64) - shift))
+    result = uint64(uint64(magnitude + addend) & uint64(uint64(0) - left64(one, shift)))
     field = max(uint64(magnitude >> uint64(52)), one)
     significand = uint64(magnitude - uint64(uint64(field - one) << uint64(52)))
-    drop = min(uint64(low - field), uint64(2047))
-    odd = uint64(uint64(significand >> min(drop, uint64(63))) & one)
+    drop = uint64(low - field)
+    odd = uint64(right64(significand, drop) & one)
     addend = uint64(addend64(positive, negative, parity, minus, odd) + word)
     quanta = round_shifted64(significand, drop, addend, sticky)
     subnormal = bits_of64(float64(int64(quanta)) * float_of64(quantum))
@@ -77,57 +75,30 @@ def _round64(bits: Any, p: Any, word: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _read(p: Any) -> Any:
+def read(p: Any) -> Any:
+    """The parameters at address ``p``, read once, before the loop."""
     return (p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14])
 
 
 def fixed32(source: Any, target: Any, n: Any, p: Any) -> None:
-    q = _read(p)
+    q = read(p)
     for i in range(n):
-        target[i] = _round32(source[i], q, uint32(0))
+        target[i] = round32(source[i], q, uint32(0))
 
 
 def fixed32_in_place(data: Any, n: Any, p: Any) -> None:
-    q = _read(p)
+    q = read(p)
     for i in range(n):
-        data[i] = _round32(data[i], q, uint32(0))
+        data[i] = round32(data[i], q, uint32(0))
 
 
 def fixed64(source: Any, target: Any, n: Any, p: Any) -> None:
-    q = _read(p)
+    q = read(p)
     for i in range(n):
-        target[i] = _round64(source[i], q, uint64(0))
+        target[i] = round64(source[i], q, uint64(0))
 
 
 def fixed64_in_place(data: Any, n: Any, p: Any) -> None:
-    q = _read(p)
+    q = read(p)
     for i in range(n):
-        data[i] = _round64(data[i], q, uint64(0))
-
-
-def random32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
-    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
-    for i in range(n):
-        word = hash32(uint32(start + uint32(i)), key0, key1)
-        target[i] = _round32(source[i], q, uint32(uint32(word & mask) | half))
-
-
-def random32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
-    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
-    for i in range(n):
-        word = hash32(uint32(start + uint32(i)), key0, key1)
-        data[i] = _round32(data[i], q, uint32(uint32(word & mask) | half))
-
-
-def random64(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
-    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
-    for i in range(n):
-        word = hash32(uint32(start + uint32(i)), key0, key1)
-        target[i] = _round64(source[i], q, uint64(uint64(uint32(word & mask) | half) << uint64(32)))
-
-
-def random64_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
-    q, key0, key1, mask, half, start = _read(p), k[0], k[1], k[2], k[3], uint32(first)
-    for i in range(n):
-        word = hash32(uint32(start + uint32(i)), key0, key1)
-        data[i] = _round64(data[i], q, uint64(uint64(uint32(word & mask) | half) << uint64(32)))
+        data[i] = round64(data[i], q, uint64(0))

@@ -13,19 +13,19 @@ from typing import Any
 from numba import njit
 from numpy import uint32, uint64
 
-from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
+from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, left32, left64, right32, right64
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _any32(bits: Any, shift: Any, smallest: Any, largest: Any, magic: Any, beyond: Any, zero: Any, flip: Any) -> Any:
     """The float32 ``bits`` rounded to any float format."""
     one = uint32(1)
-    unit = uint32(one << shift)
+    unit = left32(one, shift)
     magnitude = uint32(bits & uint32(0x7FFFFFFF))
     sign = uint32(bits ^ magnitude)
     # Normal numbers: add just less than half a unit, plus the parity bit, and cut. A carry moves into the exponent.
     less_than_half = uint32(uint32(unit >> one) - one)
-    odd = uint32(uint32(uint32(magnitude >> shift) & one) ^ flip)
+    odd = uint32(uint32(right32(magnitude, shift) & one) ^ flip)
     # With nothing to cut (shift 0) half a unit is 0 and the two terms must cancel: 0 - 1 + 1.
     odd = uint32(odd | uint32(unit & one))
     result = uint32(uint32(magnitude + less_than_half) + odd)
@@ -43,11 +43,11 @@ def _any32(bits: Any, shift: Any, smallest: Any, largest: Any, magic: Any, beyon
 def _any64(bits: Any, shift: Any, smallest: Any, largest: Any, magic: Any, beyond: Any, zero: Any, flip: Any) -> Any:
     """As :func:`_any32`, for float64."""
     one = uint64(1)
-    unit = uint64(one << shift)
+    unit = left64(one, shift)
     magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
     sign = uint64(bits ^ magnitude)
     less_than_half = uint64(uint64(unit >> one) - one)
-    odd = uint64(uint64(uint64(magnitude >> shift) & one) ^ flip)
+    odd = uint64(uint64(right64(magnitude, shift) & one) ^ flip)
     odd = uint64(odd | uint64(unit & one))
     result = uint64(uint64(magnitude + less_than_half) + odd)
     result = uint64(result & uint64(~uint64(unit - one)))
@@ -79,7 +79,7 @@ def _uniform32(bits: Any, shift: Any, less_than_half: Any, mask: Any) -> Any:
 
     Subnormal numbers drop the same bits as normal ones, and a carry out of the largest number is infinity.
     """
-    odd = uint32(uint32(bits >> shift) & uint32(1))
+    odd = uint32(right32(bits, shift) & uint32(1))
     result = uint32(uint32(uint32(bits + less_than_half) + odd) & mask)
     return bits if uint32(bits & uint32(0x7FFFFFFF)) > uint32(0x7F800000) else result
 
@@ -132,7 +132,7 @@ def chain32_in_place(data: Any, n: Any, p: Any) -> None:
 
 def uniform32(source: Any, target: Any, n: Any, p: Any) -> None:
     shift, one = p[0], uint32(1)
-    unit = uint32(one << shift)
+    unit = left32(one, shift)
     less_than_half, mask = uint32(uint32(unit >> one) - one), uint32(uint32(0) - unit)
     for i in range(n):
         target[i] = _uniform32(source[i], shift, less_than_half, mask)
@@ -140,7 +140,7 @@ def uniform32(source: Any, target: Any, n: Any, p: Any) -> None:
 
 def uniform32_in_place(data: Any, n: Any, p: Any) -> None:
     shift, one = p[0], uint32(1)
-    unit = uint32(one << shift)
+    unit = left32(one, shift)
     less_than_half, mask = uint32(uint32(unit >> one) - one), uint32(uint32(0) - unit)
     for i in range(n):
         data[i] = _uniform32(data[i], shift, less_than_half, mask)

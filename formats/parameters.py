@@ -58,7 +58,10 @@ class FloatParameters(NamedTuple):
 
     @staticmethod
     def of(
-        fmt: FloatFormat, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
+        fmt: FloatFormat,
+        dtype: torch.dtype,
+        rounding: Rounding = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
     ) -> FloatParameters:
         """The parameters of ``fmt`` in carrier ``dtype``; ``overflow`` None stands for the format's own policy."""
         stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
@@ -66,7 +69,9 @@ class FloatParameters(NamedTuple):
         lowest = emin - m if fmt.subnormals else emin
         largest = pattern(fmt.max, dtype)
         policy = fmt.overflow_policy if overflow is None else overflow
-        beyond = {Overflow.INFINITY: INFINITY[dtype], Overflow.NAN: _QUIET_NAN[dtype], Overflow.SATURATE: largest}[policy]
+        beyond = {Overflow.INFINITY: INFINITY[dtype], Overflow.NAN: _QUIET_NAN[dtype], Overflow.SATURATE: largest}[
+            policy
+        ]
         # A mode that never rounds away from zero never passes the largest number, nor does to-odd (IEEE 754, 7.4).
         inward = (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
         width = 32 if dtype == torch.float32 else 64

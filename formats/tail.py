@@ -19,6 +19,7 @@ from numba import njit
 from numpy import uint32, uint64
 
 from roundoff.formats.modes import WORD_BITS, Rounding
+from roundoff.formats.reinterpret import left32, left64, right32, right64
 
 if TYPE_CHECKING:
     import torch
@@ -69,25 +70,28 @@ def addend64(positive: Any, negative: Any, parity: Any, minus: Any, odd: Any) ->
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def round_shifted32(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
-    """``significand / 2^shift`` rounded to an integer; uint32, significand < 2^31, any shift; branch-free."""
-    whole = uint32(significand >> min(shift, uint32(31)))
-    short = min(max(shift, uint32(1)), uint32(32))
-    fraction = uint32(significand << uint32(uint32(32) - short)) if shift > uint32(0) else uint32(0)
-    lost = uint32(sticky) if significand != uint32(0) else uint32(0)
-    beyond = uint32(min(max(shift, uint32(32)) - uint32(32), uint32(31)))
-    fraction = uint32(uint32(significand >> beyond) | lost) if shift > uint32(32) else fraction
+    """``significand / 2^shift`` rounded to an integer, all uint32, any shift; branch-free.
+
+    The fraction is what lies below the point in the first 32 places; beyond them ``sticky`` 1 jams it into the last.
+    """
+    width = uint32(32)
+    whole = right32(significand, shift)
+    # Counts that wrap below zero are large, and shift everything out.
+    fraction = uint32(left32(significand, uint32(width - shift)) | right32(significand, uint32(shift - width)))
+    lost = sticky if significand != uint32(0) else uint32(0)
+    fraction = uint32(fraction | lost) if shift > width else fraction
     return uint32(whole + uint32(1)) if uint32(fraction + addend) < fraction else whole
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def round_shifted64(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
-    """As :func:`round_shifted32`, all uint64, significand < 2^63. A random word is the addend's upper half."""
-    whole = uint64(significand >> min(shift, uint64(63)))
-    short = min(max(shift, uint64(1)), uint64(64))
-    fraction = uint64(significand << uint64(uint64(64) - short)) if shift > uint64(0) else uint64(0)
-    lost = uint64(sticky) if significand != uint64(0) else uint64(0)
-    beyond = uint64(min(max(shift, uint64(64)) - uint64(64), uint64(63)))
-    fraction = uint64(uint64(significand >> beyond) | lost) if shift > uint64(64) else fraction
+    """As :func:`round_shifted32`, all uint64. A random word is the upper half of the addend."""
+    width = uint64(64)
+    whole = right64(significand, shift)
+    # Counts that wrap below zero are large, and shift everything out.
+    fraction = uint64(left64(significand, uint64(width - shift)) | right64(significand, uint64(shift - width)))
+    lost = sticky if significand != uint64(0) else uint64(0)
+    fraction = uint64(fraction | lost) if shift > width else fraction
     return uint64(whole + uint64(1)) if uint64(fraction + addend) < fraction else whole
 
 
