@@ -1,0 +1,172 @@
+"""The command line as a user meets it: in processes of its own, killed in the middle, and given nonsense."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from roundoff.cli import main
+
+ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
+
+TINY = """
+name: tiny
+base:
+  task: cartpole_swingup
+  action_repeat: 40
+  steps: 24000
+  hidden_units: 8
+  batch_size: 8
+  seed_steps: 30
+  eval_every: 4000
+  eval_episodes: 2
+  checkpoint_every: 1000
+grid:
+  format: [fp32, e5m10]
+  seed: [0, 1]
+"""
+
+
+def roundoff(*arguments, **options):
+    run = subprocess.run([*ROUNDOFF, *map(str, arguments)], capture_output=True, text=True, check=False, **options)
+    assert "Traceback" not in run.stderr, run.stderr
+    return run
+
+
+def results(directory):
+    """Everything that must not depend on how often a sweep was interrupted."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.name in ("config.json", "metrics.jsonl", "result.json", "sweep.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "tiny.yaml").write_text(TINY)
+    run = roundoff("sweep", folder / "tiny.yaml", "--out", folder / "out", "--workers", 2)
+    assert run.returncode == 0, run.stderr
+    assert "[4/4]" in run.stdout
+    assert "4 done, 0 crashed, 0 failed of 4 runs" in run.stdout
+    return folder / "out"
+
+
+def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    out = tmp_path / "out"
+    source = random.Random(0)
+    command = [*ROUNDOFF, "sweep", str(tmp_path / "tiny.yaml"), "--out", str(out), "--workers", "2"]
+    checkpoints_survived = 0
+    for number, deadly in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert "starting" in process.stdout.readline()
+        # wait until runs are under way, then strike at a random moment
+        end = time.monotonic() + 60
+        while not list(out.glob("runs/*/metrics.jsonl")) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(source.uniform(0, 3) + (3 if number else 0))
+        if process.poll() is not None:
+            break  # a fast machine: there is nothing left to interrupt
+        process.send_signal(deadly)
+        _, errors = process.communicate(timeout=30)
+        checkpoints_survived += len(list(out.glob("runs/*/checkpoint.pt")))
+        if deadly != signal.SIGKILL:
+            assert process.returncode == 128 + deadly
+            assert "the same command continues" in errors
+            assert "Traceback" not in errors
+    assert checkpoints_survived > 0
+    run = roundoff(*command[3:])
+    assert run.returncode == 0, run.stderr
+    again = roundoff(*command[3:])
+    assert "nothing to do, 4 finished before" in again.stdout
+    assert results(out) == results(undisturbed)
+    assert not list(out.glob("runs/*/checkpoint.pt"))
+
+
+def test_plot(undisturbed):
+    run = roundoff("plot", undisturbed)
+    assert run.returncode == 0, run.stderr
+    names = [Path(line).name for line in run.stdout.splitlines()]
+    assert names == ["summary.csv", "runs.csv", "degradation.png", "degradation.svg", "curves.png", "curves.svg"]
+    for line in run.stdout.splitlines():
+        assert Path(line).stat().st_size > 100
+    lines = (undisturbed / "summary.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("cartpole_swingup,fp32,23,8,2,0,")
+
+
+def test_dry_run_writes_nothing(undisturbed, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    run = roundoff("sweep", "tiny.yaml", "--dry-run", "seed=[1, 5]", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "4 runs, 96000 environment steps" in run.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
+    run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
+    assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "new", "done", "new"]
+
+
+def test_train_one_run(tmp_path):
+    settings = "action_repeat=100 steps=3000 hidden_units=4 batch_size=4 seed_steps=5 eval_every=2000 eval_episodes=1"
+    arguments = ["train", "--out", tmp_path / "run", "format=e5m6", "fixes=[hadam, normal_fix]", *settings.split()]
+    run = roundoff(*arguments)
+    assert run.returncode == 0, run.stderr
+    assert "return" in run.stdout
+    assert roundoff(*arguments).returncode == 0
+    other = roundoff(*arguments, "seed=1")
+    assert other.returncode == 2
+    assert "seed is 0 there and 1 here" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "missing.yaml"], "missing.yaml: cannot be read (No such file or directory)"),
+        (["sweep", "bad.yaml"], "bad.yaml:2:18: format: unknown format 'fp23'"),
+        (["sweep", "significand-quick", "sedd=1"], "did you mean 'seed'?"),
+        (["sweep", "significand-quick", "--out", "foreign"], "no sweep's folder"),
+        (["sweep", "significand-quick", "--out", "bad.yaml/x"], "bad.yaml"),
+        (["sweep", "significand-quick", "--workers", "0"], "--workers"),
+        (["plot", "missing"], "does not exist"),
+        (["plot", "foreign"], "holds no runs"),
+        (["train", "lr=fast"], "argument 'lr=fast': lr:"),
+        (["train", "device=cuda:99", "--out", "run"], "cuda"),
+        (["formats", "e9000m1"], "e9000m1"),
+        (["swep"], "No such command"),
+    ],
+)
+def test_mistakes_end_with_one_message_and_status_2(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "bad.yaml").write_text("grid:\n  format: [e5m8, fp23]\n")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["roundoff", *arguments])
+    with pytest.raises(SystemExit) as ended:  # any other exception would be a traceback
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert list((tmp_path / "foreign").iterdir()) == [tmp_path / "foreign" / "thesis.tex"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_named(tmp_path):
+    tmp_path.chmod(0o500)
+    run = roundoff("sweep", "significand-quick", "--out", tmp_path / "out")
+    assert run.returncode == 2
+    assert "out" in run.stderr
+
+
+def test_what_there_is():
+    assert roundoff("--version").stdout.startswith("roundoff ")
+    shown = roundoff("formats", "e5m10", "e4m3").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["format", "e5m10", "e4m3"]
+    assert "65504" in shown[1]
+    presets = roundoff("presets").stdout
+    assert "significand-quick" in presets
+    assert "significand: 210 runs" in presets
