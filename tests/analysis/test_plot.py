@@ -1,0 +1,197 @@
+"""From a folder of runs to tables and figures: numbers, damage, determinism."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from roundoff.analysis import AnalysisError, plot, read_experiment
+from roundoff.analysis.curves import draw_curves
+from roundoff.analysis.degradation import draw_degradation
+from roundoff.analysis.summary import summarize
+
+FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients"]
+LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 700, "e5m2": 50}
+
+
+def write_run(root, fmt, seed, *, task="cartpole_swingup", fixes=FIXES, score=None, status="done"):
+    identity = f"{task}-{fmt}-s{seed}-{'all' if fixes else 'none'}"
+    folder = root / "runs" / identity
+    folder.mkdir(parents=True)
+    config = {"task": task, "format": fmt, "seed": seed, "fixes": fixes, "lr": 1e-3, "steps": 3000}
+    (folder / "config.json").write_text(json.dumps({"config": config, "version": "0.1.0"}))
+    score = LEVEL[fmt] + 10.0 * seed if score is None else score
+    with (folder / "metrics.jsonl").open("w") as metrics:
+        for step in (1000, 2000, 3000):
+            metrics.write(json.dumps({"kind": "train", "step": step, "episode_return": 1.0}) + "\n")
+            point = {"kind": "eval", "step": step, "return_mean": score * step / 3000, "return_std": 1.0}
+            metrics.write(json.dumps(point) + "\n")
+    crash = {"step": 1500, "reason": "the policy took a non-finite action"} if status == "crashed" else None
+    result = {"status": status, "return": 0.0 if crash else score, "return_std": 2.0, "step": 3000, "crash": crash}
+    if status in ("done", "crashed"):
+        (folder / "result.json").write_text(json.dumps(result))
+    return {"id": identity, "config": config}
+
+
+def write_sweep(root, runs):
+    marker = {"layout": 1, "name": "demo", "description": "", "varying": ["format", "seed"], "runs": runs}
+    (root / "sweep.json").write_text(json.dumps(marker))
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    runs = [write_run(tmp_path, fmt, seed) for fmt in LEVEL for seed in (0, 1, 2)]
+    write_sweep(tmp_path, runs)
+    return tmp_path
+
+
+def test_summary(sweep):
+    table = summarize(read_experiment(sweep)).set_index("format")
+    assert list(table.index) == ["fp32", "e5m10", "e5m5", "e5m2"]
+    assert list(table["significand_bits"]) == [23, 10, 5, 2]
+    assert list(table["mean"]) == [810, 800, 710, 60]
+    assert list(table["std"]) == [10, 10, 10, 10]
+    assert list(table["drop"]) == [0, 10, 100, 750]
+    assert list(table["n"]) == [3, 3, 3, 3]
+    assert ((table["ci_low"] < table["mean"]) & (table["mean"] < table["ci_high"])).all()
+    assert ((table["ci_low"] >= table["min"]) & (table["ci_high"] <= table["max"])).all()
+
+
+def test_crashes_count_as_zero_and_are_counted(sweep):
+    runs = json.loads((sweep / "sweep.json").read_text())["runs"]
+    runs.append(write_run(sweep, "e5m2", 3, status="crashed"))
+    write_sweep(sweep, runs)
+    row = summarize(read_experiment(sweep)).set_index("format").loc["e5m2"]
+    assert (row["n"], row["crashed"], row["mean"], row["min"]) == (4, 1, 45.0, 0.0)
+
+
+def test_several_tasks_are_averaged_with_equal_weight(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, seed, task=task, score=score + seed)
+        for fmt, shift in (("fp32", 0), ("e5m10", -20))
+        for task, score in (("cartpole_swingup", 800 + shift), ("finger_spin", 400 + shift))
+        for seed in range(3 if task == "finger_spin" else 2)
+    ]
+    write_sweep(tmp_path, runs)
+    table = summarize(read_experiment(tmp_path)).set_index(["task", "format"])
+    assert table.loc[("all", "fp32"), "mean"] == pytest.approx((800.5 + 401) / 2)
+    assert table.loc[("all", "e5m10"), "drop"] == pytest.approx(20)
+    assert table.loc[("all", "fp32"), "std"] == pytest.approx((np.std([0, 1], ddof=1) + 1) / 2)
+    assert table.loc[("all", "fp32"), "n"] == 5
+    figure = draw_degradation(read_experiment(tmp_path), table.reset_index())
+    assert [axis.get_title() for axis in figure.axes][-1] == "mean over tasks"
+
+
+def test_conditions_get_rows_and_lines_of_their_own(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, seed, fixes=fixes, score=LEVEL[fmt] if fixes else 0)
+        for fmt in ("fp32", "e5m10", "e5m5")
+        for seed in (0, 1)
+        for fixes in (FIXES, [])
+    ]
+    write_sweep(tmp_path, runs)
+    experiment = read_experiment(tmp_path)
+    table = summarize(experiment)
+    assert set(zip(table["fixes"], table["format"], strict=True)) == {
+        (fixes, fmt) for fixes in ("all", "none") for fmt in ("fp32", "e5m10", "e5m5")
+    }
+    assert table.set_index(["fixes", "format"]).loc[("none", "e5m10"), "drop"] == 0
+    labels = [text.get_text() for text in draw_degradation(experiment, table).legends[0].get_texts()]
+    assert [label for label in labels if "e5mX" in label] == [
+        "e5mX, fixes all: mean, 95 % bootstrap interval",
+        "e5mX, fixes none: mean, 95 % bootstrap interval",
+    ]
+
+
+def test_figures_show_every_run(sweep):
+    runs = json.loads((sweep / "sweep.json").read_text())["runs"]
+    runs.append(write_run(sweep, "e5m2", 3, status="crashed"))
+    write_sweep(sweep, runs)
+    experiment = read_experiment(sweep)
+    (axis,) = draw_degradation(experiment, summarize(experiment)).axes
+    assert axis.get_xlabel() == "significand bits m"
+    assert "return" in axis.get_ylabel()
+    assert list(axis.get_xticks()) == [2, 5, 10]
+    dots = [line for line in axis.lines if line.get_marker() == "o" and line.get_linestyle() == "None"]
+    assert sum(len(line.get_xdata()) for line in dots) == 9
+    crosses = [line for line in axis.lines if line.get_marker() == "x"]
+    assert sum(len(line.get_xdata()) for line in crosses) == 1
+    (axis,) = draw_curves(experiment).axes
+    assert axis.get_xlabel() == "environment steps"
+    assert {text.get_text() for text in axis.texts} == set(LEVEL)
+    crashed_mean = next(line for line in axis.lines if line.get_ydata()[-1] == pytest.approx(45))
+    assert list(crashed_mean.get_xdata()) == [1000, 2000, 3000]
+
+
+def files(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".csv", ".png", ".svg")}
+
+
+def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory):
+    written, warnings = plot(sweep)
+    assert not warnings
+    assert {path.name for path in written} == set(files(sweep))
+    other = tmp_path_factory.mktemp("other") / sweep.name
+    other.mkdir()
+    for path in sorted((sweep / "runs").iterdir(), reverse=True):
+        shutil.copytree(path, other / "runs" / path.name)
+    runs = json.loads((sweep / "sweep.json").read_text())["runs"]
+    write_sweep(other, runs[::-1])
+    plot(other)
+    assert files(sweep) == files(other)
+    table = pd.read_csv(sweep / "runs.csv")
+    assert len(table) == 12
+    assert {"id", "status", "return", "format", "seed", "lr"} <= set(table.columns)
+
+
+def test_single_runs_and_plain_folders_are_read_too(sweep):
+    assert len(read_experiment(sweep / "runs").runs) == 12
+    (one,) = (sweep / "runs").glob("*e5m5-s1*")
+    assert read_experiment(one).runs["return"].tolist() == [710.0]
+    plot(one)  # one format, no fp32, no interval
+
+
+def test_a_torn_last_line_costs_only_itself(sweep):
+    (metrics,) = (sweep / "runs").glob("*fp32-s0*/metrics.jsonl")
+    text = metrics.read_text()
+    metrics.write_text(text[:-20])
+    experiment = read_experiment(sweep)
+    assert len(experiment.warnings) == 1
+    assert "metrics.jsonl:6: this line is torn" in experiment.warnings[0]
+    assert len(experiment.curves) == 3 * 12 - 1
+    metrics.write_text("garbage\n" + text)
+    experiment = read_experiment(sweep)
+    assert "metrics.jsonl:1: this line is damaged" in experiment.warnings[0]
+    assert len(experiment.curves) == 3 * 12
+
+
+def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
+    (sweep / "runs" / "cartpole_swingup-fp32-s0-all" / "result.json").unlink()
+    (sweep / "runs" / "cartpole_swingup-fp32-s1-all" / "result.json").write_text("{]")
+    shutil.rmtree(sweep / "runs" / "cartpole_swingup-e5m5-s0-all")
+    (sweep / "runs" / "cartpole_swingup-e5m5-s1-all" / "result.json").write_text('{"status": "odd"}')
+    _, warnings = plot(sweep)
+    text = "\n".join(warnings)
+    assert "4 runs have not ended (3 unfinished, 1 missing)" in text
+    assert "result.json: is not JSON" in text
+    assert "is not the result of a run" in text
+    table = pd.read_csv(sweep / "summary.csv").set_index("format")
+    assert table["n"].to_dict() == {"fp32": 1, "e5m10": 3, "e5m5": 1, "e5m2": 3}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda p: p / "missing", "does not exist"),
+        (lambda p: p, "holds no runs"),
+        (lambda p: ((p / "file").write_text("") and None) or p / "file", "is no folder"),
+        (lambda p: (p / "sweep.json").write_text("[]") and p, "not the list of a sweep's runs"),
+        (lambda p: write_sweep(p, []) or p, "holds no runs"),
+        (lambda p: write_sweep(p, [write_run(p, "fp32", 0, status="unfinished")]) or p, "none of its 1 runs has ended"),
+    ],
+)
+def test_folders_without_results_are_refused(tmp_path, prepare, message):
+    with pytest.raises(AnalysisError, match=message):
+        plot(prepare(tmp_path))
