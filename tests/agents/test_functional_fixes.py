@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.agents import KahanEMA, PlainEMA, RunError, kahan_add_
 from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
@@ -51,6 +52,18 @@ def test_softplus_passes_on_what_is_not_finite():
     assert y.isnan().tolist() == [True, False, False]
     assert y[1:].tolist() == [math.inf, 0]
     assert gradient[1:].tolist() == [1, 0]
+
+
+def test_softplus_computes_nothing_infinite_on_the_way():
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            assert result.isfinite().all(), func
+            return result
+
+    x = torch.linspace(-60000, 60000, 101, requires_grad=True)
+    with Watch(), simulate(HALF):
+        torch.autograd.grad(softplus(x), x, torch.ones(101))
 
 
 def test_naive_softplus_fails_in_half_and_the_fix_repairs_it():
@@ -144,6 +157,22 @@ def test_kahan_momentum_makes_room_before_it_overflows():
             assert ema.buffer.isfinite().all()
     assert ema.average.item() == pytest.approx(-44856.2, rel=2e-3)
     assert 0.5 < ema.scale <= 1
+
+
+def test_making_room_changes_nothing_but_the_scale():
+    sources = [2.0**-12 * k for k in range(40)]
+    averages = []
+    for largest in (math.inf, 65504.0):
+        with simulate(HALF):
+            ema = KahanEMA(torch.ones(1), 0.005, scale=2.0**13, largest=largest)
+            for source in sources:
+                ema.update_(torch.full((1,), 1 + source))
+            ema.update_(torch.full((1,), 7.0))
+            for source in sources:
+                ema.update_(torch.full((1,), 1 + source))
+        averages.append((ema.buffer.item() / ema.scale, ema.compensation.item() / ema.scale))
+    assert ema.scale == 2.0**12
+    assert averages[0] == averages[1]
 
 
 def test_kahan_momentum_of_nan_ends_and_is_nan():

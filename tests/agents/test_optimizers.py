@@ -154,6 +154,10 @@ def test_small_steps_are_absorbed_in_half_and_kahan_gradients_repair_it():
     assert results[True] == pytest.approx(-2.33, abs=4e-3)  # two ulps
 
 
+def test_eps_never_falls_below_its_floor():
+    assert steps_in_half(HAdam, 1.0, eps=1e-8, eps_floor=2.0**-24).isfinite().all()
+
+
 def scaler_of(p, **options):
     return CompoundLossScaler(HAdam([p], lr=1e-2), **options)
 

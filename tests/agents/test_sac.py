@@ -1,6 +1,7 @@
 """The agent: SAC by the book in float64, of its format in simulation, and never an exception for a NaN."""
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundoff.agents import FIXES, SAC, TrainConfig
+from roundoff.agents import FIXES, SAC, Adam, HAdam, KahanEMA, PlainEMA, TrainConfig
 from roundoff.agents.replay import Replay
 from roundoff.formats import Format, round
 
@@ -135,6 +136,25 @@ def test_no_combination_of_fixes_changes_anything_in_float64(fixes, seed, layers
     train(fixed, 10, seed=seed)
     assert torch.allclose(flat(naive), flat(fixed), rtol=1e-9, atol=1e-11)
     assert not torch.allclose(flat(naive), start, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("fixes", ["none", "all", *([name] for name in FIXES)])
+def test_each_fix_is_where_it_belongs(fixes):
+    agent = make("e5m10", fixes)
+    on = set(agent.config.fixes)
+    optimizers = (agent.critic_optimizer, agent.temperature_optimizer, agent.actor_optimizer)
+    assert {type(o.optimizer) for o in optimizers} == {HAdam if "hadam" in on else Adam}
+    assert {o.scaler is not None for o in optimizers} == {"compound_loss_scaling" in on}
+    kahan = "kahan_gradients" in on
+    assert [o.optimizer.param_groups[0]["kahan"] for o in optimizers] == [kahan, kahan, False]
+    assert type(agent.target_average) is (KahanEMA if "kahan_momentum" in on else PlainEMA)
+    with agent.arithmetic:
+        # u = -6: exp(12) overflows; sigma = exp(-14): sigma^2 underflows.
+        for fix, (mean, log_sigma) in {"softplus_fix": (-6.0, 0.0), "normal_fix": (0.0, -14.0)}.items():
+            policy = dataclasses.replace(agent.policy, log_sigma_min=log_sigma - 1, log_sigma_max=log_sigma + 1)
+            policy = dataclasses.replace(policy, softplus_threshold=10.0)
+            _, log_prob = policy.sample_with_log_prob(torch.tensor([[mean, 0.0]]), torch.zeros(1, 1))
+            assert log_prob.isfinite().all() == (fix in on)
 
 
 @pytest.mark.parametrize("format", ["e5m10", "bf16", "e5m5", "e5m14", "e4m3"])

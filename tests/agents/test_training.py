@@ -141,7 +141,7 @@ class Interrupter:
     [
         ("cartpole_swingup", {}),
         ("cartpole_swingup", {"format": "e5m10", "loss_scale_growth_interval": 50}),
-        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 100}),
+        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 100, "seed_steps": 130}),
         ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 3050}),
         ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 50}),
         ("walker_walk", {"fixes": ["kahan_gradients", "hadam"], "actor_update_every": 2}),
