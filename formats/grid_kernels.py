@@ -5,15 +5,15 @@ It serves fixed point (one power-of-two scale) and integer affine quantization (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numba import njit
+from numpy import int32, uint32
 
 from roundoff.formats.native_loops import compiled, in_pieces
-
-if TYPE_CHECKING:
-    import torch
+from roundoff.formats.reinterpret import bits_of32, float_of32
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -85,3 +85,37 @@ def round_rows(
         in_pieces(part, n, n)
     else:
         in_pieces(lambda first, last: kernel(*data, *addresses, period, first, last, length, low, high), rows, n)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _in_order(bits: Any) -> Any:
+    """Float32 patterns as integers of the same order (-0 below +0, NaN at either end), and back again."""
+    return int32(bits ^ int32(int32(bits >> int32(31)) & int32(0x7FFFFFFF)))
+
+
+def _row_ranges(source: Any, lows: Any, highs: Any, first: Any, last: Any, length: Any) -> None:
+    for row in range(first, last):
+        low, high = int32(0x7FFFFFFF), int32(-0x80000000)
+        for i in range(row * length, (row + 1) * length):
+            key = _in_order(int32(bits_of32(source[i])))
+            low = key if key < low else low  # noqa: FURB136
+            high = key if key > high else high  # noqa: FURB136
+        lows[row] = float_of32(uint32(_in_order(low)))
+        highs[row] = float_of32(uint32(_in_order(high)))
+
+
+def row_ranges(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimum and maximum along the last axis, many times faster than ``torch.aminmax`` with a dimension.
+
+    Args:
+        x: float32 on the CPU, contiguous; its last axis is not empty.
+
+    Returns:
+        Two float32 tensors; where there is a NaN, one of the two is NaN.
+    """
+    lows = torch.empty(x.shape[:-1], device="cpu")
+    highs = torch.empty_like(lows)
+    kernel = compiled(_row_ranges, x.dtype, "pppiii")
+    data = (x.data_ptr(), lows.data_ptr(), highs.data_ptr())
+    in_pieces(lambda first, last: kernel(*data, first, last, x.shape[-1]), lows.numel(), x.numel())
+    return lows, highs

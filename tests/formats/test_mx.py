@@ -15,8 +15,13 @@ from roundoff.formats.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.mx import ELEMENTS, MXFormat
 from roundoff.formats.shared_scale import Blocks
 
-TYPES = {"mxfp8_e4m3": ml_dtypes.float8_e4m3fn, "mxfp8_e5m2": ml_dtypes.float8_e5m2,
-         "mxfp6_e2m3": ml_dtypes.float6_e2m3fn, "mxfp6_e3m2": ml_dtypes.float6_e3m2fn, "mxfp4_e2m1": ml_dtypes.float4_e2m1fn}  # fmt: skip
+TYPES = {
+    "mxfp8_e4m3": ml_dtypes.float8_e4m3fn,
+    "mxfp8_e5m2": ml_dtypes.float8_e5m2,
+    "mxfp6_e2m3": ml_dtypes.float6_e2m3fn,
+    "mxfp6_e3m2": ml_dtypes.float6_e3m2fn,
+    "mxfp4_e2m1": ml_dtypes.float4_e2m1fn,
+}
 
 
 def blocks_of_all_magnitudes(dtype, blocks=24, length=32):

@@ -1,0 +1,68 @@
+"""Choosing scale and zero point of integer quantization from the data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from roundoff.formats.grid_kernels import row_ranges
+from roundoff.formats.modes import Rounding
+from roundoff.formats.native_loops import runs_natively
+
+SMALLEST_SCALE = 2.0**-126
+"""Scales are never smaller, so that their reciprocals are finite in float32."""
+
+
+def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The range of each slice: minimum and maximum, or the given percentile and its mirror image.
+
+    A percentile p of n numbers is the one of rank ceil(n p / 100) in ascending order; its mirror image the one of
+    the same rank in descending order.
+
+    Args:
+        slices: shape (..., n), n > 0.
+        percentile: above 50, up to 100; None for minimum and maximum.
+
+    Returns:
+        Two float64 tensors of shape (...); NaN where a slice holds a NaN or an infinity.
+    """
+    if percentile is None:
+        quick = (
+            slices.dtype == torch.float32 and slices.is_contiguous() and runs_natively(slices, Rounding.NEAREST_EVEN)
+        )
+        low, high = row_ranges(slices) if quick else (slices.amin(-1), slices.amax(-1))
+    else:
+        n = slices.shape[-1]
+        rank = max(1, math.ceil(n * percentile / 100))
+        low = slices.kthvalue(n + 1 - rank, dim=-1).values
+        high = slices.kthvalue(rank, dim=-1).values
+        high = torch.where(slices.isfinite().all(-1), high, torch.nan)
+    low, high = low.to(torch.float64), high.to(torch.float64)
+    usable = low.isfinite() & high.isfinite()
+    return torch.where(usable, low, torch.nan), torch.where(usable, high, torch.nan)
+
+
+def symmetric_scale(low: torch.Tensor, high: torch.Tensor, largest_code: int, dtype: torch.dtype) -> torch.Tensor:
+    """The scale at which the larger magnitude of a range has the largest code; ``dtype``, rounded once."""
+    return (torch.maximum(-low, high) / largest_code).clamp(min=SMALLEST_SCALE).to(dtype)
+
+
+def asymmetric_scale(
+    low: torch.Tensor, high: torch.Tensor, codes: tuple[int, int], dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale and zero point at which the codes just span the range, widened to hold zero, which is exact.
+
+    Args:
+        low: smallest numbers, float64.
+        high: largest numbers, float64.
+        codes: smallest and largest code.
+        dtype: of the tensor to quantize.
+
+    Returns:
+        Scale, rounded once, and zero point: an integer in the range of the codes; both of ``dtype``.
+    """
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    scale = ((high - low) / (codes[1] - codes[0])).clamp(min=SMALLEST_SCALE).to(dtype)
+    zero = (codes[0] - (low / scale.to(torch.float64)).round()).clamp(*codes)
+    return scale, zero.to(dtype)

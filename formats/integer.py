@@ -1,0 +1,290 @@
+"""Affine integer quantization: scale * (code - zero point), with scales from the data or given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.calibration import SMALLEST_SCALE, asymmetric_scale, symmetric_scale, value_range
+from roundoff.formats.errors import FormatError
+from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
+from roundoff.formats.format import Format
+from roundoff.formats.grid_kernels import round_rows
+from roundoff.formats.modes import Overflow, Rounding
+from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.shared_scale import AXES, BLOCKS
+from roundoff.formats.tail import round_shifted, rule
+
+if TYPE_CHECKING:
+    from roundoff.formats.modes import RandomBits
+
+WIDTHS = range(2, 17)
+
+
+class Quantized(NamedTuple):
+    """A tensor as it is stored: x = scale * (codes - zero_point)."""
+
+    codes: torch.Tensor
+    """Integers, the shape of the tensor: int8, uint8, int16 or uint16."""
+    scale: torch.Tensor
+    """Of the tensor's dtype: zero-dimensional, one per channel, or one per group in place of the group's elements."""
+    zero_point: torch.Tensor
+    """int32, the shape of ``scale``."""
+
+
+@dataclass(frozen=True)
+class IntegerFormat(Format):
+    """Integers of 2 to 16 bits with a scale s and a zero point z: x = s (q - z), q = clamp(round(x * (1/s)) + z).
+
+    1/s is rounded to the carrier, as the product is: the very arithmetic of ``torch.fake_quantize_per_tensor_affine``
+    and ``..._per_channel_affine``, which give the same bits (up to codes beyond 2^63, where torch overflows).
+
+    - Symmetric (the default of ``int8``): z = 0, s = max |x| / (2^(bits-1) - 1), codes -127 .. 127 of int8. An unsigned
+      symmetric format is for data that is never negative: codes 0 .. 255, s = max |x| / 255.
+    - Asymmetric (the default of ``uint8``): all codes; s = (max - min) / 255 with the range widened to hold zero, and z
+      the integer that makes zero exact.
+
+    Scale and zero point belong to the whole tensor, to each channel (``axis``), or to each group of ``group``
+    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. A scale is never
+    below 2^-126.
+
+    There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
+    comes from the data, a tensor, channel or group that holds either has no scale and becomes NaN altogether.
+
+    Args:
+        width: bits of a code, 2 to 16.
+        signed: whether codes run from -2^(width-1), or from 0.
+        symmetric: see above.
+        axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
+        group: how many neighbours share a scale.
+        percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
+            on either side (asymmetric).
+        scale: given for the whole tensor, positive.
+        zero_point: given with ``scale``, for asymmetric formats.
+
+    Raises:
+        FormatError: a number is out of range, or two arguments exclude each other.
+    """
+
+    width: int
+    signed: bool = True
+    symmetric: bool = True
+    axis: int | None = None
+    group: int | None = None
+    percentile: float | None = None
+    scale: float | None = None
+    zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("an integer format", "width", self.width, WIDTHS)
+        if self.axis is not None:
+            check_integer("an integer format", "axis", self.axis, AXES)
+        if self.group is not None:
+            check_integer("an integer format", "group", self.group, BLOCKS)
+        if self.percentile is not None and not 50 < self.percentile <= 100:
+            raise FormatError(f"percentile must be above 50 and at most 100, got {self.percentile!r}")
+        if self.scale is not None:
+            if not (SMALLEST_SCALE <= self.scale < math.inf):
+                raise FormatError(f"scale of an integer format must be 2^-126 or more and finite, got {self.scale!r}")
+            if (self.axis, self.group, self.percentile) != (None, None, None):
+                raise FormatError("a given scale is that of the whole tensor: leave out axis, group and percentile")
+        codes = range(1) if self.scale is None or self.symmetric else range(self.code_min, self.code_max + 1)
+        if self.zero_point not in codes:
+            raise FormatError(
+                f"zero_point must be from {codes[0]} to {codes[-1]} here (it is given with a scale, for asymmetric"
+                f" formats), got {self.zero_point!r}"
+            )
+
+    def __str__(self) -> str:
+        text = f"{'int' if self.signed else 'uint'}{self.width}"
+        if self.symmetric != self.signed:
+            text += "_sym" if self.symmetric else "_asym"
+        text += f"_g{self.group}" if self.group is not None else ""
+        text += f"_ax{self.axis}" if self.axis is not None else ""
+        text += f"_p{self.percentile}" if self.percentile is not None else ""
+        text += f"_s{self.scale!r}" if self.scale is not None else ""
+        return text + (f"_z{self.zero_point}" if self.zero_point else "")
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one code, in bits."""
+        return self.width
+
+    @property
+    def code_min(self) -> int:
+        """The smallest code."""
+        if not self.signed:
+            return 0
+        return -(1 << (self.width - 1)) + (1 if self.symmetric else 0)
+
+    @property
+    def code_max(self) -> int:
+        """The largest code."""
+        return (1 << (self.width - self.signed)) - 1
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32: codes have at most 16 bits, and the scale is a float32 number.
+
+        Numbers are as exact as scale times integer is in float32; quantize float64 tensors for more.
+        """
+        return torch.float32
+
+    @property
+    def native(self) -> bool:
+        """No: rounding changes numbers of every carrier."""
+        return False
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes: scale and arithmetic are those of the tensor's ``dtype``."""
+        return True
+
+    def values(self) -> torch.Tensor:
+        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0."""
+        codes = torch.arange(self.code_min, self.code_max + 1, dtype=torch.float64)
+        return (codes - self.zero_point) * (1.0 if self.scale is None else self.scale)
+
+    def round_into(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> None:
+        """Quantizes and dequantizes; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
+        overflow_policy(self, overflow, (Overflow.SATURATE,))
+        words = words_for(rounding, random, source)
+        if source.numel() == 0:
+            return
+        scale, zero = self._parameters(source)
+        rows = self._memory_rows(source, scale) if runs_natively(source, rounding) else None
+        if rows is not None:
+            inverse = 1 / scale
+            round_rows(source, target, rows, inverse, scale, zero, self.code_min, self.code_max)
+            return
+        pieces, scale, zero = self._in_pieces(source, scale, zero)
+        codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
+        target.copy_(self._whole((codes - zero) * scale, source))
+
+    def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
+        if self.scale is not None:
+            scale = torch.tensor(self.scale, dtype=x.dtype, device=x.device)
+            return scale, torch.full_like(scale, self.zero_point)
+        ranges = [value_range(part, self.percentile) for part in self._slices(x)]
+        low, high = ranges[0] if len(ranges) == 1 else (torch.cat(ends, dim=-1) for ends in zip(*ranges, strict=True))
+        if self.symmetric:
+            scale = symmetric_scale(low, high, self.code_max, x.dtype)
+            return scale, torch.zeros_like(scale)
+        return asymmetric_scale(low, high, (self.code_min, self.code_max), x.dtype)
+
+    def _slices(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """What shares a scale, along the last axis; groups have shape (..., groups, group), a short last one apart."""
+        if self.symmetric and self.percentile is not None:
+            x = x.abs()
+        if self.group is not None:
+            axis = self._axis(x)
+            rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)
+            full = rows.shape[-1] // self.group * self.group
+            parts = (rows[..., :full], self.group), (rows[..., full:], rows.shape[-1] - full)
+            return [cut(part, -1, size) for part, size in parts if part.numel()]
+        if self.axis is not None and x.dim():
+            return [x.movedim(self._axis(x), 0).flatten(1) if x.dim() > 1 else x[:, None]]
+        return [x.flatten()]
+
+    def _axis(self, x: torch.Tensor) -> int:
+        return check_axis(self, -1 if self.axis is None else self.axis, x)
+
+    def _memory_rows(self, x: torch.Tensor, scale: torch.Tensor) -> int | None:
+        """Into how many rows memory is cut so that row r has scale r modulo their number; None if it cannot be so."""
+        if scale.dim() == 0:
+            return 1
+        if not x.is_contiguous():
+            return None
+        axis = self._axis(x)
+        if self.group is None:
+            inner = math.prod(x.shape[axis + 1 :])
+            return x.numel() // inner if inner > 1 or x.dim() == 1 else None
+        whole_groups = axis == x.dim() - 1 and x.shape[axis] % self.group == 0
+        return x.numel() // self.group if whole_groups else None
+
+    def _in_pieces(self, x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
+        """``x`` in a shape with which the parameters can be broadcast, and they in that shape."""
+        if self.group is not None:
+            return [cut(x, self._axis(x), self.group), *(p.unsqueeze(-1) for p in parameters)]
+        if self.axis is None or x.dim() == 0:
+            return [x, *parameters]
+        shape = [1] * x.dim()
+        shape[self._axis(x)] = -1
+        return [x, *(p.reshape(shape) for p in parameters)]
+
+    def _whole(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return pieces if self.group is None else joined(pieces, like, self._axis(like))
+
+    def _codes(
+        self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The codes as floats; NaN where ``x`` or the scale is."""
+        steps = x * (1 / scale)
+        if rounding == Rounding.NEAREST_EVEN:
+            whole = steps.round()
+        else:
+            significand, exponent = significand_and_exponent(steps)
+            magnitude = round_shifted(significand, (-exponent).clamp(min=0), rule(rounding), steps < 0, words=words)
+            # A positive exponent means an integer, one far beyond all codes.
+            whole = torch.where(exponent >= 0, steps, torch.where(steps < 0, -magnitude, magnitude).to(steps.dtype))
+            whole = torch.where(steps.isnan(), steps, whole)
+        return (whole + zero).clamp(self.code_min, self.code_max)
+
+    def quantize(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> Quantized:
+        """The codes of ``x``, with their scales and zero points.
+
+        Args:
+            x: float32 or float64, any shape, not empty; finite, or without NaN if the scale is given.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Raises:
+            FormatError: ``x`` is empty, or holds what has no code.
+        """
+        x, mode = x.detach(), Rounding.parse(rounding)
+        words = words_for(mode, random, x)
+        if x.numel() == 0:
+            raise FormatError(f"{self}: an empty tensor has no scale")
+        scale, zero = self._parameters(x)
+        pieces, in_scale, in_zero = self._in_pieces(x, scale, zero)
+        codes = self._codes(pieces, in_scale, in_zero, mode, None if words is None else self._in_pieces(words)[0])
+        if bool(codes.isnan().any()):
+            what = "NaN or infinity" if self.scale is None else "NaN"
+            raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")
+        codes = self._whole(codes, x).to(self._code_dtype)
+        if self.group is not None and x.dim():
+            scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
+        return Quantized(codes, scale, zero.to(torch.int32))
+
+    def dequantize(self, quantized: Quantized) -> torch.Tensor:
+        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale."""
+        codes, scale, zero = quantized
+        if self.group is not None and codes.dim():
+            scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
+        pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
+        return self._whole((pieces - zero) * scale, codes)
+
+    encode = quantize
+    decode = dequantize
+
+    @property
+    def _code_dtype(self) -> torch.dtype:
+        if self.width <= 8:
+            return torch.int8 if self.signed else torch.uint8
+        return torch.int16 if self.signed else torch.uint16

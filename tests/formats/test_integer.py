@@ -1,0 +1,228 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
+from formats_exact import round_to_integer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundoff.formats import FormatError
+from roundoff.formats.integer import IntegerFormat, Quantized
+from roundoff.formats.modes import Overflow, RandomBits, Rounding
+
+NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+GIVEN = [
+    IntegerFormat(8, scale=0.03),
+    IntegerFormat(8, signed=False, symmetric=False, scale=0.0371, zero_point=100),
+    IntegerFormat(2, scale=1.0),
+    IntegerFormat(4, symmetric=False, scale=0.3, zero_point=-3),
+    IntegerFormat(16, scale=1e-4),
+    IntegerFormat(16, signed=False, scale=2.0**-10),
+]
+FROM_DATA = [
+    IntegerFormat(8),
+    IntegerFormat(8, signed=False, symmetric=False),
+    IntegerFormat(4, axis=0),
+    IntegerFormat(5, axis=1, symmetric=False),
+    IntegerFormat(3, axis=-1),
+    IntegerFormat(4, group=5),
+    IntegerFormat(4, group=7, symmetric=False),
+    IntegerFormat(4, group=4, axis=1),
+    IntegerFormat(6, percentile=95.0),
+    IntegerFormat(6, group=7, percentile=80.0, signed=False, symmetric=False),
+]
+
+
+def exact(fmt, x, scale, zero, rounding, dtype, word=None):
+    """The documented arithmetic: three operations of the carrier, each rounded once, around an exact rounding."""
+    number = NUMPY[dtype]
+    with np.errstate(over="ignore"):
+        steps = float(number(x) * (number(1) / number(scale)))
+    if math.isnan(steps):
+        return math.nan
+    if math.isinf(steps):
+        code = fmt.code_max if steps > 0 else fmt.code_min
+    else:
+        whole = round_to_integer(abs(Fraction(steps)), rounding, negative=steps < 0, word=word)
+        code = min(max((-whole if steps < 0 else whole) + zero, fmt.code_min), fmt.code_max)
+    return float(number(code - zero) * number(scale))
+
+
+def numbers_near_steps(fmt, dtype):
+    codes = torch.linspace(fmt.code_min - 3, fmt.code_max + 3, 60).round().unique().to(torch.float64)
+    points = torch.cat([codes, codes + 0.5, codes + 0.25]) - fmt.zero_point
+    points = (points * fmt.scale).to(dtype)
+    up, down = (torch.nextafter(points, torch.tensor(end, dtype=dtype)) for end in (torch.inf, -torch.inf))
+    return torch.cat([points, up, down, random_patterns(100, dtype), torch.tensor([0.0, -0.0, torch.inf, -torch.inf])])
+
+
+@pytest.mark.parametrize("dtype", NUMPY, ids=str)
+@pytest.mark.parametrize("fmt", GIVEN, ids=str)
+def test_equals_the_documented_arithmetic(fmt, dtype):
+    x = numbers_near_steps(fmt, dtype)
+    for rounding in DETERMINISTIC:
+        numbers = [exact(fmt, v, fmt.scale, fmt.zero_point, rounding, dtype) for v in x.tolist()]
+        expected = torch.tensor(numbers, dtype=dtype)
+        assert same_bits(rounded(fmt, x, rounding=rounding), expected)
+        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+
+
+@pytest.mark.parametrize("fmt", GIVEN, ids=str)
+def test_equals_fake_quantize_per_tensor(fmt):
+    x = torch.cat([numbers_near_steps(fmt, torch.float32), torch.randn(100_000) * fmt.scale * fmt.code_max])
+    x = x[x.abs() < fmt.scale * 2.0**40]  # torch converts codes to int64, which must hold them
+    theirs = torch.fake_quantize_per_tensor_affine(x, fmt.scale, fmt.zero_point, fmt.code_min, fmt.code_max)
+    assert same_bits(rounded(fmt, x), theirs)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_equals_fake_quantize_per_channel(axis, symmetric):
+    fmt = IntegerFormat(8, axis=axis, symmetric=symmetric)
+    x = torch.randn(6, 8, 10, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 11)
+    codes, scale, zero = fmt.quantize(x)
+    theirs = torch.fake_quantize_per_channel_affine(x, scale, zero, axis % 3, fmt.code_min, fmt.code_max)
+    assert same_bits(rounded(fmt, x), theirs)
+    assert same_bits(fmt.dequantize(Quantized(codes, scale, zero)), theirs)
+
+
+@pytest.mark.parametrize("fmt", FROM_DATA, ids=str)
+def test_both_paths_and_the_codes_agree(fmt):
+    x = torch.randn(6, 9, 20, generator=torch.Generator().manual_seed(1)) * 3 + 1
+    for dtype in NUMPY:
+        y = x.to(dtype)
+        result = rounded(fmt, y)
+        assert same_bits(result, on_tensor_path(fmt, y))
+        assert same_bits(fmt.dequantize(fmt.quantize(y)), result)
+        other_order = y.transpose(0, 2).contiguous().transpose(0, 2)
+        assert same_bits(rounded(fmt, other_order).contiguous(), result)
+        fmt.round_into(y, y)
+        assert same_bits(y, result)
+
+
+def slices_of(fmt, x):
+    """What shares a scale, by indexing."""
+    if fmt.group is not None:
+        rows = x.movedim(-1 if fmt.axis is None else fmt.axis, -1)
+        return [part for row in rows.reshape(-1, rows.shape[-1]) for part in row.split(fmt.group)]
+    return [x.flatten()] if fmt.axis is None else [part.flatten() for part in x.unbind(fmt.axis)]
+
+
+@pytest.mark.parametrize("fmt", FROM_DATA, ids=str)
+def test_scales_follow_their_definition(fmt):
+    x = torch.randn(4, 5, 12, generator=torch.Generator().manual_seed(2)) + 0.5
+    _, scale, zero = fmt.quantize(x)
+    if fmt.group is not None:
+        axis = -1 if fmt.axis is None else fmt.axis
+        scale, zero = scale.movedim(axis, -1), zero.movedim(axis, -1)
+    for part, s, z in zip(slices_of(fmt, x), scale.flatten().tolist(), zero.flatten().tolist(), strict=True):
+        numbers = sorted(part.abs().tolist() if fmt.symmetric else part.tolist())
+        rank = max(1, math.ceil(len(numbers) * (fmt.percentile or 100) / 100))
+        low, high = numbers[len(numbers) - rank], numbers[rank - 1]
+        if fmt.symmetric:
+            assert (s, z) == (float(np.float32(high / fmt.code_max)), 0)
+        else:
+            low, high = min(low, 0.0), max(high, 0.0)
+            assert s == float(np.float32((high - low) / (fmt.code_max - fmt.code_min)))
+            assert z == min(max(fmt.code_min - round(low / s), fmt.code_min), fmt.code_max)
+
+
+def test_codes_are_the_smallest_integers_that_hold_them():
+    x = torch.tensor([-1.0, 0.0, 0.5, 1.0])
+    symmetric = IntegerFormat(8).quantize(x)
+    assert (symmetric.codes.tolist(), symmetric.codes.dtype) == ([-127, 0, 64, 127], torch.int8)
+    codes, scale, zero = IntegerFormat(8, signed=False, symmetric=False).quantize(x)
+    assert (codes.tolist(), codes.dtype, zero.item()) == ([0, 127, 191, 254], torch.uint8, 127)
+    assert scale.item() == np.float32(2 / 255)
+    assert IntegerFormat(16).quantize(x).codes.dtype == torch.int16
+    assert IntegerFormat(12, signed=False).quantize(x.abs()).codes.dtype == torch.uint16
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_slice_with_nan_or_infinity_is_lost_and_no_other(symmetric):
+    x = torch.randn(4, 8)
+    x[1, 2], x[2, 3], x[3, 4] = torch.nan, torch.inf, -torch.inf
+    for fmt in (IntegerFormat(8, symmetric=symmetric, axis=0), IntegerFormat(8, symmetric=symmetric, group=8),
+                IntegerFormat(8, symmetric=symmetric, group=8, percentile=60.0)):  # fmt: skip
+        for result in (rounded(fmt, x), on_tensor_path(fmt, x), rounded(fmt, x.double())):
+            assert result.isnan().all(1).tolist() == [False, True, True, True]
+            assert result[0].isfinite().all()
+        with pytest.raises(FormatError, match="no code for NaN or infinity"):
+            fmt.quantize(x)
+    given_scale = IntegerFormat(8, scale=0.1)
+    assert same_bits(rounded(given_scale, torch.tensor([torch.nan, torch.inf])), torch.tensor([torch.nan, 12.7]))
+    with pytest.raises(FormatError, match="no code for NaN,"):
+        given_scale.quantize(torch.tensor([torch.nan]))
+
+
+@pytest.mark.parametrize("fmt", FROM_DATA, ids=str)
+def test_zeros_tiny_numbers_and_odd_shapes(fmt):
+    for x in (torch.zeros(2, 3, 4), torch.full((2, 3, 4), 1e-44), -torch.full((2, 3, 4), 1e-44)):
+        assert rounded(fmt, x).tolist() == torch.zeros(2, 3, 4).tolist()
+        assert not rounded(fmt, x).signbit().any()
+    assert rounded(fmt, torch.empty(0, 3, 4)).shape == (0, 3, 4)
+    if fmt.axis in (None, 0, -1):
+        assert rounded(fmt, torch.tensor(1.5)).item() == pytest.approx(1.5)
+        assert rounded(fmt, torch.ones(3)).shape == (3,)
+    with pytest.raises(FormatError, match="empty"):
+        fmt.quantize(torch.empty(0))
+
+
+def test_stochastic_is_unbiased_over_all_random_words():
+    fmt = IntegerFormat(4, scale=0.5)
+    words = torch.arange(256, dtype=torch.uint8)
+    for value in (0.625, -0.625, 0.5, 1.2578125):
+        result = rounded(fmt, torch.full((256,), value), rounding=Rounding.STOCHASTIC, random=words)
+        assert result.double().mean().item() == value
+    grouped, x, random = IntegerFormat(3, group=5), torch.ones(3, 7) / 3, RandomBits(1, 2)
+    draws = [rounded(grouped, x, rounding=Rounding.STOCHASTIC, random=random) for _ in range(2)]
+    assert same_bits(*draws)
+
+
+@given(
+    st.builds(IntegerFormat, st.integers(2, 16), st.booleans(), st.booleans()),
+    st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=30),
+)
+def test_laws(fmt, numbers):
+    x = torch.tensor(sorted(numbers))
+    y = rounded(fmt, x)
+    assert bool((y.diff() >= 0).all()), "rounding keeps the order"
+    codes, scale, zero = fmt.quantize(x)
+    assert int(codes.to(torch.int64).min()) >= fmt.code_min
+    assert int(codes.to(torch.int64).max()) <= fmt.code_max
+    assert same_bits(fmt.dequantize(Quantized(codes, scale, zero)), y)
+    if fmt.signed and fmt.symmetric:
+        assert torch.equal(rounded(fmt, -x), -y), "rounding is odd"
+    if not fmt.symmetric or fmt.signed:
+        # Half a step for rounding, half for the zero point, and the rounding of the carrier.
+        assert bool(((y - x).abs().double() <= scale.double() * 1.001 + x.abs() * 1e-6).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"width": 1}, "width .* from 2 to 16, got 1"),
+        ({"width": 17}, "got 17"),
+        ({"width": 8, "axis": 9}, "axis"),
+        ({"width": 8, "group": -4}, "group .* got -4"),
+        ({"width": 8, "percentile": 50}, "percentile .* above 50"),
+        ({"width": 8, "scale": 0.0}, "scale"),
+        ({"width": 8, "scale": math.nan}, "scale"),
+        ({"width": 8, "scale": 1.0, "axis": 0}, "leave out axis"),
+        ({"width": 8, "zero_point": 3}, "zero_point must be from 0 to 0"),
+        ({"width": 8, "scale": 1.0, "symmetric": False, "zero_point": 128}, "from -128 to 127"),
+    ],
+)
+def test_impossible_formats_are_refused(arguments, message):
+    with pytest.raises(FormatError, match=message):
+        IntegerFormat(**arguments)
+
+
+def test_requests_that_cannot_be_met_are_refused():
+    with pytest.raises(FormatError, match="no such axis"):
+        rounded(IntegerFormat(8, axis=2), torch.ones(3, 3))
+    with pytest.raises(FormatError, match="must be saturate"):
+        rounded(IntegerFormat(8), torch.ones(3), overflow=Overflow.WRAP)
