@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roundoff.analysis.style import CRASH, REFERENCE, figure, look
-from roundoff.analysis.summary import ALL_TASKS, conditions, ended, significand_bits
+from roundoff.analysis.summary import ALL_TASKS, conditions, ended, exponent_bits, significand_bits
 from roundoff.analysis.summary import REFERENCE as FP32
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def _panel(
 def _runs_of(runs: pd.DataFrame, task: str, values: dict[str, Any]) -> pd.DataFrame:
     conditions_here = {key: value for key, value in values.items() if key != "exponent_bits"}
     chosen = _where(runs[(runs["task"] == task) & (runs["format"] != FP32)], conditions_here)
-    prefix = f"e{values['exponent_bits']:.0f}m"
-    return chosen[chosen["format"].str.startswith(prefix)]
+    return chosen[chosen["format"].map(exponent_bits) == values["exponent_bits"]]
 
 
 def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float) -> None:
