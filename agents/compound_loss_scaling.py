@@ -34,7 +34,7 @@ class CompoundLossScaler:
         optimizer: an ``Adam`` or ``HAdam`` that has not stepped yet.
         initial_scale: where the scale begins.
         growth_interval: finite steps in a row before it doubles.
-        largest: the largest finite number of the format.
+        largest: the largest finite number of the format; a gradient that large counts as not finite.
 
     Source:
         Low-precision SAC, Section 3, "Compound Loss Scaling", and Appendix B; the checks are the published program's.
@@ -91,4 +91,5 @@ class CompoundLossScaler:
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         # One pass that gives NaN for NaN; isfinite().all() would take five.
         extremes = [value for gradient in gradients for value in torch.aminmax(gradient)]
-        return all(math.isfinite(value.item()) for value in extremes)
+        # Strictly below: a format without infinities saturates, and the largest number stands for what is beyond.
+        return all(abs(value.item()) < self.largest for value in extremes)

@@ -12,9 +12,15 @@ from roundoff.agents.tasks import check_task
 
 
 def _canonical_format(name: str) -> str:
-    from roundoff.formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+    from roundoff.formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
 
-    return str(Format.parse(name))
+    fmt = Format.parse(name)
+    if not isinstance(fmt, FloatFormat):
+        raise ValueError(  # noqa: TRY004 pydantic wants it
+            f"an agent trains in a floating-point format, such as fp32, bf16 or e5m10; {fmt} is none: the loss scaling"
+            " and the buffers need its largest and its smallest number"
+        )
+    return str(fmt)
 
 
 def _check_device(name: str) -> str:

@@ -179,6 +179,14 @@ def test_a_step_with_bad_gradients_is_skipped_and_halves_everything(bad):
     assert state["step"] == 1
 
 
+def test_the_largest_number_counts_as_overflow():
+    p = torch.ones(1)
+    scaler = scaler_of(p, largest=448.0)  # fp8_e4m3fn saturates there
+    for gradient, taken in ((416.0, True), (448.0, False), (-448.0, False)):
+        p.grad = torch.tensor([gradient])
+        assert scaler.step() == taken
+
+
 def test_it_doubles_after_finite_steps_in_a_row():
     p = torch.ones(1)
     scaler = scaler_of(p, initial_scale=8.0, growth_interval=3)
