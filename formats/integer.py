@@ -105,8 +105,8 @@ class IntegerFormat(Format):
             text += "_sym" if self.symmetric else "_asym"
         text += f"_g{self.group}" if self.group is not None else ""
         text += f"_ax{self.axis}" if self.axis is not None else ""
-        text += f"_p{self.percentile}" if self.percentile is not None else ""
-        text += f"_s{self.scale!r}" if self.scale is not None else ""
+        text += f"_p{float(self.percentile)!r}".removesuffix(".0") if self.percentile is not None else ""
+        text += f"_s{float(self.scale)!r}" if self.scale is not None else ""
         return text + (f"_z{self.zero_point}" if self.zero_point else "")
 
     @property
