@@ -64,7 +64,8 @@ class TrainConfig(BaseModel):
         log_sigma_max: largest.
         initial_loss_scale: for ``compound_loss_scaling``.
         loss_scale_growth_interval: consecutive finite steps after which the loss scale doubles.
-        softplus_threshold: K of ``softplus_fix``, above which softplus is linear.
+        softplus_threshold: K of ``softplus_fix``, above which softplus is linear; lowered to the logarithm of the
+            format's largest number where that is smaller.
         kahan_momentum_scale: C of ``kahan_momentum``.
         replay_capacity: transitions kept; older ones are overwritten.
         eval_every: environment steps between evaluations.

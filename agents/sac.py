@@ -62,7 +62,8 @@ class SAC:
             log_sigma_max=config.log_sigma_max,
             normal_fix="normal_fix" in fixes,
             softplus_fix="softplus_fix" in fixes,
-            softplus_threshold=config.softplus_threshold,
+            # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
+            softplus_threshold=min(config.softplus_threshold, math.log(fmt.max)),
         )
         hidden = [config.hidden_units] * config.hidden_layers
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))

@@ -6,9 +6,10 @@ import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from roundoff.analysis.statistics import bootstrap_interval
-from roundoff.analysis.style import REFERENCE, Look, figure, look
+from roundoff.analysis.style import REFERENCE, Look, figure, ordered_looks
 from roundoff.analysis.summary import REFERENCE as FP32
 from roundoff.analysis.summary import conditions, exponent_bits, significand_bits
 
@@ -49,8 +50,9 @@ def draw_curves(experiment: Experiment) -> Figure:
 def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
     formats = sorted(runs["format"].unique(), key=lambda f: (f != FP32, -exponent_bits(f), -significand_bits(f)))
     ends: list[tuple[float, float, str, Look]] = []
-    for number, name in enumerate(formats):
-        style = REFERENCE if name == FP32 else look(number - (FP32 in formats))
+    looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
+    for name in formats:
+        style = REFERENCE if name == FP32 else next(looks)
         table = _on_grid(runs[runs["format"] == name], curves)
         if table.empty:
             continue
@@ -72,13 +74,13 @@ def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
 
 
 def _label_ends(axis: Axes, ends: list[tuple[float, float, str, Look]]) -> None:
-    """Writes the names beside the ends of the lines, spread where they would overlap."""
+    """Writes the names beside the ends of the lines, moved no further than needed not to overlap."""
     x = max(step for _, step, _, _ in ends)
     low, high = axis.get_ylim()
-    gap = _LABEL_GAP * (high - low)
-    y = -np.inf
-    for mean, _, name, style in sorted(ends, key=lambda end: end[0]):
-        y = max(mean, y + gap)
+    ends = sorted(ends, key=lambda end: end[0])
+    offsets = _LABEL_GAP * (high - low) * np.arange(len(ends))
+    heights = isotonic_regression([mean for mean, _, _, _ in ends] - offsets).x + offsets
+    for y, (_, _, name, style) in zip(heights, ends, strict=True):
         axis.annotate(name, (x, y), xytext=(8, 0), textcoords="offset points", va="center", color=style.color,
                       fontsize=10, annotation_clip=False)  # fmt: skip
 

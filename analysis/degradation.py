@@ -101,7 +101,8 @@ def _panel(
 def _runs_of(runs: pd.DataFrame, task: str, values: dict[str, Any]) -> pd.DataFrame:
     conditions_here = {key: value for key, value in values.items() if key != "exponent_bits"}
     chosen = _where(runs[(runs["task"] == task) & (runs["format"] != FP32)], conditions_here)
-    return chosen[chosen["format"].map(exponent_bits) == values["exponent_bits"]]
+    result: pd.DataFrame = chosen[chosen["format"].map(exponent_bits) == values["exponent_bits"]]
+    return result
 
 
 def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float) -> None:

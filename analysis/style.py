@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib as mpl
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Look(NamedTuple):
 
 # Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 REFERENCE = Look("#444444", "none", "--")
@@ -44,8 +45,17 @@ _SETTINGS = {
 
 
 def look(number: int) -> Look:
-    """The look of a series, by its number."""
-    return Look(_COLORS[number % 6], _MARKERS[number % 6], _LINES[number % 6])  # type: ignore[arg-type]
+    """The look of one of a few series that have no order, by its number."""
+    return Look(_COLORS[number % 6], _MARKERS[number % 10], _LINES[number % 6])  # type: ignore[arg-type]
+
+
+def ordered_looks(count: int) -> list[Look]:
+    """The looks of ``count`` series that have an order, from dark to light: the order survives in greyscale."""
+    shades = mpl.colormaps["viridis"]([0.88 * i / max(count - 1, 1) for i in range(count)])
+    return [
+        Look(to_hex(shade), _MARKERS[i % 10], _LINES[i % 6])  # type: ignore[arg-type]
+        for i, shade in enumerate(shades)
+    ]
 
 
 @contextmanager

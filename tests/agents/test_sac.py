@@ -306,3 +306,11 @@ def test_it_runs_on_a_gpu(format):
     assert flat(agent).device.type == "cuda"
     assert flat(agent).isfinite().all()
     assert math.isfinite(agent.summarize(metrics)["critic_loss"])
+
+
+@pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "e3m4", "float8_e4m3fn"])
+def test_the_linear_branch_begins_where_the_exponential_is_still_finite(fmt):
+    threshold = make(fmt, softplus_threshold=10).policy.softplus_threshold
+    assert threshold <= 10
+    assert round(torch.tensor(threshold).exp(), fmt).isfinite()
+    assert make("fp32", softplus_threshold=10).policy.softplus_threshold == 10
