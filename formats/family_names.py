@@ -9,6 +9,7 @@ from roundoff.formats.block import BlockFloatFormat
 from roundoff.formats.elements import ScaleRule
 from roundoff.formats.fixed import FixedFormat
 from roundoff.formats.integer import IntegerFormat
+from roundoff.formats.logarithmic import LogarithmicFormat
 from roundoff.formats.modes import Overflow
 from roundoff.formats.mx import BLOCK, ELEMENTS, MXFormat
 from roundoff.formats.nvfp4 import BLOCK as NVFP4_BLOCK
@@ -28,6 +29,7 @@ ALIASES: dict[str, Format] = {
     "uint8": IntegerFormat(8, signed=False, symmetric=False),
     "nvfp4": NVFP4Format(),
     "bfp8_16": BlockFloatFormat(8, 16),
+    "lns8_3": LogarithmicFormat(8, 3),
     "posit8": PositFormat(8),
     "posit16": PositFormat(16),
     "posit32": PositFormat(32),
@@ -45,6 +47,7 @@ _INTEGER = re.compile(
 _MX = re.compile(rf"(?P<name>{'|'.join(ELEMENTS)})(?:_b(?P<block>\d{{1,9}}))?" + _AXIS + _SCALE_RULE, re.ASCII)
 _BLOCK_FLOAT = re.compile(r"bfp(?P<bits>\d{1,3})_(?P<block>\d{1,9})" + _AXIS + _SCALE_RULE, re.ASCII)
 _NVFP4 = re.compile(r"nvfp4(?:_b(?P<block>\d{1,9}))?" + _AXIS, re.ASCII)
+_LOGARITHMIC = re.compile(r"lns(?P<bits>\d{1,3})_(?P<f>\d{1,3})", re.ASCII)
 _POSIT = re.compile(r"posit(?P<n>\d{1,3})(?:_(?P<es>\d{1,3}))?", re.ASCII)
 
 
@@ -89,6 +92,10 @@ def _nvfp4(found: re.Match[str]) -> Format:
     return NVFP4Format(_whole(found["block"], NVFP4_BLOCK), _whole(found["axis"], -1))
 
 
+def _logarithmic(found: re.Match[str]) -> Format:
+    return LogarithmicFormat(int(found["bits"]), int(found["f"]))
+
+
 def _posit(found: re.Match[str]) -> Format:
     return PositFormat(int(found["n"]), _whole(found["es"], STANDARD_EXPONENT_BITS))
 
@@ -103,6 +110,7 @@ FAMILIES: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Format]]] =
     (f"{', '.join(ELEMENTS)} (with _bBLOCK, _axAXIS, _ceil, _even, _rceil behind)", _MX, _mx),
     ("bfpBITS_BLOCK (block floating point; with _axAXIS, _ceil, _even, _rceil behind)", _BLOCK_FLOAT, _block_float),
     ("nvfp4 (with _bBLOCK, _axAXIS behind)", _NVFP4, _nvfp4),
+    ("lnsN_F (logarithmic: N bits, F of them fraction bits of log2)", _LOGARITHMIC, _logarithmic),
     ("positN and positN_ES (posit16 is posit16_2)", _POSIT, _posit),
 ]
 """For each family what its names look like for messages, the pattern of a whole name, and how to make its format."""
