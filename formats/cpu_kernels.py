@@ -106,7 +106,8 @@ def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
         return "uniform32"
     last_binade_is_complete = (p.largest >> p.shift) % (1 << m) == (1 << m) - 1
     infinite = p.infinite == INFINITY[dtype]
-    room = 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift
+    # Cutting a single bit, 1.5 * 2 + x would not stay within one binade.
+    room = p.shift >= 2 and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift  # noqa: PLR2004
     return "chain32" if infinite and last_binade_is_complete and room else "any32"
 
 
