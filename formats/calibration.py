@@ -6,12 +6,36 @@ import math
 
 import torch
 
-from roundoff.formats.grid_kernels import row_ranges
+from roundoff.formats.grid_kernels import row_scales
 from roundoff.formats.modes import Rounding
 from roundoff.formats.native_loops import runs_natively
 
 SMALLEST_SCALE = 2.0**-126
 """Scales are never smaller, so that their reciprocals are finite in float32."""
+
+
+def scales_of(
+    slices: torch.Tensor, codes: tuple[int, int], percentile: float | None, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of each slice.
+
+    Args:
+        slices: float32 or float64, shape (..., n), n > 0.
+        codes: smallest and largest code.
+        percentile: see :func:`value_range`.
+        symmetric: whether the zero point is 0.
+
+    Returns:
+        Two tensors of shape (...) and the dtype of ``slices``; the scale is NaN where a slice holds NaN or infinity.
+    """
+    quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
+    if quick and runs_natively(slices, Rounding.NEAREST_EVEN):
+        return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
+    low, high = value_range(slices, percentile)
+    if symmetric:
+        scale = symmetric_scale(low, high, codes[1], slices.dtype)
+        return scale, torch.zeros_like(scale)
+    return asymmetric_scale(low, high, codes, slices.dtype)
 
 
 def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,10 +52,7 @@ def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.T
         Two float64 tensors of shape (...); NaN where a slice holds a NaN or an infinity.
     """
     if percentile is None:
-        quick = (
-            slices.dtype == torch.float32 and slices.is_contiguous() and runs_natively(slices, Rounding.NEAREST_EVEN)
-        )
-        low, high = row_ranges(slices) if quick else (slices.amin(-1), slices.amax(-1))
+        low, high = slices.amin(-1), slices.amax(-1)
     else:
         n = slices.shape[-1]
         rank = max(1, math.ceil(n * percentile / 100))

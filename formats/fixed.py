@@ -13,6 +13,7 @@ from roundoff.formats.family import (
     check_encodable,
     check_integer,
     code_dtype,
+    in_pieces_of_cache,
     overflow_policy,
     significand_and_exponent,
     words_for,
@@ -163,10 +164,13 @@ class FixedFormat(Format):
             inverses, scales, zeros = self._scales[source.dtype]
             round_rows(source, target, 1, inverses, scales, zeros, self._low, self._high)
             return
-        codes = self._integers(source, rounding, policy, words)
-        result = (codes.to(torch.float64) * self.eps).to(source.dtype)
-        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
-        target.copy_(torch.where(lost, torch.nan, result))
+
+        def work(x: torch.Tensor, random_words: torch.Tensor | None) -> torch.Tensor:
+            codes = self._integers(x, rounding, policy, random_words)
+            lost = x.isnan() if policy == Overflow.SATURATE else ~x.isfinite()
+            return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps)
+
+        in_pieces_of_cache(work, source, target, words)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE

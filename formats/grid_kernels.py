@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from numpy import int32, uint32
+from numpy import float32, float64, int32, uint32
 
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.reinterpret import bits_of32, float_of32
+
+# The patterns of minus and plus infinity, as _in_order orders them.
+_LOWEST, _HIGHEST = int32(-0x7F800001), int32(0x7F800000)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -93,29 +96,51 @@ def _in_order(bits: Any) -> Any:
     return int32(bits ^ int32(int32(bits >> int32(31)) & int32(0x7FFFFFFF)))
 
 
-def _row_ranges(source: Any, lows: Any, highs: Any, first: Any, last: Any, length: Any) -> None:
+def _scales(
+    source: Any, scales: Any, zeros: Any, first: Any, last: Any, length: Any,
+    code_min: Any, code_max: Any, symmetric: Any, smallest: Any,
+) -> None:  # fmt: skip
     for row in range(first, last):
         low, high = int32(0x7FFFFFFF), int32(-0x80000000)
         for i in range(row * length, (row + 1) * length):
             key = _in_order(int32(bits_of32(source[i])))
             low = key if key < low else low  # noqa: FURB136
             high = key if key > high else high  # noqa: FURB136
-        lows[row] = float_of32(uint32(_in_order(low)))
-        highs[row] = float_of32(uint32(_in_order(high)))
+        bottom: Any = float64(float_of32(uint32(_in_order(low))))
+        top: Any = float64(float_of32(uint32(_in_order(high))))
+        # The arithmetic of roundoff.formats.calibration, operation by operation.
+        if symmetric:
+            reach = max(-bottom, top) / code_max
+        else:
+            bottom, top = min(bottom, 0.0), max(top, 0.0)
+            reach = (top - bottom) / (code_max - code_min)
+        scale = float32(max(reach, smallest))
+        zero = 0.0 if symmetric else min(max(code_min - np.rint(bottom / float64(scale)), code_min), code_max)
+        # NaN sorts beyond infinity, to either side; with one of them in the row there is no scale.
+        usable = low > _LOWEST and high < _HIGHEST
+        scales[row] = scale if usable else float32(np.nan)
+        zeros[row] = float32(zero)
 
 
-def row_ranges(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimum and maximum along the last axis, many times faster than ``torch.aminmax`` with a dimension.
+def row_scales(
+    x: torch.Tensor, code_min: int, code_max: int, smallest: float, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points from minimum and maximum along the last axis, in one pass over memory.
 
     Args:
         x: float32 on the CPU, contiguous; its last axis is not empty.
+        code_min: smallest code.
+        code_max: largest code.
+        smallest: no scale is smaller.
+        symmetric: whether the zero point is 0.
 
     Returns:
-        Two float32 tensors; where there is a NaN, one of the two is NaN.
+        Two float32 tensors; the scale is NaN where there is a NaN or an infinity.
     """
-    lows = torch.empty(x.shape[:-1], device="cpu")
-    highs = torch.empty_like(lows)
-    kernel = compiled(_row_ranges, x.dtype, "pppiii")
-    data = (x.data_ptr(), lows.data_ptr(), highs.data_ptr())
-    in_pieces(lambda first, last: kernel(*data, first, last, x.shape[-1]), lows.numel(), x.numel())
-    return lows, highs
+    scales = torch.empty(x.shape[:-1], device="cpu")
+    zeros = torch.empty_like(scales)
+    kernel = compiled(_scales, x.dtype, "pppiiiddid")
+    data = (x.data_ptr(), scales.data_ptr(), zeros.data_ptr())
+    rest = (x.shape[-1], code_min, code_max, symmetric, smallest)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), scales.numel(), x.numel())
+    return scales, zeros

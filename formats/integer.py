@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from roundoff.formats.blocks import check_axis, cut, joined
-from roundoff.formats.calibration import SMALLEST_SCALE, asymmetric_scale, symmetric_scale, value_range
+from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
 from roundoff.formats.format import Format
@@ -162,10 +162,8 @@ class IntegerFormat(Format):
         if source.numel() == 0:
             return
         scale, zero = self._parameters(source)
-        rows = self._memory_rows(source, scale) if runs_natively(source, rounding) else None
-        if rows is not None:
-            inverse = 1 / scale
-            round_rows(source, target, rows, inverse, scale, zero, self.code_min, self.code_max)
+        if runs_natively(source, rounding):
+            self._round_natively(source, target, scale, zero)
             return
         pieces, scale, zero = self._in_pieces(source, scale, zero)
         codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
@@ -176,12 +174,12 @@ class IntegerFormat(Format):
         if self.scale is not None:
             scale = torch.tensor(self.scale, dtype=x.dtype, device=x.device)
             return scale, torch.full_like(scale, self.zero_point)
-        ranges = [value_range(part, self.percentile) for part in self._slices(x)]
-        low, high = ranges[0] if len(ranges) == 1 else (torch.cat(ends, dim=-1) for ends in zip(*ranges, strict=True))
-        if self.symmetric:
-            scale = symmetric_scale(low, high, self.code_max, x.dtype)
-            return scale, torch.zeros_like(scale)
-        return asymmetric_scale(low, high, (self.code_min, self.code_max), x.dtype)
+        codes = (self.code_min, self.code_max)
+        parts = [scales_of(part, codes, self.percentile, symmetric=self.symmetric) for part in self._slices(x)]
+        if len(parts) == 1:
+            return parts[0]
+        scales, zeros = zip(*parts, strict=True)
+        return torch.cat(scales, dim=-1), torch.cat(zeros, dim=-1)
 
     def _slices(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What shares a scale, along the last axis; groups have shape (..., groups, group), a short last one apart."""
@@ -200,10 +198,24 @@ class IntegerFormat(Format):
     def _axis(self, x: torch.Tensor) -> int:
         return check_axis(self, -1 if self.axis is None else self.axis, x)
 
-    def _memory_rows(self, x: torch.Tensor, scale: torch.Tensor) -> int | None:
+    def _round_natively(
+        self, source: torch.Tensor, target: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
+    ) -> None:
+        rows = self._memory_rows(source) if scale.dim() else 1
+        if rows is not None:
+            round_rows(source, target, rows, 1 / scale, scale, zero, self.code_min, self.code_max)
+            return
+        # A copy in which what shares a scale lies together.
+        axis = self._axis(source)
+        if self.group is not None:
+            pieces = cut(source, axis, self.group).clone(memory_format=torch.contiguous_format)
+        else:
+            pieces = source.movedim(axis, 0).clone(memory_format=torch.contiguous_format)
+        round_rows(pieces, pieces, scale.numel(), 1 / scale, scale, zero, self.code_min, self.code_max)
+        target.copy_(joined(pieces, source, axis) if self.group is not None else pieces.movedim(0, axis))
+
+    def _memory_rows(self, x: torch.Tensor) -> int | None:
         """Into how many rows memory is cut so that row r has scale r modulo their number; None if it cannot be so."""
-        if scale.dim() == 0:
-            return 1
         if not x.is_contiguous():
             return None
         axis = self._axis(x)

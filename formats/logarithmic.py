@@ -12,7 +12,14 @@ import numpy as np
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, code_dtype, overflow_policy, power_of_two, words_for
+from roundoff.formats.family import (
+    check_integer,
+    code_dtype,
+    in_pieces_of_cache,
+    overflow_policy,
+    power_of_two,
+    words_for,
+)
 from roundoff.formats.format import Format
 from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.tail import round_shifted, rule
@@ -31,15 +38,15 @@ _DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are 
 class LogarithmicFormat(Format):
     """Numbers +-2^(k / 2^f), with an integer k of ``width`` - 1 bits in two's complement, f of them after the point.
 
-    ``lns8_3`` has 1 sign, 4 integer and 3 fraction bits of log2 |x|: from 2^-7.875 to 2^7.875, neighbours 2^(1/8) apart.
-    The lowest k, -2^(width-2), stands for zero, and with the sign set for NaN. There is no infinity (it saturates) and
-    no negative zero.
+    ``lns8_3`` has 1 sign, 4 integer and 3 fraction bits of log2 |x|: from 2^-7.875 to 2^7.875, neighbours 2^(1/8)
+    apart. The lowest k, -2^(width-2), stands for zero, and with the sign set for NaN. There is no infinity (it
+    saturates) and no negative zero.
 
     The powers are irrational; in a tensor the carrier's nearest float stands for each. Nearest rounding is nearest in
-    the logarithm, as a logarithmic adder's table does it: the border between k and k + 1 is 2^((k + 1/2) / 2^f), decided
-    exactly. As that is irrational there are no ties, and nearest-even and nearest-away are the same. Zero takes the
-    place of the lowest k: numbers below 2^((1/2 - 2^(width-2)) / 2^f) round to it. The other modes choose between the
-    two neighbours (floats of the carrier, or zero); stochastic rounding is unbiased in value: the probability is
+    the logarithm, as a logarithmic adder's table does it: the border between k and k + 1 is 2^((k + 1/2) / 2^f),
+    decided exactly. As that is irrational there are no ties, and nearest-even and nearest-away are the same. Zero takes
+    the place of the lowest k: numbers below 2^((1/2 - 2^(width-2)) / 2^f) round to it. The other modes choose between
+    the two neighbours (floats of the carrier, or zero); stochastic rounding is unbiased in value: the probability is
     (x - lower) / (upper - lower), in float64.
 
     Args:
@@ -133,10 +140,13 @@ class LogarithmicFormat(Format):
     ) -> None:
         """Rounds to logarithmic numbers; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
-        k = self._logarithms(source, rounding, words_for(rounding, random, source))
-        magnitude = self._numbers(k, source.dtype)
-        result = torch.where(k == self._zero, 0.0, torch.copysign(magnitude, source))
-        target.copy_(torch.where(source.isnan(), torch.nan, result))
+
+        def work(x: torch.Tensor, words: torch.Tensor | None) -> torch.Tensor:
+            k = self._logarithms(x, rounding, words)
+            result = torch.where(k == self._zero, 0.0, torch.copysign(self._numbers(k, x.dtype), x))
+            return torch.where(x.isnan(), torch.nan, result)
+
+        in_pieces_of_cache(work, source, target, words_for(rounding, random, source))
 
     def _logarithms(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
         """K of |x| rounded; the lowest one for zero, anything for NaN."""

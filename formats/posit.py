@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, code_dtype, overflow_policy, words_for
+from roundoff.formats.family import check_integer, code_dtype, in_pieces_of_cache, overflow_policy, words_for
 from roundoff.formats.format import Format
 from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.native_loops import runs_natively
@@ -139,10 +139,14 @@ class PositFormat(Format):
             largest, smallest = ((1023 + e) << 52 for e in (self.emax, -self.emax))
             round_posit(source, target, self.width, self.exponent_bits, largest, smallest)
             return
-        wide = source.to(torch.float64)
-        magnitude = (self._rounded(wide, rounding, words) + _BIAS).view(torch.float64)
-        result = torch.where(wide == 0, 0.0, torch.copysign(magnitude, wide))
-        target.copy_(torch.where(wide.isfinite(), result, torch.nan).to(source.dtype))
+
+        def work(x: torch.Tensor, random_words: torch.Tensor | None) -> torch.Tensor:
+            wide = x.to(torch.float64)
+            magnitude = (self._rounded(wide, rounding, random_words) + _BIAS).view(torch.float64)
+            result = torch.where(wide == 0, 0.0, torch.copysign(magnitude, wide))
+            return torch.where(wide.isfinite(), result, torch.nan)
+
+        in_pieces_of_cache(work, source, target, words)
 
     @property
     def _below_regime(self) -> int:
