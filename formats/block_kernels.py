@@ -59,10 +59,12 @@ def _block(
     inverse = float32(int64((1023 - exponent) << 52).view(np.float64))
     # NaN or infinity in the block: the scale is NaN, and so is every element.
     scale = float32(np.nan) if top >= uint32(0x7F800000) else scale
-    # With the usual length as a constant LLVM unrolls the loop into vector instructions, which is faster; a maximum,
+    # With the usual lengths as constants LLVM unrolls the loop into vector instructions, which is faster; a maximum,
     # above, it would unroll into scalar ones.
     if count == 32:
         _round_elements(source, target, first, 32, inverse, scale, smallest, spread, largest, sign_mask)
+    elif count == 16:
+        _round_elements(source, target, first, 16, inverse, scale, smallest, spread, largest, sign_mask)
     else:
         _round_elements(source, target, first, count, inverse, scale, smallest, spread, largest, sign_mask)
 
@@ -74,11 +76,16 @@ def _blocks(
 ) -> None:  # fmt: skip
     smallest = uint32((emin + 127) << 23)
     in_row = (length + block - 1) // block
-    for number in range(first, last):
-        within = (number % in_row) * block
-        start = (number // in_row) * length + within
+    # Divided once: a division for each block would take as long as the rest.
+    row_start = (first // in_row) * length
+    within = (first % in_row) * block
+    for _ in range(first, last):
         count = min(block, length - within)
-        _block(source, target, start, count, addend, emax, smallest, spread, largest, uint32(sign_mask))
+        _block(source, target, row_start + within, count, addend, emax, smallest, spread, largest, uint32(sign_mask))
+        within += block
+        if within >= length:
+            within = 0
+            row_start += length
 
 
 def _copying(
