@@ -73,12 +73,13 @@ def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Pro
     if files.result.exists():  # also where the folder is write-protected by now
         files.check(config)
     else:
+        device = _open_device(config.device)  # before anything is written
         make_directory(directory)
         with directory_lock(directory):
             files.claim(config)
             if not files.result.exists():
                 with _threads(config.threads):
-                    return _Run(config, files, _open_device(config.device), on_progress).run()
+                    return _Run(config, files, device, on_progress).run()
     result = files.read_result()
     assert result is not None
     return result

@@ -170,9 +170,17 @@ def _complaint(error: Any) -> str:
     message = error["msg"][0].lower() + error["msg"][1:]
     value = error["input"]
     hint = ""
-    if isinstance(value, str) and ("number" in message or "integer" in message):
-        hint = " (text: write the number without quotes)"
+    if isinstance(value, str) and ("number" in message or "integer" in message) and _is_number(value):
+        hint = ", which is text: write the number without quotes"
     return f"{message.replace('input should', 'must')}, got {value!r}{hint}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class _Checker:
