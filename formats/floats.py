@@ -9,12 +9,13 @@ from math import ldexp
 
 import torch
 
-from roundoff.formats import cpu_kernels, tensor_kernels
+from roundoff.formats import cpu_kernels, float_codes, tensor_kernels
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
 from roundoff.formats.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
 from roundoff.formats.random_words import check_given, random_words
+from roundoff.formats.rounding import round
 
 EXPONENT_BITS = range(2, 12)
 SIGNIFICAND_BITS = range(53)
@@ -283,6 +284,54 @@ class FloatFormat(Format):
                 check_given(random, source)
             words = random_words(random, source)  # type: ignore[arg-type]
         target.copy_(tensor_kernels.round_by_mode(source, parameters, words))
+
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        overflow: Overflow | str | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format, sign bit first; every NaN gets one code.
+
+        Args:
+            x: float32 or float64, any shape and device.
+            rounding: as for :func:`roundoff.formats.round`.
+            overflow: likewise.
+            random: likewise.
+
+        Returns:
+            uint8, uint16 or uint32, the smallest that holds ``bits``; int64 above.
+
+        Raises:
+            FormatError: as for ``round``; or there is a NaN, and the format has none.
+        """
+        return float_codes.encode(self, round(x, self, rounding=rounding, overflow=overflow, random=random))
+
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that ``codes`` stand for, exactly, in ``dtype``: float32 if that holds them, if None.
+
+        Raises:
+            FormatError: ``codes`` are no integers, or ``dtype`` cannot hold the format.
+        """
+        if codes.dtype.is_floating_point or codes.dtype.is_complex:
+            raise FormatError(f"codes of {self} are integers, got {codes.dtype}")
+        if dtype is None:
+            dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
+        if dtype not in STORED_BITS or not self.fits_in(dtype):
+            raise FormatError(f"{self} does not fit in {dtype}; leave out dtype, or choose torch.float64")
+        return float_codes.decode(self, codes, dtype)
+
+    def values(self) -> torch.Tensor:
+        """All finite numbers of the format in ascending order, zero once, float64; for formats of at most 16 bits.
+
+        Raises:
+            FormatError: there are more than 2^16.
+        """
+        if self.bits > 16:  # noqa: PLR2004
+            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^16")
+        numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
+        return (numbers[numbers.isfinite()] + 0.0).unique()
 
 
 FP32 = FloatFormat(8, 23)

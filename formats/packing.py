@@ -1,0 +1,81 @@
+"""Storing codes at their real size: 2-, 4- and 6-bit codes packed into bytes, wider ones as bytes, low bits first."""
+
+from __future__ import annotations
+
+import torch
+
+from roundoff.formats.errors import FormatError
+
+
+def _group(bits: int) -> tuple[int, int]:
+    """(codes, bytes) of the smallest group of codes that fills whole bytes."""
+    codes = next(n for n in (1, 2, 4, 8) if n * bits % 8 == 0)
+    return codes, codes * bits // 8
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes that ``count`` codes of ``bits`` bits take: ceil(count bits / 8)."""
+    return -(-count * bits // 8)
+
+
+def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Packs codes densely: code i occupies the bits from ``i * bits`` on of a little-endian bit string.
+
+    Two 4-bit codes share a byte, the first in its low half; four 6-bit codes share three bytes; a 16-bit code is two
+    bytes, the low one first.
+
+    Args:
+        codes: integers of any dtype and shape, of which the lowest ``bits`` bits are kept.
+        bits: 1 to 64.
+
+    Returns:
+        uint8, one dimension, ``packed_size(codes.numel(), bits)`` bytes; unused bits at the end are 0.
+
+    Raises:
+        FormatError: ``codes`` are no integers, or ``bits`` is out of range.
+    """
+    _check(codes, bits)
+    per_group, group_bytes = _group(bits)
+    flat = codes.reshape(-1).to(torch.int64)
+    n = flat.numel()
+    grouped = torch.nn.functional.pad(flat, (0, -n % per_group)).view(-1, per_group)
+    result = torch.zeros(grouped.shape[0], group_bytes, dtype=torch.uint8, device=codes.device)
+    for i in range(per_group):
+        for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
+            up = i * bits - byte * 8  # where the code begins in this byte
+            keep = min(bits, 8 - up)  # how many of its low bits end in or before this byte
+            code = grouped[:, i] & ((1 << keep) - 1) if keep < 64 else grouped[:, i]  # noqa: PLR2004
+            part = code << up if up >= 0 else code >> -up
+            result[:, byte] |= (part & 0xFF).to(torch.uint8)
+    return result.view(-1)[: packed_size(n, bits)].contiguous()
+
+
+def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """The codes that :func:`pack` packed: int64, one dimension, ``count`` of them.
+
+    Raises:
+        FormatError: ``packed`` is not uint8, has another size than ``count`` codes take, or ``bits`` is out of range.
+    """
+    _check(packed, bits)
+    if packed.dtype != torch.uint8 or packed.ndim != 1 or count < 0 or packed.numel() != packed_size(count, bits):
+        raise FormatError(
+            f"{count} codes of {bits} bits are {packed_size(count, bits)} bytes in a one-dimensional uint8 tensor,"
+            f" got {packed.dtype} of shape {tuple(packed.shape)}"
+        )
+    per_group, group_bytes = _group(bits)
+    grouped = torch.nn.functional.pad(packed, (0, -packed.numel() % group_bytes)).view(-1, group_bytes).to(torch.int64)
+    result = torch.zeros(grouped.shape[0], per_group, dtype=torch.int64, device=packed.device)
+    mask = (1 << bits) - 1 if bits < 64 else -1  # noqa: PLR2004
+    for i in range(per_group):
+        for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
+            up = i * bits - byte * 8
+            part = grouped[:, byte]
+            result[:, i] |= (part >> up if up >= 0 else part << -up) & mask
+    return result.view(-1)[:count]
+
+
+def _check(codes: torch.Tensor, bits: int) -> None:
+    if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
+        raise FormatError(f"codes are integers, got {codes.dtype}: encode numbers first, see Format.encode")
+    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:  # noqa: PLR2004
+        raise FormatError(f"codes have from 1 to 64 bits, got {bits!r}")
