@@ -151,6 +151,7 @@ def test_mistakes_end_with_one_message_and_status_2(arguments, message, tmp_path
         main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.yaml", "foreign"}  # nothing was written
     assert list((tmp_path / "foreign").iterdir()) == [tmp_path / "foreign" / "thesis.tex"]
 
 
