@@ -175,6 +175,24 @@ def test_laws(name, rule, numbers):
         assert same_bits(rounded(fmt, x * 2.0**-7) * 2.0**7, y), "a power of two commutes with rounding"
 
 
+@pytest.mark.parametrize("rule", ScaleRule)
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_scales_at_their_borders(name, rule):
+    """The largest element, powers of two and what rounds to them, and the floats about these, as largest magnitude."""
+    fmt = MXFormat(name, block=1, scale_rule=rule)
+    element = fmt.element
+    for dtype in (torch.float32, torch.float64):
+        up_to_two = 2.0 - 2.0 ** -(element.significand_bits + 1)
+        x = torch.tensor([element.max, 1.0, up_to_two, 2.0**-126, 2.0**-127, 2.0**-128], dtype=dtype)
+        x = torch.cat([x, torch.nextafter(x, x * 2), torch.nextafter(x, x / 2)])
+        x = torch.cat([x, x * 2.0**-100, x[:3] * 2.0**100])
+        expected = [exact_block([v], element, rule, Rounding.NEAREST_EVEN) for v in x.tolist()]
+        assert (fmt.encode(x).scales.int() - 127).tolist() == [scale for _, scale in expected]
+        numbers = torch.tensor([block[0] for block, _ in expected], dtype=torch.float64).to(dtype)
+        assert same_bits(rounded(fmt, x), numbers)
+        assert same_bits(on_tensor_path(fmt, x), numbers)
+
+
 def test_ceil_and_rceil_do_what_they_promise():
     x = torch.randn(50, 32, generator=torch.Generator().manual_seed(2))
     for name, element in ELEMENTS.items():
