@@ -138,6 +138,8 @@ def test_train_one_run(tmp_path):
         (["train", "lr=fast"], "argument 'lr=fast': lr:"),
         (["train", "device=cuda:99", "--out", "run"], "cuda"),
         (["formats", "e9000m1"], "e9000m1"),
+        (["formats", "--plot"], "name the formats to draw"),
+        (["formats", "--plot", "e5m10", "--out", "missing/formats.png"], "missing"),
         (["swep"], "No such command"),
     ],
 )
@@ -168,6 +170,7 @@ def test_what_there_is():
     shown = roundoff("formats", "e5m10", "e4m3").stdout.splitlines()
     assert [line.split()[0] for line in shown] == ["format", "e5m10", "e4m3"]
     assert "65504" in shown[1]
+    assert "448" in roundoff("formats", "fp8_e4m3").stdout
     presets = roundoff("presets").stdout
     assert "significand-quick" in presets
     assert "significand: 210 runs" in presets

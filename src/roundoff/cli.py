@@ -138,11 +138,25 @@ def presets() -> None:
 @app.command()
 def formats(
     names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
+    *,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
 ) -> None:
-    """Print what number formats can hold."""
-    from roundoff.formats.table import format_table
+    """Print what number formats can hold: a table, or everything about one."""
+    from roundoff.formats.table import describe, format_table
 
-    print(format_table(names or None))
+    if plot:
+        from roundoff.formats.plot import plot_formats
+
+        if not names:
+            raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
+        print(plot_formats(names, out))
+    elif names and len(names) == 1:
+        print(describe(names[0]))
+    else:
+        print(format_table(names or None))
 
 
 @app.command()
