@@ -19,7 +19,7 @@ from numba import cfunc, types
 from roundoff.formats import mode_loops, nearest_loops, random_loops
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
 from roundoff.formats.random_words import CHUNK, keys, thinning
-from roundoff.formats.reinterpret import bits_of32 as _bits_of32, float_of32 as _float_of32  # noqa: F401
+from roundoff.formats.reinterpret import bits_of32 as _bits_of32  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
     last_binade_is_complete = (p.largest >> p.shift) % (1 << m) == (1 << m) - 1
     infinite = p.infinite == INFINITY[dtype]
     # Cutting a single bit, 1.5 * 2 + x would not stay within one binade.
-    room = p.shift >= 2 and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift  # noqa: PLR2004
+    room = p.shift >= 2 and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift
     return "chain32" if infinite and last_binade_is_complete and room else "any32"
 
 
@@ -118,7 +118,7 @@ def _cheapest_random(p: FloatParameters, dtype: torch.dtype) -> str:
     if _uniform(p, dtype):
         return "uniform32"
     m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
-    room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126  # noqa: PLR2004
+    room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126
     return "chain32" if room else "any32"
 
 
@@ -154,10 +154,10 @@ def round_by_mode(
     words = parameters.packed(dtype)
     in_place = target is source
     if random is None:
-        loops, name = mode_loops, "fixed32" if dtype == torch.float32 else "fixed64"
+        name = "fixed32" if dtype == torch.float32 else "fixed64"
     else:
-        loops, name = random_loops, _cheapest_random(parameters, dtype)
-    body = getattr(loops, name + "_in_place" if in_place else name)
+        name = _cheapest_random(parameters, dtype)
+    body = getattr(mode_loops if random is None else random_loops, name + "_in_place" if in_place else name)
     signature = ("pnp" if in_place else "ppnp") + ("" if random is None else "nk")
     kernel = _compiled(body, dtype, signature)
 

@@ -81,4 +81,4 @@ def decode(fmt: FloatFormat, codes: torch.Tensor, dtype: torch.dtype) -> torch.T
 
 def _sign_bit(magnitude_bits: int) -> int:
     """The sign's place as torch's signed 64-bit integers write it."""
-    return 1 << magnitude_bits if magnitude_bits < 63 else -(1 << 63)  # noqa: PLR2004
+    return 1 << magnitude_bits if magnitude_bits < 63 else -(1 << 63)

@@ -78,7 +78,7 @@ class FloatFormat(Format):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise FormatError(f"{name} of a float format must be an integer from {low} to {high}, got {value!r}")
-        if self.exponent_bits + self.significand_bits < 2:  # noqa: PLR2004  sign alone, or no number beside zero
+        if self.exponent_bits + self.significand_bits < 2:
             raise FormatError("a float format needs at least two bits beside the sign")
         # What equals the default is stored as None, so that one format has one form.
         if self.bias == self._default_bias:
@@ -328,10 +328,10 @@ class FloatFormat(Format):
         Raises:
             FormatError: there are more than 2^16.
         """
-        if self.bits > 16:  # noqa: PLR2004
+        if self.bits > 16:
             raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^16")
         numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
-        return (numbers[numbers.isfinite()] + 0.0).unique()
+        return torch.unique(numbers[numbers.isfinite()] + 0.0)  # type: ignore[no-any-return, no-untyped-call]
 
 
 FP32 = FloatFormat(8, 23)

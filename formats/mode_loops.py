@@ -81,24 +81,28 @@ def read(p: Any) -> Any:
 
 
 def fixed32(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Any mode but stochastic, float32 words from ``source`` to ``target``."""
     q = read(p)
     for i in range(n):
         target[i] = round32(source[i], q, uint32(0))
 
 
 def fixed32_in_place(data: Any, n: Any, p: Any) -> None:
+    """Any mode but stochastic, float32 words rounded in place."""
     q = read(p)
     for i in range(n):
         data[i] = round32(data[i], q, uint32(0))
 
 
 def fixed64(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Any mode but stochastic, float64 words from ``source`` to ``target``."""
     q = read(p)
     for i in range(n):
         target[i] = round64(source[i], q, uint64(0))
 
 
 def fixed64_in_place(data: Any, n: Any, p: Any) -> None:
+    """Any mode but stochastic, float64 words rounded in place."""
     q = read(p)
     for i in range(n):
         data[i] = round64(data[i], q, uint64(0))

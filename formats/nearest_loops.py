@@ -85,24 +85,28 @@ def _uniform32(bits: Any, shift: Any, less_than_half: Any, mask: Any) -> Any:
 
 
 def any32(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Any format, float32 words from ``source`` to ``target``."""
     shift, smallest, largest, magic, beyond, zero, flip = p[0], p[1], p[2], float_of32(p[3]), p[6], p[7], p[8]
     for i in range(n):
         target[i] = _any32(source[i], shift, smallest, largest, magic, beyond, zero, flip)
 
 
 def any32_in_place(data: Any, n: Any, p: Any) -> None:
+    """Any format, float32 words rounded in place."""
     shift, smallest, largest, magic, beyond, zero, flip = p[0], p[1], p[2], float_of32(p[3]), p[6], p[7], p[8]
     for i in range(n):
         data[i] = _any32(data[i], shift, smallest, largest, magic, beyond, zero, flip)
 
 
 def any64(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Any format, float64 words from ``source`` to ``target``."""
     shift, smallest, largest, magic, beyond, zero, flip = p[0], p[1], p[2], float_of64(p[3]), p[6], p[7], p[8]
     for i in range(n):
         target[i] = _any64(source[i], shift, smallest, largest, magic, beyond, zero, flip)
 
 
 def any64_in_place(data: Any, n: Any, p: Any) -> None:
+    """Any format, float64 words rounded in place."""
     shift, smallest, largest, magic, beyond, zero, flip = p[0], p[1], p[2], float_of64(p[3]), p[6], p[7], p[8]
     for i in range(n):
         data[i] = _any64(data[i], shift, smallest, largest, magic, beyond, zero, flip)
@@ -119,18 +123,21 @@ def _chain_constants(p: Any) -> Any:
 
 
 def chain32(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Formats for which ``_chain32`` works, float32 words from ``source`` to ``target``."""
     smallest, top, spread, grow, shrink = _chain_constants(p)
     for i in range(n):
         target[i] = _chain32(source[i], smallest, top, spread, grow, shrink)
 
 
 def chain32_in_place(data: Any, n: Any, p: Any) -> None:
+    """Formats for which ``_chain32`` works, float32 words rounded in place."""
     smallest, top, spread, grow, shrink = _chain_constants(p)
     for i in range(n):
         data[i] = _chain32(data[i], smallest, top, spread, grow, shrink)
 
 
 def uniform32(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Formats for which ``_uniform32`` works, float32 words from ``source`` to ``target``."""
     shift, one = p[0], uint32(1)
     unit = left32(one, shift)
     less_than_half, mask = uint32(uint32(unit >> one) - one), uint32(uint32(0) - unit)
@@ -139,6 +146,7 @@ def uniform32(source: Any, target: Any, n: Any, p: Any) -> None:
 
 
 def uniform32_in_place(data: Any, n: Any, p: Any) -> None:
+    """Formats for which ``_uniform32`` works, float32 words rounded in place."""
     shift, one = p[0], uint32(1)
     unit = left32(one, shift)
     less_than_half, mask = uint32(uint32(unit >> one) - one), uint32(uint32(0) - unit)

@@ -44,7 +44,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
             up = i * bits - byte * 8  # where the code begins in this byte
             keep = min(bits, 8 - up)  # how many of its low bits end in or before this byte
-            code = grouped[:, i] & ((1 << keep) - 1) if keep < 64 else grouped[:, i]  # noqa: PLR2004
+            code = grouped[:, i] & ((1 << keep) - 1) if keep < 64 else grouped[:, i]
             part = code << up if up >= 0 else code >> -up
             result[:, byte] |= (part & 0xFF).to(torch.uint8)
     return result.view(-1)[: packed_size(n, bits)].contiguous()
@@ -65,7 +65,7 @@ def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     per_group, group_bytes = _group(bits)
     grouped = torch.nn.functional.pad(packed, (0, -packed.numel() % group_bytes)).view(-1, group_bytes).to(torch.int64)
     result = torch.zeros(grouped.shape[0], per_group, dtype=torch.int64, device=packed.device)
-    mask = (1 << bits) - 1 if bits < 64 else -1  # noqa: PLR2004
+    mask = (1 << bits) - 1 if bits < 64 else -1
     for i in range(per_group):
         for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
             up = i * bits - byte * 8
@@ -77,5 +77,5 @@ def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 def _check(codes: torch.Tensor, bits: int) -> None:
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes are integers, got {codes.dtype}: encode numbers first, see Format.encode")
-    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:  # noqa: PLR2004
+    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:
         raise FormatError(f"codes have from 1 to 64 bits, got {bits!r}")

@@ -54,6 +54,7 @@ def _chain_constants(p: Any) -> Any:
 
 
 def any32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Any format, float32 words from ``source`` to ``target``."""
     q = read(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -62,6 +63,7 @@ def any32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
 
 
 def any32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Any format, float32 words rounded in place."""
     q = read(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -70,6 +72,7 @@ def any32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
 
 
 def any64(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Any format, float64 words from ``source`` to ``target``."""
     q = read(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -78,6 +81,7 @@ def any64(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
 
 
 def any64_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Any format, float64 words rounded in place."""
     q = read(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -86,6 +90,7 @@ def any64_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
 
 
 def chain32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Formats for which ``_chain32`` works, float32 words from ``source`` to ``target``."""
     smallest, top, down, up, largest, beyond = _chain_constants(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -94,6 +99,7 @@ def chain32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> Non
 
 
 def chain32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Formats for which ``_chain32`` works, float32 words rounded in place."""
     smallest, top, down, up, largest, beyond = _chain_constants(p)
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -102,6 +108,7 @@ def chain32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
 
 
 def uniform32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Formats for which ``_uniform32`` works, float32 words from ``source`` to ``target``."""
     rest, cut = uint32(uint32(32) - p[0]), uint32(uint32(0) - uint32(uint32(1) << p[0]))
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):
@@ -110,6 +117,7 @@ def uniform32(source: Any, target: Any, n: Any, p: Any, first: Any, k: Any) -> N
 
 
 def uniform32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
+    """Formats for which ``_uniform32`` works, float32 words rounded in place."""
     rest, cut = uint32(uint32(32) - p[0]), uint32(uint32(0) - uint32(uint32(1) << p[0]))
     key0, key1, mask, half, start = k[0], k[1], k[2], k[3], uint32(first)
     for i in range(n):

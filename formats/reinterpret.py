@@ -1,4 +1,4 @@
-"""What numba kernels need of the machine: a float's bits as an integer, and shifts that stay as wide as their operand."""
+"""What numba kernels need of the machine: a float's bits as an integer, and shifts that do not widen."""
 
 from __future__ import annotations
 
