@@ -128,5 +128,8 @@ def parse_format(text: str) -> Format:
                 raise FormatError(f"format {text!r} is out of range: {error}") from None
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    allowed = ", ".join([*ALIASES, *(family.syntax for family in FAMILIES)])
-    raise FormatError(f"unknown format {text!r}: allowed are {allowed}{hint}")
+    shapes = ", ".join(family.syntax.split()[0].rstrip(",") for family in FAMILIES)
+    raise FormatError(
+        f"unknown format {text!r}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16, tf32,"
+        " fp8_e4m3, mxfp4; docs/formats.md lists them all"
+    )
