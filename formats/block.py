@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from roundoff.formats.elements import Element, ScaleRule
 from roundoff.formats.family import check_integer
@@ -42,7 +41,7 @@ class BlockFloatFormat(SharedScaleFormat):
     def __str__(self) -> str:
         return f"bfp{self.significand_bits}_{self.block}{self._suffixes(None)}"
 
-    @cached_property
+    @property
     def element(self) -> Element:
         """Integers times 2^(2 - b): from -(2 - 2^(2 - b)) to 2 - 2^(2 - b)."""
         m = self.significand_bits - 2

@@ -10,6 +10,7 @@ from roundoff.formats.errors import FormatError
 
 if TYPE_CHECKING:
     from roundoff.formats.format import Format
+    from roundoff.formats.modes import Overflow, RandomBits, Rounding
 
 
 def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:
@@ -40,3 +41,26 @@ def joined(blocks: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
     if like.dim() == 0:
         return blocks.flatten()[0]
     return blocks.flatten(-2)[..., : like.shape[axis]].movedim(-1, axis)
+
+
+def needs_eager(x: torch.Tensor, axis: int, block: int) -> bool:
+    """Whether torch compiles this rounding and would do it wrongly.
+
+    Inductor (torch 2.13, on the CPU) leaves numbers of a shorter last block unwritten, where a slice of padded blocks
+    meets a change of dtype. Then :func:`round_eagerly` breaks the graph, rather than be silently wrong.
+    """
+    compiling = torch.compiler.is_compiling() and x.device.type == "cpu"
+    return compiling and x.dim() > 0 and x.shape[axis] % block != 0
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def round_eagerly(
+    fmt: Format,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    rounding: Rounding,
+    overflow: Overflow | None,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """``fmt.round_into(...)`` outside a compiled graph."""
+    fmt.round_into(source, target, rounding, overflow, random)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache
 
 import torch
 
@@ -47,24 +48,29 @@ class Element:
     @property
     def emax(self) -> int:
         """floor(log2 of the largest element)."""
-        return int(torch.frexp(torch.tensor(self.max, dtype=torch.float64)).exponent) - 1
+        return math.frexp(self.max)[1] - 1
 
     @property
     def signed_zero(self) -> bool:
         """Whether there is a negative zero."""
         return not self.integer
 
-    @cached_property
+    @property
     def table(self) -> torch.Tensor:
-        """The element of each code, 2^bits float64 numbers."""
-        half = torch.arange(1 << (self.bits - 1))
-        if self.integer:
-            return torch.cat([half, half - len(half)]).to(torch.float64) * 2.0**-self.significand_bits
-        field = half >> self.significand_bits
-        fraction = half & ((1 << self.significand_bits) - 1)
-        significand = torch.where(field > 0, fraction + (1 << self.significand_bits), fraction)
-        exponent = field.clamp(min=1) - 1 + self.emin - self.significand_bits
-        numbers = significand.to(torch.float64) * power_of_two(exponent)
-        if self.specials:
-            numbers[-len(self.specials) :] = torch.tensor(self.specials, dtype=torch.float64)
-        return torch.cat([numbers, -numbers])
+        """The element of each code, 2^bits float64 numbers, on the CPU."""
+        return _table(self)
+
+
+@cache  # not a cached_property, whose lock torch.compile cannot trace
+def _table(element: Element) -> torch.Tensor:
+    half = torch.arange(1 << (element.bits - 1), device="cpu")
+    if element.integer:
+        return torch.cat([half, half - len(half)]).to(torch.float64) * 2.0**-element.significand_bits
+    field = half >> element.significand_bits
+    fraction = half & ((1 << element.significand_bits) - 1)
+    significand = torch.where(field > 0, fraction + (1 << element.significand_bits), fraction)
+    exponent = field.clamp(min=1) - 1 + element.emin - element.significand_bits
+    numbers = significand.to(torch.float64) * power_of_two(exponent)
+    if element.specials:
+        numbers[-len(element.specials) :] = torch.tensor(element.specials, dtype=torch.float64)
+    return torch.cat([numbers, -numbers])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
@@ -161,6 +161,9 @@ class IntegerFormat(Format):
         words = words_for(rounding, random, source)
         if source.numel() == 0:
             return
+        if self.group is not None and needs_eager(source, self._axis(source), self.group):
+            round_eagerly(self, source, target, rounding, overflow, random)
+            return
         scale, zero = self._parameters(source)
         if runs_natively(source, rounding):
             self._round_natively(source, target, scale, zero)
@@ -251,7 +254,8 @@ class IntegerFormat(Format):
             # A positive exponent means an integer, one far beyond all codes.
             whole = torch.where(exponent >= 0, steps, torch.where(steps < 0, -magnitude, magnitude).to(steps.dtype))
             whole = torch.where(steps.isnan(), steps, whole)
-        return (whole + zero).clamp(self.code_min, self.code_max)
+        # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
+        return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
     def quantize(
         self,

@@ -152,7 +152,7 @@ class LogarithmicFormat(Format):
         """K of |x| rounded; the lowest one for zero, anything for NaN."""
         bits = x.to(torch.float64).abs().view(torch.int64)
         octave = (bits >> 52) - 1023
-        within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64)  # from 1 up to 2
+        within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
         table = _powers(self.fraction_bits, x.dtype)
         if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
             k = (octave << self.fraction_bits) + torch.bucketize(within, _borders(self.fraction_bits).to(x.device))
@@ -162,7 +162,7 @@ class LogarithmicFormat(Format):
             lower, upper = table[step], torch.cat([table[1:], table.new_tensor([2.0])])[step]
             k = (octave << self.fraction_bits) + step
             # Below the smallest number lies zero.
-            smallest = self._numbers(torch.tensor(self._zero + 1, device=x.device), x.dtype).to(torch.float64)
+            smallest = float(self._numbers(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
             vanishing = k <= self._zero
             k = k.clamp(self._zero, -self._zero - 1)
             fraction = torch.where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
@@ -174,7 +174,7 @@ class LogarithmicFormat(Format):
 
     def _numbers(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
-        table = _powers(self.fraction_bits, dtype).to(k.device)
+        table: torch.Tensor = _powers(self.fraction_bits, dtype).to(k.device)
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
@@ -219,6 +219,7 @@ def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
         return [Decimal(2) ** (Decimal(n) / denominator) for n in numerators]
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # decimal arithmetic, once
 @cache
 def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     """The floats nearest to 2^(j / 2^f) for j = 0 .. 2^f - 1, of ``dtype``, on the CPU."""
@@ -234,6 +235,7 @@ def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(nearest, dtype=dtype, device="cpu")
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # decimal arithmetic, once
 @cache
 def _borders(fraction_bits: int) -> torch.Tensor:
     """The largest float64 numbers below 2^((j + 1/2) / 2^f) for j = 0 .. 2^f - 1, on the CPU."""

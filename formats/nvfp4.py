@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
 from roundoff.formats.format import Format
@@ -118,6 +118,9 @@ class NVFP4Format(Format):
         if source.numel() == 0:
             return
         axis = check_axis(self, self.axis, source)
+        if needs_eager(source, axis, self.block):
+            round_eagerly(self, source, target, rounding, overflow, random)
+            return
         codes, scales, tensor_scale = self._codes(source, axis, rounding, words)
         target.copy_(joined(self._numbers(codes, scales, tensor_scale), source, axis))
 

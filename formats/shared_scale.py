@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from roundoff.formats.block_kernels import round_blocks
-from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.elements import Element, ScaleRule
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
@@ -125,9 +125,9 @@ class SharedScaleFormat(Format):
         positive = positive[positive.isfinite()]
         return torch.cat([-positive[1:].flip(0), positive])
 
-    @cached_property
+    @property
     def _addend(self) -> int:
-        largest = int(torch.tensor(self.element.max, dtype=torch.float64).view(torch.int64)) & _FRACTION
+        largest = int(math.ldexp(math.frexp(self.element.max)[0], 53)) & _FRACTION
         return {
             ScaleRule.FLOOR: 0,
             ScaleRule.CEIL: _FRACTION,
@@ -146,6 +146,9 @@ class SharedScaleFormat(Format):
         """Rounds in blocks; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
         axis = check_axis(self, self.axis, source)
+        if needs_eager(source, axis, self.block):
+            round_eagerly(self, source, target, rounding, overflow, random)
+            return
         words = words_for(rounding, random, source)
         if source.dtype != torch.float32 or not runs_natively(source, rounding):
             k, quantum, scale = self._integers(source, axis, rounding, words)
@@ -188,7 +191,8 @@ class SharedScaleFormat(Format):
         """The float64 numbers that integers stand for, with the signs of ``signs``."""
         numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
         numbers = torch.copysign(numbers, signs.to(torch.float64))
-        numbers = numbers if self.element.signed_zero else numbers + 0.0  # -0 + 0 = +0
+        if not self.element.signed_zero:
+            numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
         return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
 
     def encode(
