@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 from math import ldexp
 
 import torch
@@ -247,7 +247,6 @@ class FloatFormat(Format):
             if self.fits_in(dtype)
         }
 
-    @cache  # noqa: B019  formats are few, small and for ever
     def parameters(
         self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
     ) -> FloatParameters:
@@ -256,7 +255,7 @@ class FloatFormat(Format):
         Raises:
             FormatError: the format has no such overflow.
         """
-        return FloatParameters.of(self, dtype, rounding, None if overflow is None else self._checked(overflow))
+        return _parameters(self, dtype, rounding, None if overflow is None else self._checked(overflow))
 
     def round_into(
         self,
@@ -331,7 +330,19 @@ class FloatFormat(Format):
         if self.bits > 16:
             raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^16")
         numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
-        return torch.unique(numbers[numbers.isfinite()] + 0.0)  # type: ignore[no-any-return, no-untyped-call]
+        ordered = (numbers[numbers.isfinite()] + 0.0).sort().values
+        return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]
+
+
+_known: dict[tuple[object, ...], FloatParameters] = {}
+
+
+def _parameters(fmt: FloatFormat, dtype: torch.dtype, rounding: Rounding, overflow: Overflow | None) -> FloatParameters:
+    """Made once for each format."""
+    key = (fmt, dtype, rounding, overflow)
+    if key not in _known:
+        _known[key] = FloatParameters.of(fmt, dtype, rounding, overflow)
+    return _known[key]
 
 
 FP32 = FloatFormat(8, 23)

@@ -11,6 +11,8 @@ from roundoff.formats import family_names
 from roundoff.formats.errors import FormatError
 from roundoff.formats.floats import FP32, FP64, FloatFormat, Specials
 from roundoff.formats.modes import Overflow
+from roundoff.formats.power_of_two import PowerOfTwoFormat
+from roundoff.formats.qtorch_legacy import QtorchFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +58,10 @@ ALIASES: dict[str, Format] = {
     "fp6_e2m3": _E2M3,
     "fp6_e3m2": _E3M2,
     "fp4_e2m1": _E2M1,
+    "fp8_e8m0": PowerOfTwoFormat(),
+    "float8_e8m0fnu": PowerOfTwoFormat(),
+    "e8m0fnu": PowerOfTwoFormat(),
+    "e8m0fnu_saturate": PowerOfTwoFormat(Overflow.SATURATE),
     **family_names.ALIASES,
 }
 
@@ -66,6 +72,7 @@ _FLOAT = re.compile(
     r"(?P<nosub>_nosub)?(?:_(?P<overflow>infinity|saturate|nan|wrap))?",
     re.ASCII,
 )
+_QTORCH = re.compile(r"qtorch_e(?P<e>\d{1,3})m(?P<m>\d{1,3})", re.ASCII)
 _P3109 = re.compile(
     r"binary(?P<k>\d{1,2})p(?P<p>\d{1,2})(?P<domain>se|sf)?(?P<nosub>_nosub)?(?:_(?P<overflow>infinity|saturate|nan))?",
     re.ASCII,
@@ -107,6 +114,7 @@ class Family(NamedTuple):
 FAMILIES: list[Family] = [
     Family("eXmY (fp16 is e5m10), with bB, fn, fnuz, _finite, _nosub, _saturate, _nan behind", _FLOAT, _float),
     Family("binaryKpP", _P3109, _p3109),
+    Family("qtorch_eXmY", _QTORCH, lambda found: QtorchFormat(int(found["e"]), int(found["m"]))),
     *(Family(*row) for row in family_names.FAMILIES),
 ]
 

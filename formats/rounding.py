@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from roundoff.formats.compiled import round_operator
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.modes import WORD_BITS, Overflow, RandomBits, Rounding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Backend = Literal["native", "qtorch"]
 
 
 def round(
     x: torch.Tensor,
-    format: Format | str,
+    format: Format | str | Sequence[Format | str],
     *,
     rounding: Rounding | str = Rounding.NEAREST_EVEN,
     overflow: Overflow | str | None = None,
@@ -33,7 +37,8 @@ def round(
 
     Args:
         x: float32 or float64, any shape, strides and device. It is not changed.
-        format: a format or its name; every number of it must fit in ``x.dtype``.
+        format: a format or its name; every number of it must fit in ``x.dtype``. Or a list or tuple of float formats,
+            one for every row (index along the first dimension).
         rounding: the mode; see :class:`Rounding`.
         overflow: the overflow policy; that of the format if None.
         random: for stochastic rounding, the counter-based :class:`RandomBits`, or a tensor of random integers of the
@@ -50,7 +55,21 @@ def round(
         FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format; a mode or policy does
             not exist or does not suit the format; random bits are missing, or given to another mode.
     """
-    fmt = Format.parse(format)
+    if isinstance(format, (list, tuple)):
+        return _round_rows(x, format, rounding, overflow, random, backend)
+    if torch.compiler.is_compiling() and backend == "native":
+        bits = random if isinstance(random, RandomBits) else None
+        return round_operator(  # type: ignore[no-any-return]
+            x.detach(),
+            str(format),
+            str(rounding),
+            None if overflow is None else str(overflow),
+            None if bits is None else bits.seed,
+            0 if bits is None else bits.step,
+            WORD_BITS if bits is None else bits.bits,
+            None if isinstance(random, RandomBits) else random,
+        )
+    fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
     x = x.detach()
@@ -73,6 +92,33 @@ def round(
     return result
 
 
+def _round_rows(
+    x: torch.Tensor,
+    formats: Sequence[Format | str],
+    rounding: Rounding | str,
+    overflow: Overflow | str | None,
+    random: RandomBits | torch.Tensor | None,
+    backend: Backend,
+) -> torch.Tensor:
+    """A format per row: to nearest with the formats as data; in the other modes once for each different format."""
+    from roundoff.formats.as_data import row_parameters  # noqa: PLC0415  it knows floats, which know this module
+    from roundoff.formats.tensor_kernels import round_nearest  # noqa: PLC0415  likewise
+
+    parameters = row_parameters(formats, x)
+    mode, _ = check_choices(rounding, overflow, random)
+    x = x.detach()
+    if mode is Rounding.NEAREST_EVEN and overflow is None and backend == "native":
+        return round_nearest(x, parameters)
+    result = torch.empty_like(x)
+    parsed = [Format.parse(fmt) for fmt in formats] * (x.shape[0] if len(formats) == 1 else 1)
+    for fmt in set(parsed):
+        mine = torch.tensor([other == fmt for other in parsed], device=x.device)
+        # All rows are rounded, so that an element's random bits do not depend on the other rows' formats.
+        rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
+        result[mine] = rounded[mine]
+    return result
+
+
 def check_choices(
     rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
 ) -> tuple[Rounding, Overflow | None]:
@@ -81,14 +127,17 @@ def check_choices(
     Raises:
         FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode.
     """
-    rounding = Rounding.parse(rounding)
+    if not isinstance(rounding, Rounding):
+        rounding = Rounding.parse(rounding)
     if (rounding is Rounding.STOCHASTIC) != (random is not None):
         raise FormatError(
             "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
             if random is None
             else f"random bits are for rounding='stochastic' only, got rounding={str(rounding)!r}"
         )
-    return rounding, None if overflow is None else Overflow.parse(overflow)
+    if overflow is not None and not isinstance(overflow, Overflow):
+        overflow = Overflow.parse(overflow)
+    return rounding, overflow
 
 
 def check_roundable(x: torch.Tensor, fmt: Format) -> None:

@@ -1,6 +1,16 @@
 """Simulate number formats in PyTorch programs, and find out how few bits a training run needs."""
 
-from roundoff.formats import FloatFormat, Format, FormatError, Overflow, RandomBits, Rounding, RoundoffError, round
+from roundoff.formats import (
+    FloatFormat,
+    Format,
+    FormatError,
+    Overflow,
+    RandomBits,
+    Rounding,
+    RoundoffError,
+    fake_round,
+    round,
+)
 from roundoff.simulate import Simulation, simulate
 
 __all__ = [
@@ -12,6 +22,7 @@ __all__ = [
     "Rounding",
     "RoundoffError",
     "Simulation",
+    "fake_round",
     "round",
     "simulate",
 ]

@@ -1,0 +1,64 @@
+"""Float formats as data: a different one for every row of a batch, and one compiled function for all of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundoff.formats.errors import FormatError
+from roundoff.formats.floats import FloatFormat
+from roundoff.formats.format import Format
+from roundoff.formats.parameters import FloatParameters
+from roundoff.formats.rounding import check_roundable
+from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatParameters:
+    """The parameters of float formats, one per row of ``x``, as tensors that broadcast against it.
+
+    Making them costs some microseconds a format: keep them where the same formats come again.
+
+    Args:
+        formats: as many float formats or names as ``x`` has rows, or a single one for all.
+        x: float32 or float64, at least one dimension; only dtype, shape and device count.
+
+    Raises:
+        FormatError: there is another number of formats, one is not a float format, or does not fit in ``x.dtype``.
+    """
+    parsed = [Format.parse(fmt) for fmt in formats]
+    if x.ndim == 0 or len(parsed) not in (1, x.shape[0]):
+        raise FormatError(
+            f"a sequence of formats has one per row: got {len(parsed)} for a tensor of shape {tuple(x.shape)}"
+        )
+    rows = []
+    for fmt in parsed:
+        if not isinstance(fmt, FloatFormat):
+            raise FormatError(f"formats per row must be float formats, got {fmt}")
+        check_roundable(x, fmt)
+        rows.append(fmt.parameters(x.dtype))
+    shape = (len(rows), *[1] * (x.ndim - 1))
+    integer = INTEGER[x.dtype]
+
+    def column(name: str) -> torch.Tensor:
+        values = [getattr(row, name) for row in rows]
+        if isinstance(values[0], float):
+            return torch.tensor(values, dtype=x.dtype, device=x.device).view(shape)
+        return torch.tensor([signed(v, integer) for v in values], dtype=integer, device=x.device).view(shape)
+
+    columns: dict[str, Any] = {name: column(name) for name in FloatParameters._fields}
+    return FloatParameters(**columns)
+
+
+@cache
+def compiled_nearest() -> Callable[[torch.Tensor, FloatParameters], torch.Tensor]:
+    """``round_nearest(x, row_parameters(...))``, compiled: other formats of the same shapes need no new compilation.
+
+    Returns:
+        A function of a tensor and its :func:`row_parameters`; compiled when first called for a dtype and device.
+    """
+    return torch.compile(round_nearest, dynamic=True)

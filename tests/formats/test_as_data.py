@@ -1,0 +1,128 @@
+"""Gradients, formats as data, and compilation."""
+
+import pytest
+import torch
+from families_exact import random_patterns, same_bits
+
+import roundoff
+from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding, fake_round
+from roundoff.formats.as_data import compiled_nearest, row_parameters
+from roundoff.formats.random_words import hash_tensor, keys
+from roundoff.formats.tensor_kernels import round_by_mode, round_nearest
+
+ROWS = ["e5m10", "bf16", "fp8_e4m3", "e4m3fnuz", "binary8p1", "e5m2b20_nosub", "fp32", "e3m0_saturate"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_format_per_row(dtype):
+    x = random_patterns(8 * 6000, dtype).view(8, 60, 100)
+    expected = torch.stack([roundoff.round(row, name) for row, name in zip(x, ROWS, strict=True)])
+    assert same_bits(roundoff.round(x, ROWS), expected)
+    assert same_bits(roundoff.round(x, ["e5m10"]), roundoff.round(x, "e5m10"))
+    up = torch.stack([roundoff.round(row, name, rounding="up") for row, name in zip(x, ROWS, strict=True)])
+    assert same_bits(roundoff.round(x, ROWS, rounding="up"), up)
+
+
+def test_random_bits_do_not_depend_on_the_other_rows():
+    x = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    how = {"rounding": "stochastic", "random": RandomBits(4)}
+    for i, name in enumerate(ROWS):
+        assert same_bits(roundoff.round(x, ROWS, **how)[i], roundoff.round(x, name, **how)[i])
+
+
+def test_bad_rows_are_named():
+    with pytest.raises(FormatError, match=r"got 2 for a tensor of shape \(3, 4\)"):
+        roundoff.round(torch.ones(3, 4), ["e5m10", "bf16"])
+    with pytest.raises(FormatError, match="must be float formats, got int8"):
+        roundoff.round(torch.ones(1, 4), ["int8"])
+    with pytest.raises(FormatError, match="does not fit"):
+        roundoff.round(torch.ones(1, 4), ["fp64"])
+
+
+def test_one_compiled_function_serves_every_width():
+    torch._dynamo.reset()
+    compiled_nearest.cache_clear()
+    function = compiled_nearest()
+    x = random_patterns(4 * 1000, torch.float32).view(4, 1000)
+    torch._dynamo.utils.counters.clear()
+    for m in range(23):
+        formats = [FloatFormat(e, m) for e in (4, 5, 7, 8)]
+        y = function(x, row_parameters(formats, x))
+        assert same_bits(y, torch.stack([roundoff.round(row, fmt) for row, fmt in zip(x, formats, strict=True)]))
+    for names in (ROWS[:4], ROWS[4:]):
+        y = function(x, row_parameters(names, x))
+        assert same_bits(y, torch.stack([roundoff.round(row, fmt) for row, fmt in zip(x, names, strict=True)]))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("name", ["e5m10", "bf16", "e4m3fnuz"])
+def test_compiled_tensor_operations_give_the_same_bits(name):
+    torch._dynamo.reset()
+    fmt, x = Format.parse(name), random_patterns(1 << 16, torch.float32)
+    parameters = fmt.parameters(torch.float32)
+    nearest = torch.compile(lambda x: round_nearest(x, parameters))
+    assert same_bits(nearest(x), roundoff.round(x, fmt))
+    random = RandomBits(1, 2)
+    first, second = keys(random)
+    stochastic_parameters = fmt.parameters(torch.float32, Rounding.STOCHASTIC)
+
+    def stochastically(x, first, second):
+        words = hash_tensor(torch.arange(x.numel()), first, second)
+        return round_by_mode(x, stochastic_parameters, words)
+
+    stochastic = torch.compile(stochastically)
+    expected = roundoff.round(x, fmt, rounding="stochastic", random=random)
+    assert same_bits(stochastic(x, torch.tensor(first), torch.tensor(second)), expected)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"rounding": "up", "overflow": "saturate"}, {"rounding": "stochastic", "random": RandomBits(1, 2, 8)}],
+    ids=["nearest", "up", "stochastic"],
+)
+@pytest.mark.parametrize("name", ["e5m10", "fp8_e4m3", "q3.4"])
+def test_rounding_inside_a_compiled_function(name, how):
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: roundoff.round(x * 2, name, **how) + 1, fullgraph=True)
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    assert same_bits(function(x), roundoff.round(x * 2, name, **how) + 1)
+
+
+def test_gradients_inside_a_compiled_function():
+    torch._dynamo.reset()
+    x = torch.randn(100, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    fmt = Format.parse("fp8_e4m3")
+    function = torch.compile(lambda x: (fake_round(x, fmt, gradient="clipped") * 3).sum(), fullgraph=True)
+    function(x).backward()
+    assert x.grad.tolist() == [3.0] * 100
+
+
+def test_straight_through_gradients():
+    x = torch.tensor([0.1, -3.0, 500.0, -1e9, torch.nan], requires_grad=True)
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    y = fake_round(x, "fp8_e4m3", overflow="saturate")
+    assert same_bits(y.detach(), roundoff.round(x, "fp8_e4m3", overflow="saturate"))
+    (y * weights)[:4].sum().backward()
+    assert x.grad.tolist() == [1.0, 2.0, 3.0, 4.0, 0.0]
+    x.grad = None
+    (fake_round(x, "fp8_e4m3", overflow="saturate", gradient="clipped") * weights)[:4].sum().backward()
+    assert x.grad.tolist() == [1.0, 2.0, 0.0, 0.0, 0.0]
+    assert not fake_round(x.detach(), "e5m10").requires_grad
+
+
+def test_training_through_rounding_reaches_a_number_of_the_format():
+    target, weight = torch.tensor([0.3, -0.7]), torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(200):
+        optimizer.zero_grad()
+        rounded = fake_round(weight, "fp4_e2m1", rounding="stochastic", random=RandomBits(0, step))
+        (rounded - target).square().sum().backward()
+        optimizer.step()
+    assert (weight - target).abs().max() < 0.25
+
+
+def test_bad_gradients_are_named():
+    with pytest.raises(FormatError, match="'straight-through' or 'clipped', got 'ste'"):
+        fake_round(torch.ones(1), "e5m10", gradient="ste")
+    with pytest.raises(FormatError, match="from the data"):
+        fake_round(torch.ones(4), "int8", gradient="clipped")
