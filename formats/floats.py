@@ -109,21 +109,20 @@ class FloatFormat(Format):
         return policy
 
     def __str__(self) -> str:
-        native = {(8, 23): "fp32", (11, 52): "fp64"}
-        widths = (self.exponent_bits, self.significand_bits)
         text = f"e{self.exponent_bits}m{self.significand_bits}"
         bias = "" if self.bias is None else f"b{self.bias}"
         match self.specials:
             case Specials.IEEE:
-                # fp32 and fp64 keep their everyday names: they are the carriers, and running in them is no simulation.
-                text = text + bias if bias else native.get(widths, text)
+                text += bias
             case Specials.P3109:
                 text = text + bias + "_p3109" if bias else f"binary{self.bits}p{self.significand_bits + 1}"
             case Specials.FINITE:
                 text += bias + "_finite"
             case _:
                 text += bias + self.specials
-        return text + ("" if self.subnormals else "_nosub") + ("" if self.overflow is None else f"_{self.overflow}")
+        text += ("" if self.subnormals else "_nosub") + ("" if self.overflow is None else f"_{self.overflow}")
+        # fp32 and fp64 keep their everyday names: they are the carriers, and running in them is no simulation.
+        return {"e8m23": "fp32", "e11m52": "fp64"}.get(text, text)
 
     @property
     def _default_bias(self) -> int:

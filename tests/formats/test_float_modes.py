@@ -1,7 +1,5 @@
 """Every kind of float format in every rounding mode: exact arithmetic, and all paths alike, bit for bit."""
 
-from fractions import Fraction
-
 import pytest
 import torch
 from families_exact import around, on_tensor_path, random_patterns, rounded, same_bits, special
@@ -19,21 +17,8 @@ KINDS = ["e5m10", "bf16", "e4m3", "e4m3fn", "e4m3fn_saturate", "e4m3fnuz", "e4m3
 
 
 def reference(fmt, x, rounding, overflow=None, words=None):
-    numbers = [
-        round_float(
-            value,
-            significand_bits=fmt.significand_bits,
-            bias=fmt.exponent_bias,
-            emin=fmt.emin,
-            largest=Fraction(fmt.max),
-            subnormals=fmt.subnormals,
-            negative_zero=fmt.has_negative_zero,
-            overflow=fmt.overflow_policy if overflow is None else overflow,
-            rounding=rounding,
-            word=word,
-        )
-        for value, word in zip(x.tolist(), words or [None] * len(x), strict=True)
-    ]
+    pairs = zip(x.tolist(), words or [None] * len(x), strict=True)
+    numbers = [round_float(value, fmt, rounding, overflow, word) for value, word in pairs]
     return torch.tensor(numbers, dtype=torch.float64).to(x.dtype)
 
 

@@ -1,0 +1,85 @@
+"""Rounding as it is defined: one number at a time, in exact rational arithmetic.
+
+The kernels are compared with this, bit for bit, by the tests and by :func:`roundoff.formats.verify.verify`.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from roundoff.formats.modes import Overflow, Rounding
+
+if TYPE_CHECKING:
+    from roundoff.formats.floats import FloatFormat
+
+
+def goes_up(fraction: Fraction, rounding: Rounding, *, negative: bool, odd: bool, word: int | None = None) -> bool:
+    """Whether a magnitude that lies ``fraction`` (0 <= fraction < 1) of the way to the next one is rounded up.
+
+    ``odd`` is the parity of the lower neighbour; ``word`` is the random word, 32 bits, of stochastic rounding.
+    """
+    half = Fraction(1, 2)
+    return (
+        fraction > 0
+        and {
+            Rounding.NEAREST_EVEN: fraction > half or (fraction == half and odd),
+            Rounding.NEAREST_AWAY: fraction >= half,
+            Rounding.TOWARD_ZERO: False,
+            Rounding.UP: not negative,
+            Rounding.DOWN: negative,
+            Rounding.TO_ODD: not odd,
+            Rounding.STOCHASTIC: word is not None and math.floor(fraction * 2**32) + word >= 2**32,
+        }[rounding]
+    )
+
+
+def round_to_integer(
+    magnitude: Fraction, rounding: Rounding, *, negative: bool, odd: bool | None = None, word: int | None = None
+) -> int:
+    """A magnitude rounded to an integer; ``odd`` overrides the parity of its integer part."""
+    whole = math.floor(magnitude)
+    parity = bool(whole % 2) if odd is None else odd
+    return whole + goes_up(magnitude - whole, rounding, negative=negative, odd=parity, word=word)
+
+
+def exponent(magnitude: Fraction) -> int:
+    """floor(log2(magnitude)), exactly."""
+    guess = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= magnitude else guess - 1
+
+
+def round_float(
+    x: float,
+    fmt: FloatFormat,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow | None = None,
+    word: int | None = None,
+) -> float:
+    """``x`` rounded to a binary float format; ``word`` is the random word, 32 bits, of stochastic rounding.
+
+    NaN stays; an infinity gives what overflow to nearest gives; see :func:`roundoff.formats.round`.
+    """
+    if math.isnan(x):
+        return math.nan
+    negative = math.copysign(1.0, x) < 0
+    sign = -1.0 if negative else 1.0
+    largest, m = fmt.max, fmt.significand_bits
+    policy = fmt.overflow_policy if overflow is None else overflow
+    beyond = {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan, Overflow.SATURATE: largest}[policy]
+    if math.isinf(x):
+        return sign * beyond
+    magnitude = abs(Fraction(x))
+    rounded = Fraction(0)
+    if magnitude:
+        e = max(exponent(magnitude), fmt.emin)
+        is_normal = magnitude >= Fraction(2) ** fmt.emin
+        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals else fmt.emin)
+        # With no significand bits two neighbours differ in the exponent alone: the code's parity is its field's.
+        odd = (e + fmt.exponent_bias) % 2 == 1 if is_normal and m == 0 else None
+        rounded = quantum * round_to_integer(magnitude / quantum, rounding, negative=negative, odd=odd, word=word)
+    if rounded > largest:
+        inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
+        return sign * (largest if inward.get(rounding, False) else beyond)
+    return sign * float(rounded) if rounded or fmt.has_negative_zero else 0.0
