@@ -2,8 +2,9 @@
 
 import torch
 
-from bench import rounding, update
+from bench import families, rounding, update
 
 torch.set_num_threads(1)
 rounding.main()
+families.main()
 update.main()
