@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from roundoff.formats.modes import RandomBits
     from roundoff.formats.parameters import FloatParameters
 
+    Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
+
 # Below this many elements per thread, handing work to a thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 17
 
@@ -61,23 +63,24 @@ def _in_threads(work: Callable[[int, int], None], n: int) -> None:
         piece.result()
 
 
-class Nearest:
-    """Rounding to nearest-even in one format and carrier, with the cheapest loop that can.
+class Loop:
+    """A loop with its parameters, ready to run over tensors.
 
     Args:
-        parameters: the format, for this dtype.
+        words: what the loop reads at ``p``.
         dtype: the carrier, float32 or float64.
+        copying: the loop from one piece of memory to another.
+        in_place: the same in place.
     """
 
     __slots__ = ("_address", "_copying", "_in_place", "_size", "_words")
 
-    def __init__(self, parameters: FloatParameters, dtype: torch.dtype) -> None:
-        self._words = parameters.packed(dtype)
-        self._address = self._words.ctypes.data
+    def __init__(self, words: Words, dtype: torch.dtype, copying: Any, in_place: Any) -> None:
+        self._words = words  # kept alive: the loop reads it by its address
+        self._address = words.ctypes.data
         self._size = dtype.itemsize
-        name = _cheapest(parameters, dtype)
-        self._copying = _compiled(getattr(nearest_loops, name), dtype, "ppnp")
-        self._in_place = _compiled(getattr(nearest_loops, f"{name}_in_place"), dtype, "pnp")
+        self._copying = _compiled(copying, dtype, "ppnp")
+        self._in_place = _compiled(in_place, dtype, "pnp")
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
@@ -95,6 +98,13 @@ class Nearest:
             self._in_place(source.data_ptr() + offset, last - first, self._address)
         else:
             self._copying(source.data_ptr() + offset, target.data_ptr() + offset, last - first, self._address)
+
+
+def nearest(parameters: FloatParameters, dtype: torch.dtype) -> Loop:
+    """Rounding to nearest-even in one format and carrier, with the cheapest loop that can."""
+    name = _cheapest(parameters, dtype)
+    loops = getattr(nearest_loops, name), getattr(nearest_loops, f"{name}_in_place")
+    return Loop(parameters.packed(dtype), dtype, *loops)
 
 
 def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
@@ -134,6 +144,11 @@ def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
     return p.infinite == infinity == p.largest + (1 << p.shift) and p.smallest_normal == pattern(2.0**-126, dtype)
 
 
+@cache
+def _packed(parameters: FloatParameters, dtype: torch.dtype) -> Words:
+    return parameters.packed(dtype)
+
+
 def round_by_mode(
     source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, random: RandomBits | None
 ) -> None:
@@ -151,7 +166,7 @@ def round_by_mode(
         target.copy_(rounded)
         return
     n, dtype = source.numel(), source.dtype
-    words = parameters.packed(dtype)
+    words = _packed(parameters, dtype)
     in_place = target is source
     if random is None:
         name = "fixed32" if dtype == torch.float32 else "fixed64"

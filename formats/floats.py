@@ -239,9 +239,9 @@ class FloatFormat(Format):
         )
 
     @cached_property
-    def _kernels(self) -> dict[torch.dtype, cpu_kernels.Nearest]:
+    def _kernels(self) -> dict[torch.dtype, cpu_kernels.Loop]:
         return {
-            dtype: cpu_kernels.Nearest(self.parameters(dtype), dtype)
+            dtype: cpu_kernels.nearest(self.parameters(dtype), dtype)
             for dtype in (torch.float32, torch.float64)
             if self.fits_in(dtype)
         }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from roundoff.formats.cpu_kernels import Loop
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
 from roundoff.formats.modes import Rounding
+from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.qtorch_loops import legacy32, legacy32_in_place
 
 if TYPE_CHECKING:
     from roundoff.formats.modes import Overflow, RandomBits
@@ -100,6 +105,14 @@ class QtorchFormat(Format):
         """Whether ``dtype`` is float32."""
         return dtype == torch.float32
 
+    @cached_property
+    def _loop(self) -> Loop:
+        drop = 23 - self.significand_bits
+        keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
+        first = 127 + self.emin
+        words = [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
+        return Loop(np.array(words, np.uint32), torch.float32, legacy32, legacy32_in_place)
+
     def round_into(
         self,
         source: torch.Tensor,
@@ -108,13 +121,16 @@ class QtorchFormat(Format):
         overflow: Overflow | None = None,
         random: RandomBits | torch.Tensor | None = None,
     ) -> None:
-        """Rounds as qtorch does, in tensor operations; see the class.
+        """Rounds as qtorch does; see the class.
 
         Raises:
             FormatError: another mode or overflow than the default is asked for: qtorch has its own.
         """
         if rounding is not Rounding.NEAREST_EVEN or overflow is not None or random is not None:
             raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding, overflow and random")
+        if runs_natively(source, rounding):
+            self._loop(source, target)
+            return
         drop = 23 - self.significand_bits
         half, keep = 1 << (drop - 1), _WORD & -(1 << drop)
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from families_exact import around, random_patterns, same_bits, special
+from families_exact import around, on_tensor_path, random_patterns, same_bits, special
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import float_formats
@@ -188,7 +188,11 @@ def test_the_legacy_mode_equals_qtorch(e, m):
     scaled = torch.randn(1 << 16, generator=torch.Generator().manual_seed(0)) * 2.0 ** (2 - (1 << (e - 1)))
     x = torch.cat([x, scaled, scaled * 2.0**-m])
     theirs = roundoff.round(x, f"e{e}m{m}", backend="qtorch")
-    assert same_bits(roundoff.round(x, f"qtorch_e{e}m{m}"), theirs)
+    fmt = Format.parse(f"qtorch_e{e}m{m}")
+    assert same_bits(roundoff.round(x, fmt), theirs)
+    assert same_bits(on_tensor_path(fmt, x), theirs)
+    fmt.round_into(x, x)
+    assert same_bits(x, theirs)
 
 
 def test_the_legacy_mode_is_no_other():
