@@ -2,9 +2,9 @@
 
 import torch
 
-from bench import families, rounding, update
+from bench import families, formats, update
 
 torch.set_num_threads(1)
-rounding.main()
+formats.main()
 families.main()
 update.main()

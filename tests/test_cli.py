@@ -142,6 +142,8 @@ def test_train_one_run(tmp_path):
         (["formats", "e9000m1"], "e9000m1"),
         (["formats", "--plot"], "name the formats to draw"),
         (["formats", "--plot", "e5m10", "--out", "missing/formats.png"], "missing"),
+        (["verify", "e5m99"], "significand"),
+        (["verify", "e5m10", "--device", "cuda:99"], "cuda"),
         (["swep"], "No such command"),
     ],
 )
@@ -173,6 +175,7 @@ def test_what_there_is():
     assert [line.split()[0] for line in shown] == ["format", "e5m10", "e4m3"]
     assert "65504" in shown[1]
     assert "448" in roundoff("formats", "fp8_e4m3").stdout
+    assert "e2m1_finite" in roundoff("verify", "fp4_e2m1", "--quick").stdout
     presets = roundoff("presets").stdout
     assert "significand-quick" in presets
     assert "significand: 210 runs" in presets

@@ -160,6 +160,22 @@ def formats(
 
 
 @app.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to verify [default: some of every kind].")] = None,
+    *,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
+) -> None:
+    """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
+    from roundoff.formats.verify import verify as verify_formats
+
+    report = verify_formats(names or None, device, quick=quick)
+    print(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def plot(directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")]) -> None:
     """Draw the degradation plot and the learning curves of a sweep, and write its tables."""
     from roundoff.analysis import plot as plot_sweep
