@@ -1,0 +1,100 @@
+"""What a shadow run tells: the error each operation added and inherited, and which operations it could not follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLACE = ["role", "module", "operation"]
+_ADDED = ["added_max", "added_rms"]
+_INHERITED = ["given_rms", "inherited_max", "inherited_rms", "total_max", "total_rms"]
+_COUNTS = ["overflowed", "lost", "undefined"]
+_COLUMNS = [*_PLACE, "calls", "elements", *_ADDED, *_INHERITED, *_COUNTS]
+_SHOWN = [*_PLACE, "calls", "added_max", "added_rms", "given_rms", "inherited_rms", "total_rms", "overflowed", "lost"]
+_ROWS = 12
+
+
+@dataclass(frozen=True)
+class ShadowReport:
+    """A snapshot of what a shadow run has measured; ``print`` it, or take its table.
+
+    Errors are relative: divided, element by element, by the magnitude of the twin, but at least by 2^-10 of the
+    largest magnitude in the twin tensor, so that elements which are zero but for cancellation do not drown the rest.
+
+    Attributes:
+        table: one row per role, module and operation, the operation that adds most first (those whose rounding
+            overflowed before all others). ``calls`` counts operations, ``elements`` those finite in the simulation
+            and its twin, from which the errors are. ``added``: of the rounded result, from the same operation in
+            float64 on the same operands; ``inherited``: of that exact result, from the twin; ``total``: of the rounded
+            result, from the twin. Each as the largest (``_max``) and as root mean square over elements (``_rms``).
+            ``given_rms``: the root mean square error of the operands (of the worst of each call), as their memory was
+            last written; an operation with inherited_rms far above given_rms cancels or otherwise amplifies.
+            ``lost`` counts elements that are finite in the twin alone, ``overflowed`` those among them that the exact
+            result still had; ``undefined`` those not finite in the twin.
+        unfollowed: operations that could not be run again in float64, with the reason: there the twin starts again
+            from the rounded result, and later errors are measured from there.
+        unseen: how many numbers were found changed by something outside of the simulation; the twin starts again.
+        float64_program: some results were float64 themselves, so that the reference has no more bits than they.
+    """
+
+    table: pd.DataFrame
+    unfollowed: dict[str, str]
+    unseen: int
+    float64_program: bool
+
+    @staticmethod
+    def of(
+        rows: Mapping[tuple[str, str, str], Mapping[str, float]],
+        unfollowed: Mapping[str, str],
+        *,
+        unseen: int,
+        float64_program: bool,
+    ) -> ShadowReport:
+        """Makes the table of measured rows: ``rows[place]`` has every column."""
+        table = pd.DataFrame(
+            [(*place, *(row[name] for name in _COLUMNS[3:])) for place, row in rows.items()], columns=_COLUMNS
+        )
+        table = table.astype(dict.fromkeys(["calls", "elements", *_COUNTS], "int64"))
+        order = table.assign(worst=table["overflowed"] > 0).sort_values(
+            ["worst", "added_rms", "added_max"], ascending=False, kind="stable", ignore_index=True
+        )
+        return ShadowReport(order.drop(columns="worst"), dict(unfollowed), unseen, float64_program)
+
+    def by_amplification(self) -> pd.DataFrame:
+        """The rows by how much larger the inherited error is than the operands' own: cancellations come first."""
+        table = self.table[self.table["given_rms"] > 0]
+        factor = table["inherited_rms"] / table["given_rms"]
+        return table.assign(amplified=factor).sort_values(
+            "amplified", ascending=False, kind="stable", ignore_index=True
+        )
+
+    def __str__(self) -> str:
+        table = self.table
+        total = table[["calls", *_COUNTS]].sum()
+        lines = [
+            f"shadow run in float64: {total['calls']} operations at {len(table)} places; {total['overflowed']} numbers"
+            f" overflowed, {total['lost']} are not finite that should be"
+        ]
+        shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]
+        if len(shown):
+            lines += ["where error is added:", _text(shown[_SHOWN])]
+        amplified = self.by_amplification()
+        amplified = amplified[amplified["amplified"] > 2]
+        if len(amplified):
+            lines += ["where error given is amplified:", _text(amplified[[*_SHOWN, "amplified"]])]
+        lines += [f"not followed: {name}: {reason}" for name, reason in sorted(self.unfollowed.items())]
+        if self.unseen:
+            lines.append(f"{self.unseen} numbers were changed outside of the simulation; their twins started again")
+        if self.float64_program:
+            lines.append("part of the program computes in float64, and its reference has no more bits than that")
+        return "\n".join(lines)
+
+
+def _text(table: pd.DataFrame) -> str:
+    text: str = table.head(_ROWS).to_string(index=False, float_format=lambda x: f"{x:.3g}")
+    return text if len(table) <= _ROWS else f"{text}\n... and {len(table) - _ROWS} more"
