@@ -1,0 +1,224 @@
+"""The loops of low-precision accumulation, in the Python that numba compiles: vectorised over the outputs.
+
+Addresses are those of carrier numbers, format parameters included (:class:`roundoff.formats.parameters.FloatParameters`
+packed, then one word that is 1 unless the carrier itself is the format). Matrices fill gapless memory: ``a`` is
+(batches, rows, depth), ``b`` (batches, depth, columns), ``acc`` (batches, rows, columns). ``depth`` is walked in slabs
+of ``slab``, so that the slab of ``b`` stays in cache while every row passes over it; the sum still runs in order.
+
+Sums are formed exactly and rounded once: the carrier's sum is rounded to odd with the help of its error, after which
+rounding to at least two bits fewer is correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
+proved algorithms using rounding to odd", 2008).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy import uint32, uint64
+
+from roundoff.formats.nearest_loops import _any32, _any64
+from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
+
+_LARGEST = 1.7976931348623157e308
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
+    """``x * y + z`` in float64, rounded once."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _two_sum(x: Any, y: Any) -> Any:
+    """The carrier's sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _odd32(total: Any, error: Any, odd: Any) -> Any:
+    """The bits of ``total + error`` rounded to odd, if ``odd`` is 1; of ``total`` if it is 0."""
+    bits = bits_of32(total)
+    inexact = odd if abs(error) > types.float32(0) else uint32(0)
+    opposite = uint32(uint32(bits ^ bits_of32(error)) >> uint32(31))
+    return uint32(uint32(bits - uint32(opposite & inexact)) | inexact)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _odd64(total: Any, error: Any, odd: Any) -> Any:
+    """As :func:`_odd32`, for float64."""
+    bits = bits_of64(total)
+    inexact = odd if abs(error) > 0.0 else uint64(0)
+    opposite = uint64(uint64(bits ^ bits_of64(error)) >> uint64(63))
+    return uint64(uint64(bits - uint64(opposite & inexact)) | inexact)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _parameters(p: Any) -> Any:
+    """What ``_any64`` wants, and the word for ``_odd64``."""
+    words = bits_of64(p[0]), bits_of64(p[1]), bits_of64(p[2]), p[3], bits_of64(p[6]), bits_of64(p[7]), bits_of64(p[8])
+    return words, bits_of64(p[15])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _rounded(bits: Any, words: Any) -> Any:
+    return float_of64(_any64(bits, words[0], words[1], words[2], words[3], words[4], words[5], words[6]))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
+    """``x + y`` rounded once."""
+    total, error = _two_sum(x, y)
+    return _rounded(_odd64(total, error, odd), words)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _product(x: Any, y: Any, words: Any, odd: Any) -> Any:
+    """``x * y`` rounded once."""
+    product = x * y
+    return _rounded(_odd64(product, _fma(x, y, -product), odd), words)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
+    """``x * y + z`` rounded once, whatever the significands (Boldo and Melquiond, algorithm Fmac)."""
+    one = uint64(1)
+    high = x * y
+    low = _fma(x, y, -high)
+    low = low if abs(low) <= _LARGEST else 0.0
+    middle, first = _two_sum(z, low)
+    top, second = _two_sum(high, middle)
+    rest, lost = _two_sum(first, second)
+    total, error = _two_sum(top, float_of64(_odd64(rest, lost, one)))
+    plain = high + z
+    bits = _odd64(total, error, odd)
+    bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
+    return _rounded(bits if abs(plain) <= _LARGEST else bits_of64(plain), words)
+
+
+def fused64(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, wide: Any, p: Any
+) -> None:
+    """``acc = round(acc + a b)``; unless ``wide``, products are exact in float64."""
+    words, odd = _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    if wide:
+                        for j in range(columns):
+                            acc[into + j] = _multiply_add(x, b[at + j], acc[into + j], words, odd)
+                    else:
+                        for j in range(columns):
+                            acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
+
+
+def rounded64(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+) -> None:
+    """``acc = round(acc + round(a b))``, the product by ``q``, the sum by ``p``."""
+    product_words, product_odd = _parameters(q)
+    words, odd = _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        term = _product(x, b[at + j], product_words, product_odd)
+                        acc[into + j] = _sum(acc[into + j], term, words, odd)
+
+
+def partial64(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, first: Any, last: Any, q: Any
+) -> None:
+    """``acc = acc + round(a b)`` for the ``k`` from ``first`` to before ``last``, the sum in float64."""
+    product_words, product_odd = _parameters(q)
+    for batch in range(batches):
+        for row in range(batch * rows, (batch + 1) * rows):
+            into = row * columns
+            for k in range(first, last):
+                x, at = a[row * depth + k], (batch * depth + k) * columns
+                for j in range(columns):
+                    acc[into + j] = acc[into + j] + _product(x, b[at + j], product_words, product_odd)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _compensate(acc: Any, lost: Any, at: Any, summand: Any, words: Any, odd: Any) -> None:
+    """The rest of a step of Kahan's summation, once the compensation has been taken from the summand."""
+    before = acc[at]
+    after = _sum(before, summand, words, odd)
+    lost[at] = _sum(_sum(after, -before, words, odd), -summand, words, odd)
+    acc[at] = after
+
+
+def compensated_fused64(
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+) -> None:
+    """Kahan's summation of exact products: ``y = round(a b - lost)``, and so on."""
+    words, odd = _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
+                        _compensate(acc, lost, into + j, summand, words, odd)
+
+
+def compensated_rounded64(
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+) -> None:
+    """Kahan's summation of products rounded by ``q``."""
+    product_words, product_odd = _parameters(q)
+    words, odd = _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        term = _product(x, b[at + j], product_words, product_odd)
+                        summand = _sum(term, -lost[into + j], words, odd)
+                        _compensate(acc, lost, into + j, summand, words, odd)
+
+
+def running64(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:
+    """``acc = round(acc + summand)`` for ``terms`` rows of ``count`` summands, ``stride`` apart."""
+    words, odd = _parameters(p)
+    for term in range(terms):
+        for j in range(count):
+            acc[j] = _sum(acc[j], summands[term * stride + j], words, odd)
+
+
+def compensated64(acc: Any, lost: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:
+    """As :func:`running64`, by Kahan's summation."""
+    words, odd = _parameters(p)
+    for term in range(terms):
+        for j in range(count):
+            summand = _sum(summands[term * stride + j], -lost[j], words, odd)
+            _compensate(acc, lost, j, summand, words, odd)
+
+
+def running32(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:
+    """As :func:`running64`, in float32."""
+    shift, smallest, largest, magic = bits_of32(p[0]), bits_of32(p[1]), bits_of32(p[2]), p[3]
+    beyond, zero, flip, odd = bits_of32(p[6]), bits_of32(p[7]), bits_of32(p[8]), bits_of32(p[15])
+    for term in range(terms):
+        for j in range(count):
+            total, error = _two_sum(acc[j], summands[term * stride + j])
+            bits = _odd32(total, error, odd)
+            acc[j] = float_of32(_any32(bits, shift, smallest, largest, magic, beyond, zero, flip))

@@ -1,0 +1,233 @@
+"""Which ATen operations are contractions or sums, and how each becomes products of matrices or columns of summands."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from roundoff.simulate import convolutions
+from roundoff.simulate.accumulation_arithmetic import gapless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    from roundoff.simulate.accumulation_arithmetic import Arithmetic
+
+_aten = torch.ops.aten
+
+
+class Call(NamedTuple):
+    """One call of an operation, its arguments by name."""
+
+    named: dict[str, Any]
+    written: list[torch.Tensor]
+    """The tensors to be overwritten: ``out=``, or the in-place argument."""
+    dtype: torch.dtype | None
+    """The dtype of all the numbers, None if they differ."""
+
+
+class Handler(NamedTuple):
+    """How an operation is done."""
+
+    compute: Callable[..., Any]
+    """Takes the arithmetic and the operation's arguments by name; returns new tensors."""
+    positions: tuple[tuple[str, Any], ...]
+    """Name and default of each argument."""
+    written: tuple[str, ...]
+    """The overwritten arguments."""
+    in_place: bool
+    """The overwritten one is an operand."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The arguments by name, as the operation's schema has them."""
+        named = {
+            name: args[i] if i < len(args) else kwargs.get(name, default)
+            for i, (name, default) in enumerate(self.positions)
+        }
+        written = [named[name] for name in self.written]
+        if not self.in_place:
+            for name in self.written:
+                del named[name]
+        tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
+        dtypes = {tensor.dtype for tensor in tensors}
+        if named.get("dtype") is not None:
+            dtypes = {named["dtype"]}
+        dense = all(tensor.layout is torch.strided for tensor in tensors)
+        dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
+        return Call(named, written, dtype if all(one.dtype == dtype for one in written) else None)
+
+    def run(self, arithmetic: Arithmetic, call: Call) -> Any:
+        """Does the operation; returns what it returns."""
+        result = self.compute(arithmetic, **call.named)
+        if not call.written:
+            return result
+        results = result if isinstance(result, tuple) else (result,)
+        for target, value in zip(call.written, results, strict=True):
+            if value is None:
+                continue
+            if not self.in_place and target.shape != value.shape:
+                target.resize_(value.shape)
+            target.copy_(value)
+        return tuple(call.written) if isinstance(result, tuple) else call.written[0]
+
+
+def _plus(
+    arithmetic: Arithmetic, product: torch.Tensor, addend: torch.Tensor, beta: complex, alpha: complex
+) -> torch.Tensor:
+    """``beta * addend + alpha * product``, one rounded addition, scaled in the carrier; beta 0 leaves the addend out."""
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product
+    return arithmetic.add(product, addend if beta == 1 else addend * beta)
+
+
+def _mm(arithmetic: Arithmetic, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    return gapless(arithmetic.contract(self[None], mat2[None])[0])
+
+
+def _bmm(arithmetic: Arithmetic, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    return gapless(arithmetic.contract(self, mat2))
+
+
+def _mv(arithmetic: Arithmetic, self: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+    return _mm(arithmetic, self, vec[:, None])[:, 0]
+
+
+def _dot(arithmetic: Arithmetic, self: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return _mm(arithmetic, self[None], tensor[:, None])[0, 0].clone()
+
+
+def _vdot(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return _dot(arithmetic, self, other)  # carriers are real
+
+
+def _addmm(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    beta: complex,
+    alpha: complex,
+) -> torch.Tensor:
+    return _plus(arithmetic, _mm(arithmetic, mat1, mat2), self, beta, alpha)
+
+
+def _addmv(
+    arithmetic: Arithmetic, self: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, beta: complex, alpha: complex
+) -> torch.Tensor:
+    return _plus(arithmetic, _mv(arithmetic, mat, vec), self, beta, alpha)
+
+
+def _baddbmm(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    beta: complex,
+    alpha: complex,
+) -> torch.Tensor:
+    return _plus(arithmetic, _bmm(arithmetic, batch1, batch2), self, beta, alpha)
+
+
+def _addbmm(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    beta: complex,
+    alpha: complex,
+) -> torch.Tensor:
+    # One sum over batch and k, batch by batch.
+    a = batch1.transpose(0, 1).flatten(1)
+    return _plus(arithmetic, _mm(arithmetic, a, batch2.flatten(0, 1)), self, beta, alpha)
+
+
+def _linear(
+    arithmetic: Arithmetic,
+    input: torch.Tensor,  # noqa: A002  the name in the schema
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    matrix = weight if weight.dim() == 2 else weight[None]
+    rows = input.reshape(-1, input.shape[-1]) if input.shape[-1] else input.new_zeros(prod(input.shape[:-1]), 0)
+    result = _mm(arithmetic, rows, matrix.mT).view(*input.shape[:-1], matrix.shape[0])
+    result = result if weight.dim() == 2 else result[..., 0]
+    return result if bias is None else arithmetic.add(result, bias)
+
+
+def _matmul(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    a = self if self.dim() > 1 else self[None]
+    b = other if other.dim() > 1 else other[:, None]
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    a, b = (x.expand(*batch, *x.shape[-2:]).reshape(prod(batch), *x.shape[-2:]) for x in (a, b))
+    result = arithmetic.contract(a, b).reshape(shape)
+    result = result if other.dim() > 1 else result[..., 0]
+    return gapless(result if self.dim() > 1 else result.squeeze(-1 if other.dim() == 1 else -2))
+
+
+def _sum(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    dtype: torch.dtype | None,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    x = self if dtype is None else self.to(dtype)
+    rank = x.dim()
+    if not -rank <= min(dim or [0]) <= max(dim or [0]) < max(rank, 1) and rank:
+        return torch.sum(x, list(dim or []), keepdim)  # torch's own error
+    summed = sorted({d % rank for d in dim}) if dim and rank else list(range(rank))
+    kept = [d for d in range(rank) if d not in summed]
+    terms = prod(x.shape[d] for d in summed)
+    columns = x.permute([*summed, *kept]).reshape(terms, prod(x.shape[d] for d in kept))
+    result = arithmetic.total(columns)
+    shape = [1 if d in summed else size for d, size in enumerate(x.shape) if keepdim or d not in summed]
+    return result.view(shape)
+
+
+def _mean(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    dtype: torch.dtype | None,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    total = _sum(arithmetic, self, dtype, dim, keepdim)
+    return total / prod(self.shape[d] for d in (dim or range(self.dim())) if self.dim())
+
+
+_COMPUTE: dict[Any, Callable[..., Any]] = {
+    _aten.mm: _mm, _aten.bmm: _bmm, _aten.mv: _mv, _aten.dot: _dot, _aten.vdot: _vdot,
+    _aten.addmm: _addmm, _aten.addmm_: _addmm, _aten.addmv: _addmv, _aten.addmv_: _addmv,
+    _aten.baddbmm: _baddbmm, _aten.baddbmm_: _baddbmm, _aten.addbmm: _addbmm, _aten.addbmm_: _addbmm,
+    _aten.linear: _linear, _aten.matmul: _matmul, _aten.sum: _sum, _aten.mean: _mean,
+    _aten.convolution: convolutions.forward, _aten.convolution_backward: convolutions.backward,
+}  # fmt: skip
+
+# Overloads with another result dtype than the operands', sums of Python lists, and of named dimensions.
+_OTHER_OVERLOADS = ("dtype", "int", "float", "complex", "bool", "dim_DimnameList", "DimnameList_out", "names_dim")
+
+
+@cache
+def handler(func: OpOverload) -> Handler | None:
+    """How to do the operation, or None if it is not known."""
+    compute = _COMPUTE.get(func.overloadpacket)
+    if compute is None:
+        return None
+    schema = func._schema  # noqa: SLF001  the only access there is
+    if schema.overload_name in _OTHER_OVERLOADS or any(argument.name == "out_dtype" for argument in schema.arguments):
+        return None
+    written = tuple(
+        argument.name
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    positions = tuple((argument.name, argument.default_value) for argument in schema.arguments)
+    return Handler(compute, positions, written, in_place="self" in written)
