@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -48,27 +48,22 @@ class _Tally:
 
     calls: int = 0
     elements: int = 0
-    added_max: float = 0.0
-    inherited_max: float = 0.0
-    total_max: float = 0.0
-    added_squares: float = 0.0
-    inherited_squares: float = 0.0
-    total_squares: float = 0.0
+    worst: list[float] = field(default_factory=lambda: [0.0] * 3)
+    """Largest error added, inherited, and in total."""
+    squares: list[float] = field(default_factory=lambda: [0.0] * 3)
+    """Sums of squares of the same."""
     given_squares: float = 0.0
     overflowed: int = 0
     lost: int = 0
     undefined: int = 0
 
     def row(self) -> dict[str, float]:
-        squares = {
-            "given_rms": self.given_squares / (self.calls or 1),
-            "added_rms": self.added_squares / (self.elements or 1),
-            "inherited_rms": self.inherited_squares / (self.elements or 1),
-            "total_rms": self.total_squares / (self.elements or 1),
-        }
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            name: math.sqrt(mean) for name, mean in squares.items()
-        }
+        row = {name: getattr(self, name) for name in ("calls", "elements", "overflowed", "lost", "undefined")}
+        row["given_rms"] = math.sqrt(self.given_squares / (self.calls or 1))
+        for name, worst, squares in zip(("added", "inherited", "total"), self.worst, self.squares, strict=True):
+            row[f"{name}_max"] = worst
+            row[f"{name}_rms"] = math.sqrt(squares / (self.elements or 1))
+        return row
 
 
 class Shadow:
@@ -155,8 +150,8 @@ class Shadow:
             if not any(followed):
                 return
             wide = token.wide or self._run_after(func, args, kwargs, result, found)
-            if not _same_shapes(found, wide.exact, wide.twins):
-                self._unfollowed.setdefault(func.name(), "in float64 its results have other shapes")
+            if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
+                self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
                 wide = _Wide(rounded, rounded)
             tally = self._tallies.setdefault(tuple(place), _Tally())  # type: ignore[arg-type]
@@ -202,7 +197,7 @@ class Shadow:
                 return _Wide(exact, exact)
             return _Wide(exact, run_wide(func, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
-            self._unfollowed.setdefault(func.name(), f"fails in float64 ({_first_line(error)})")
+            self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({_first_line(error)})")
             return None
 
     def _run_after(
@@ -217,11 +212,11 @@ class Shadow:
         how = manner(func)
         wide: _Wide | None = None
         if how.communicates:
-            self._unfollowed.setdefault(func.name(), "communicates, so it is not run twice")
+            self._unfollowed.setdefault(manner(func).name, "communicates, so it is not run twice")
         elif left_to_chance(func, args, kwargs):
             wide = self._dropout(func, args, result)
             if wide is None:
-                self._unfollowed.setdefault(func.name(), "draws random numbers; its twin is what was drawn, rounded")
+                self._unfollowed.setdefault(manner(func).name, "draws random numbers; the twin is what was drawn")
         elif how.written or how.lifts:
             pass  # before() has tried, and named the reason
         elif not operands(func, args, kwargs):
@@ -244,49 +239,58 @@ class Shadow:
 
 def _measure(tally: _Tally, y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> float:
     """Adds one tensor to a tally; returns its root mean square total error."""
-    if not bool((y + exact + twin).isfinite().all()):
+    count = y.numel()
+    worst, squares = _errors(y, exact, twin)
+    if not all(map(math.isfinite, (*worst, *squares))):
         finite = twin.isfinite()
         lost = finite & ~y.isfinite()
-        tally.undefined += int((~finite).sum())
+        tally.undefined += count - int(finite.sum())
         tally.lost += int(lost.sum())
         tally.overflowed += int((lost & exact.isfinite()).sum())
         finite &= y.isfinite() & exact.isfinite()
-        y, exact, twin = y[finite], exact[finite], twin[finite]
-        if not len(y):
+        count = int(finite.sum())
+        if not count:
             return 0.0
-    count = y.numel()
+        worst, squares = _errors(y[finite], exact[finite], twin[finite])
     tally.elements += count
+    tally.worst = [max(pair) for pair in zip(tally.worst, worst, strict=True)]
+    tally.squares = [a + b for a, b in zip(tally.squares, squares, strict=True)]
+    return math.sqrt(squares[2] / count)
+
+
+def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[list[float], list[float]]:
+    """The largest error added, inherited and in total, and their sums of squares; not finite if a number is not."""
     scale = twin.abs()
     largest = scale.max()
     # a twin of zeros has no magnitude of its own: what is there instead of them is all error
     largest = torch.where(largest > 0, largest, torch.maximum(y.abs().max(), exact.abs().max()))
-    scale = torch.maximum(scale, torch.where(largest > 0, largest * _FLOOR, 1.0))
-    added = (y - exact).abs() / scale
+    floor = torch.where(largest > 0, largest * _FLOOR, 1.0)
+    # infinities show: their difference is NaN, and so is their product with a factor of 0
+    factor = torch.clamp_(scale, min=floor).reciprocal_()
+    pairs = [(y, exact)] if exact is twin else [(y, exact), (exact, twin), (y, twin)]
+    worst, squares = [], []
+    for a, b in pairs:
+        error = (a - b).flatten()
+        error = (error.abs() if error.dtype.is_complex else error).mul_(factor.flatten())
+        low, high = error.aminmax()
+        worst.append(torch.maximum(-low, high))
+        squares.append(error.dot(error))
+    numbers = torch.stack(worst + squares).tolist()
     if exact is twin:
-        added_max, added_squares = torch.stack([added.max(), added.square_().sum()]).tolist()
-        inherited_max = inherited_squares = 0.0
-        total_max, total_squares = added_max, added_squares
-    else:
-        inherited = (exact - twin).abs() / scale
-        total = (y - twin).abs() / scale
-        added_max, inherited_max, total_max, added_squares, inherited_squares, total_squares = torch.stack(
-            [*(x.max() for x in (added, inherited, total)), *(x.square_().sum() for x in (added, inherited, total))]
-        ).tolist()
-    tally.added_max = max(tally.added_max, added_max)
-    tally.inherited_max = max(tally.inherited_max, inherited_max)
-    tally.total_max = max(tally.total_max, total_max)
-    tally.added_squares += added_squares
-    tally.inherited_squares += inherited_squares
-    tally.total_squares += total_squares
-    return math.sqrt(total_squares / count)
+        added, square = numbers
+        return [added, 0.0, added], [square, 0.0, square]
+    return numbers[:3], numbers[3:]
 
 
 def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
     return {x.untyped_storage()._cdata for x in tensors if is_followed(x)}  # noqa: SLF001
 
 
-def _same_shapes(*outcomes: list[torch.Tensor]) -> bool:
-    return len({tuple(x.shape for x in tensors) for tensors in outcomes}) == 1
+def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
+    """Whether outcomes in float64 stand for those found, one by one; integers may differ."""
+    return len(found) == len(wide) and all(
+        x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -76,10 +76,8 @@ class ShadowReport:
     def __str__(self) -> str:
         table = self.table
         total = table[["calls", *_COUNTS]].sum()
-        lines = [
-            f"shadow run in float64: {total['calls']} operations at {len(table)} places; {total['overflowed']} numbers"
-            f" overflowed, {total['lost']} are not finite that should be"
-        ]
+        lines = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]
+        lines.append(f"{total['overflowed']} numbers overflowed, {total['lost']} are not finite that should be")
         shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]
         if len(shown):
             lines += ["where error is added:", _text(shown[_SHOWN])]

@@ -95,8 +95,9 @@ class Twins:
 
     def clear_away(self) -> None:
         """Drops the twins of storages that have been freed; happens by itself now and then."""
-        for key in [key for key, memory in self._memories.items() if memory.storage.expired()]:
-            del self._memories[key]
+        for key, memory in list(self._memories.items()):
+            if memory.storage.expired():  # type: ignore[no-untyped-call]
+                del self._memories[key]
         self._new_twins = self._new_bytes = 0
         self._allowed_twins = max(_NEW_TWINS, len(self._memories))
         self._allowed_bytes = max(_NEW_BYTES, sum(memory.twin.nbytes for memory in self._memories.values()))
@@ -118,9 +119,8 @@ class Twins:
         storage = x.untyped_storage()
         count = storage.nbytes() // _width(x)
         numbers = torch.empty(0, dtype=_real(x), device=x.device).set_(storage, 0, (count,), (1,))
-        memory = _Memory(
-            StorageWeakRef(storage), numbers.to(torch.float64, copy=True), numbers.view(_BITS[_width(x)]).clone(), 0.0
-        )
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        memory = _Memory(reference, numbers.to(torch.float64, copy=True), numbers.view(_BITS[_width(x)]).clone(), 0.0)
         self._memories[storage._cdata] = memory  # noqa: SLF001
         self._new_twins += 1
         self._new_bytes += memory.twin.nbytes
@@ -152,8 +152,8 @@ def _width(x: torch.Tensor) -> int:
 def _layout(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Size, strides and offset of ``x``, of the real view of it if it is complex."""
     if x.dtype.is_complex:
-        return (*x.shape, 2), (*(2 * step for step in x.stride()), 1), 2 * x.storage_offset()
-    return tuple(x.shape), x.stride(), x.storage_offset()
+        return (*x.shape, 2), (*(2 * step for step in x.stride()), 1), 2 * int(x.storage_offset())
+    return tuple(x.shape), x.stride(), int(x.storage_offset())
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

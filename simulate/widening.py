@@ -35,6 +35,7 @@ _WIDE = {
 class Manner(NamedTuple):
     """What has to be known of an operation to run it again."""
 
+    name: str
     has_outcomes: bool
     """It computes something: it is no view, and not empty memory."""
     written: tuple[tuple[int, str], ...]
@@ -53,11 +54,13 @@ class Manner(NamedTuple):
 def manner(operation: OpOverload) -> Manner:
     """How ``operation`` is to be run again."""
     how = treatment(operation)
-    arguments = operation._schema.arguments  # noqa: SLF001  the only access there is
+    schema = operation._schema  # noqa: SLF001  the only access there is
+    arguments = schema.arguments
     packet = operation.overloadpacket
     written = ((0, "self"),) if packet in _ZEROING else how.written
-    fused = operation.name().startswith("aten::_fused_")
+    fused = schema.name.startswith("aten::_fused_")
     return Manner(
+        name=schema.name,
         has_outcomes=(how.results or bool(written) or how.lifts) and packet not in _LEAVING_NOTHING,
         written=written,
         out=frozenset(argument.name for argument in arguments if argument.is_out),
