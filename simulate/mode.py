@@ -1,16 +1,23 @@
-"""Running any PyTorch computation in a number format: the mode that rounds every result."""
+"""Running any PyTorch computation in simulated arithmetic: the mode that every operation passes through."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
-from roundoff.formats import Format, FormatError
+from roundoff.formats import Format, FormatError, RandomBits, Rounding
 from roundoff.formats.rounding import is_dense
-from roundoff.simulate.treatment import treatment
+from roundoff.simulate.accumulation import accumulate as run_accumulated
+from roundoff.simulate.handling import Handling, unused
+from roundoff.simulate.operands import Operands
+from roundoff.simulate.places import Places
+from roundoff.simulate.policy import OPTIMIZER_STEP, Policy, Role, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,11 +25,19 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from roundoff.simulate.accumulation import Accumulation
+    from roundoff.simulate.audit import Audit
     from roundoff.simulate.observer import Observer
     from roundoff.simulate.report import Report
+    from roundoff.simulate.shadow import Shadow, ShadowReport
 
 _CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
+_STEP_BITS = 32
+
+
+class PolicyWarning(UserWarning):
+    """A rule of a policy names an operation or a module that never ran."""
 
 
 class _ThisThread(threading.local):
@@ -34,31 +49,69 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
+class _Draws(threading.local):
+    """How many stochastic roundings this thread made in the current step."""
+
+    count = 0
+
+
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
 
+    Args:
+        policy: what is rounded, and how.
+        seed: of stochastic rounding.
+        observe: whether to count what rounding does.
+        shadow: ``"fp64"`` to carry a float64 twin of every value.
+        warn_unused: whether leaving a block warns of rules that matched nothing.
+
     Attributes:
-        format: the format results are rounded to.
+        policy: what it was made with.
     """
 
-    def __init__(self, format: Format | str, *, observe: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy | Format | str,
+        *,
+        seed: int = 0,
+        observe: bool = False,
+        shadow: Literal["fp64"] | None = None,
+        warn_unused: bool = True,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.format = Format.parse(format)
+        self.policy = policy = Policy.of(policy)
+        assert isinstance(policy.format, Format)
+        self.format = policy.format
+        self._random = RandomBits(seed)  # checks that it is an integer
+        self._step = 0
+        self._draws = _Draws()
         self._observer: Observer | None = None
         if observe:
             from roundoff.simulate.observer import Observer  # noqa: PLC0415  pandas costs half a second
 
             self._observer = Observer(self.format)
-        self._rounds = observe or str(self.format) != "fp32"
+        if shadow not in (None, "fp64"):
+            raise FormatError(f'shadow must be "fp64" or None, got {shadow!r}')
+        self._shadow: Shadow | None = None
+        if shadow:
+            from roundoff.simulate.shadow import Shadow  # noqa: PLC0415  likewise
+
+            self._shadow = Shadow()
+        watched = observe or shadow is not None
+        self._places = Places(self._stepped) if policy.depends_on_place or watched or _names_steps(policy) else None
+        self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
+        self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
+        self._handlings: dict[Any, Handling] = {}
+        self._unused = set(unused(policy.rules, set())) if warn_unused else set()
         self._entered: list[bool] = []
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
-        needed = self._rounds or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+        needed = self._does_anything or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
         self._entered.append(needed)
-        if self._observer:
-            self._observer.enter()
+        if self._places:
+            self._places.enter()
         if needed:
             super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -69,8 +122,26 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Stops rounding, also when an exception leaves the block."""
         if self._entered.pop():
             super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        if self._observer:
-            self._observer.leave()
+        if self._places:
+            self._places.leave()
+        if self._unused and kind is None and not self._entered:
+            self._warn_of_unused_rules()
+
+    @property
+    def step(self) -> int:
+        """Number of the step that stochastic rounding draws its bits for, counted by the program; 0 at first.
+
+        Setting it restarts the counting of roundings within the step: a program that sets it at the beginning of
+        every training step continues after a restart with the bits it would have drawn.
+        """
+        return self._step
+
+    @step.setter
+    def step(self, number: int) -> None:
+        if not isinstance(number, int) or not 0 <= number < 1 << _STEP_BITS:
+            raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
+        self._step = number
+        self._draws.count = 0
 
     def report(self) -> Report:
         """What an observing simulation has seen so far.
@@ -78,9 +149,54 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
+        return self._watching().report()
+
+    def observer_state(self) -> dict[str, Any]:
+        """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
+
+        Raises:
+            FormatError: it does not observe.
+        """
+        return self._watching().state_dict()
+
+    def load_observer_state(self, state: dict[str, Any]) -> None:
+        """Goes on counting from what :meth:`observer_state` returned.
+
+        Raises:
+            FormatError: it does not observe.
+        """
+        self._watching().load_state_dict(state)
+
+    def _watching(self) -> Observer:
         if self._observer is None:
             raise FormatError("this simulation does not observe; make it with simulate(format, observe=True)")
-        return self._observer.report()
+        return self._observer
+
+    def shadow_report(self) -> ShadowReport:
+        """The errors that operations added and inherited, against the float64 twins.
+
+        Raises:
+            FormatError: the simulation has no shadow.
+        """
+        if self._shadow is None:
+            raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
+        return self._shadow.report()
+
+    def audit(self) -> Audit:
+        """Every operation that ran, and what became of its results: nothing escapes silently."""
+        from roundoff.simulate.audit import Audit  # noqa: PLC0415  pandas costs half a second
+
+        return Audit.of(self._handlings.values(), self.unused_rules())
+
+    def handlings(self) -> tuple[Handling, ...]:
+        """What was done with every operation that ran, at every place."""
+        return tuple(self._handlings.values())
+
+    def unused_rules(self) -> list[Rule]:
+        """The rules of the policy that name an operation or a module, and have matched nothing so far."""
+        used = {rule for handling in self._handlings.values() for rule in handling.rules}
+        numbers = {number for number, rule in enumerate(self.policy.rules) if rule in used}
+        return unused(self.policy.rules, numbers)
 
     def __torch_dispatch__(
         self,
@@ -93,94 +209,207 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
         if _this_thread.rounding:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if self._places is None:
+            handling = self._handlings.get(func) or self._resolve(func, func, "", "")
+        else:
+            key = (func, *self._places.here())
+            handling = self._handlings.get(key) or self._resolve(key, *key)
+        handling.calls += 1
+        if handling.decomposition is not None:
+            return self._run_apart(handling, args, kwargs or {})
         _this_thread.rounding = True
         try:
-            before = self._observer.before(func, args) if self._observer else None
-            result = func(*args, **kwargs) if kwargs else func(*args)
-            if self._rounds:
-                self._round_results(func, args, kwargs, result)
-            if self._observer:
-                self._observer.after(func, before, args, result)
-            return result
+            return self._run(handling, args, kwargs or {})
         finally:
             _this_thread.rounding = False
 
-    def _round_results(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
-    ) -> None:
-        how = treatment(func)
+    def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Handling:
+        handling = self._handlings[key] = Handling(self.policy, func, role, module)
+        return handling
+
+    def _run_apart(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the decomposition, whose operations come back to this mode one by one."""
+        assert handling.decomposition is not None
+        super().__enter__()  # type: ignore[no-untyped-call]
+        try:
+            return handling.decomposition(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _run(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        func, observer, shadow = handling.operation, self._observer, self._shadow
+        assert func is not None
+        twins = shadow.before(func, args, kwargs) if shadow else None
+        given, given_by_name = args, kwargs
+        if handling.prepares:
+            args, kwargs = self._operands.prepared(handling, args, kwargs, self._rounder(handling))
+        before = observer.before(func, args) if observer else None
+        result: Any = NotImplemented
+        if handling.accumulate:
+            assert handling.arithmetic.accumulate is not None
+            result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
+        if result is NotImplemented:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        if handling.rounds or observer:
+            self._round_results(handling, args, kwargs, result)
+        if self._operands.tracks_inputs:
+            self._operands.computed(result)
+        if observer:
+            observer.after(handling, before, args, result)
+        if shadow:
+            shadow.after((handling.role, handling.module, handling.name), func, twins, given, given_by_name, result)
+        return result
+
+    def _round_results(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        how = handling.treatment
         if how.results:
             if isinstance(result, torch.Tensor):
-                self._round(result, func)
+                self._round(result, handling)
             elif isinstance(result, (tuple, list)):
                 # A single returned list (foreach operations) has one entry in `viewing` for all its tensors.
                 viewing = how.viewing if len(how.viewing) == len(result) else (False,) * len(result)
                 for value, shares_memory in zip(result, viewing, strict=True):
                     if not shares_memory:
-                        self._round_all(value, func)
+                        self._round_all(value, handling)
         for position, name in how.written:
-            value = args[position] if position < len(args) else kwargs.get(name) if kwargs else None
-            self._round_all(value, func)
+            value = args[position] if position < len(args) else kwargs.get(name)
+            self._round_all(value, handling)
         if how.lifts and result.untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
-            self._round(result, func)
+            self._round(result, handling)
 
-    def _round_all(self, value: Any, operation: OpOverload) -> None:
+    def _round_all(self, value: Any, handling: Handling) -> None:
         """Rounds a tensor, or every tensor of a list; anything else is none of our business."""
         if isinstance(value, torch.Tensor):
-            self._round(value, operation)
+            self._round(value, handling)
         elif isinstance(value, (tuple, list)):
             for item in value:
-                self._round_all(item, operation)
+                self._round_all(item, handling)
 
-    def _round(self, x: torch.Tensor, operation: OpOverload) -> None:
+    def _round(self, x: torch.Tensor, handling: Handling) -> None:
         """Rounds ``x`` where it stands."""
         dtype = x.dtype
         if not (dtype.is_floating_point or dtype.is_complex) or x._is_zerotensor():  # noqa: SLF001  the only test there is
             return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory
-        self._check(x, operation)
+        if handling.rounds:
+            self._check(x, handling)
+        handling.rounded += 1
         if dtype.is_complex:
             parts = torch.view_as_real(x.resolve_conj().clone())
-            self._round_dense(parts, operation)
+            self._round_dense(parts, handling)
             x.copy_(torch.view_as_complex(parts))
         elif is_dense(x):
-            self._round_dense(x, operation)
+            self._round_dense(x, handling)
         else:
             rounded = x.clone(memory_format=torch.contiguous_format)
-            self._round_dense(rounded, operation)
+            self._round_dense(rounded, handling)
             x.copy_(rounded)
 
-    def _round_dense(self, x: torch.Tensor, operation: OpOverload) -> None:
-        if self._observer:
-            self._observer.round(x, operation)
-        else:
-            self.format.round_into(x, x)
+    def _round_dense(self, x: torch.Tensor, handling: Handling) -> None:
+        exact = x.clone() if self._observer else None
+        if handling.rounds:
+            fmt, rounding = handling.arithmetic.format, handling.arithmetic.rounding
+            if rounding is Rounding.NEAREST_EVEN:
+                fmt.round_into(x, x)
+            else:
+                fmt.round_into(x, x, rounding, None, self._draw(rounding))
+        if self._observer and exact is not None:
+            self._observer.rounded(handling, exact, x)
 
-    def _check(self, x: torch.Tensor, operation: OpOverload) -> None:
-        dtype = x.dtype
-        if dtype in _SINGLE and self.format.carrier is torch.float64:
+    def _draw(self, rounding: Rounding) -> RandomBits | None:
+        """The random bits of the next stochastic rounding: by seed, step, and its number within the step."""
+        if rounding is not Rounding.STOCHASTIC:
+            return None
+        number = self._draws.count
+        self._draws.count = number + 1
+        return replace(self._random, step=(self._step << _STEP_BITS) + number)
+
+    def _rounder(self, handling: Handling) -> Any:
+        """What :func:`roundoff.round` is to be called with for operands."""
+
+        def arguments(_format: Format) -> dict[str, Any]:
+            rounding = handling.arithmetic.rounding
+            return {"rounding": rounding, "random": self._draw(rounding)}
+
+        return arguments
+
+    def _check(self, x: torch.Tensor, handling: Handling) -> None:
+        dtype, fmt = x.dtype, handling.arithmetic.format
+        if dtype in _SINGLE and fmt.carrier is torch.float64:
             raise FormatError(
-                f"{self.format} cannot be simulated exactly in float32 (results would be rounded twice), but"
-                f" {operation} computed {dtype}: run the program in float64, for example model.double()"
+                f"{fmt} cannot be simulated exactly in float32 (results would be rounded twice), but"
+                f" {handling} computed {dtype}: run the program in float64, for example model.double()"
             )
         if dtype not in _CARRIERS:
             raise FormatError(
-                f"inside a simulation tensors must be float32 or float64, but {operation} computed {dtype}:"
+                f"inside a simulation tensors must be float32 or float64, but {handling} computed {dtype}:"
                 " the simulation narrows them itself, so leave out .half(), .bfloat16() and autocast"
             )
         if x.layout is not torch.strided:
-            raise FormatError(f"inside a simulation tensors must be dense, but {operation} computed {x.layout}")
+            raise FormatError(f"inside a simulation tensors must be dense, but {handling} computed {x.layout}")
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
+        """Rounds gradients before an optimizer's step, parameters and buffers after it, where a rule says so."""
+        stack = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation)]
+        if not stack or stack[-1] is not self or _this_thread.rounding:
+            return
+        _, matched = self.policy.arithmetic(OPTIMIZER_STEP, "", Role.OPTIMIZER)
+        if not matched:
+            return
+        key = (OPTIMIZER_STEP, Role.OPTIMIZER, "")
+        handling = self._handlings.get(key) or self._resolve(key, None, Role.OPTIMIZER, "")
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if after:
+            handling.calls += 1
+            states = [optimizer.state.get(p, {}) for p in parameters]
+            buffers = [value for state in states for name, value in state.items() if name != "step"]
+            stored = [*parameters, *tree_leaves(buffers)]
+        else:
+            stored = [p.grad for p in parameters if p.grad is not None]
+        _this_thread.rounding = True
+        try:
+            with torch.no_grad():
+                for tensor in stored:
+                    self._round_all(tensor.detach() if isinstance(tensor, torch.Tensor) else None, handling)
+        finally:
+            _this_thread.rounding = False
+
+    def _warn_of_unused_rules(self) -> None:
+        ran = sorted({handling.name for handling in self._handlings.values()})
+        for rule in self.unused_rules():
+            if rule in self._unused:
+                self._unused.remove(rule)
+                warnings.warn(
+                    f"the rule ({rule}) of the policy matched nothing that ran; operations that ran: {', '.join(ran)}",
+                    PolicyWarning,
+                    stacklevel=3,
+                )
 
 
-def simulate(format: Format | str, *, observe: bool = False) -> Simulation:
+def _names_steps(policy: Policy) -> bool:
+    return any(rule.matches(OPTIMIZER_STEP, "", Role.OPTIMIZER) for rule in policy.rules)
+
+
+def simulate(
+    format: Format | str | Policy,
+    *,
+    rounding: Rounding | str | None = None,
+    accumulate: Accumulation | str | None = None,
+    granularity: str | None = None,
+    scalars: str | None = None,
+    seed: int = 0,
+    observe: bool = False,
+    shadow: Literal["fp64"] | None = None,
+) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
     ``with simulate("e5m10"): loss = model(x).sum(); loss.backward(); optimizer.step()`` runs unmodified code as
     hardware with that format would: forward, backward, optimizer, in-place, ``out=`` and foreach operations. Values
-    live in their float32 or float64 tensors (the carrier). Granularity is the kernel: each ATen operation computes
-    in its carrier and its results are rounded once, to nearest-even, as PyTorch's own half-precision kernels do; sums
-    and products are accumulated in the carrier, and Python scalars stay exact. See :func:`roundoff.round` for
-    infinities, NaN, signed zero, overflow and underflow; real and imaginary parts are rounded each on its own.
+    live in their float32 or float64 tensors (the carrier). By default each ATen operation computes in its carrier and
+    its results are rounded once, to nearest-even, as PyTorch's own half-precision kernels do; sums and products are
+    accumulated in the carrier, and Python scalars stay exact. See :func:`roundoff.round` for infinities, NaN,
+    signed zero, overflow and underflow; real and imaginary parts are rounded each on its own. A :class:`Policy`
+    chooses the arithmetic by operation, module and role.
 
     Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
     ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
@@ -188,14 +417,27 @@ def simulate(format: Format | str, *, observe: bool = False) -> Simulation:
     dtypes.
 
     Args:
-        format: a format or its name. Formats with more than 10 significand bits need a float64 program.
-        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`.
+        format: a format or its name, or a policy. Formats with more than 10 significand bits need a float64 program.
+        rounding: the mode; ``"stochastic"`` draws its bits from ``seed``, the step (:attr:`Simulation.step`), the
+            number of the rounding within the step and the element: the same on every device, for any number of threads.
+        accumulate: the accumulator of matrix products, convolutions and sums, such as ``"e5m10/32"``; see
+            :class:`Accumulation`.
+        granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
+            apart and rounds each step of them; ``"kernel"`` is the default.
+        scalars: ``"rounded"``: Python numbers that meet tensors are rounded too; ``"exact"`` is the default.
+        seed: of stochastic rounding.
+        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
+            doubles the time.
+        shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Several times
+            slower.
 
     Returns:
         A context manager, which may be entered again.
 
     Raises:
-        FormatError: there is no such format; inside the block, an operation computed a tensor that cannot carry the
-            format (float32 for a wide format), half-precision, or sparse numbers.
+        FormatError: there is no such format or setting; inside the block, an operation computed a tensor that cannot
+            carry the format (float32 for a wide format), half-precision, or sparse numbers.
     """
-    return Simulation(format, observe=observe)
+    settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    return Simulation(replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow)

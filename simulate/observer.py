@@ -7,26 +7,28 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from roundoff.simulate.absorption import Additions, additions
 from roundoff.simulate.counting import EXPONENTS, count
 from roundoff.simulate.report import Birth, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch._ops import OpOverload
-    from torch.utils.hooks import RemovableHandle
 
     from roundoff.formats import Format
+    from roundoff.simulate.handling import Handling
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+_SUMS = (
+    "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
+)  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -35,7 +37,7 @@ class Place(NamedTuple):
     role: str
     """``forward``, ``backward`` or ``optimizer``."""
     module: str
-    """Path of the innermost ``torch.nn.Module`` at work, empty outside of modules and in the other roles."""
+    """Path of the innermost ``torch.nn.Module`` at work, or whose operation is derived; empty outside of modules."""
     operation: str
     """The ATen operation, without overload."""
 
@@ -59,52 +61,23 @@ class Tally:
 
 
 class Observer:
-    """Counts what a simulation does; made by ``simulate(..., observe=True)``.
-
-    Entered and left with the simulation, it follows modules and optimizers through PyTorch's global hooks.
-    """
+    """Counts what a simulation does; made by ``simulate(..., observe=True)``."""
 
     def __init__(self, format: Format) -> None:
         self._format = format
-        self._smallest_normal = float(getattr(format, "smallest_normal", 0.0))
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
-        self._modules: list[str] = []
-        self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self._optimizers = 0
-        self._handles: list[list[RemovableHandle]] = []
         self._birth: Birth | None = None
-
-    def enter(self) -> None:
-        """Begins to follow modules and optimizers."""
-        self._handles.append(
-            [
-                register_module_forward_pre_hook(self._module_begins),
-                # also when forward raises, so that a failed call does not leave its module behind
-                register_module_forward_hook(self._module_ends, always_call=True),
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
-        )
-
-    def leave(self) -> None:
-        """Ends what :meth:`enter` began."""
-        for handle in self._handles.pop():
-            handle.remove()
-        if not self._handles:
-            self._modules.clear()
-            self._optimizers = 0
 
     def before(self, operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         """Looks at the operands of an addition before an in-place operation overwrites them."""
         return additions(operation, args)
 
-    def round(self, x: torch.Tensor, operation: OpOverload) -> None:
-        """Rounds ``x``, a result of ``operation``, where it stands, and counts."""
-        exact = x.clone()
-        self._format.round_into(x, x)
-        place = self._place(operation)
+    def rounded(self, handling: Handling, exact: torch.Tensor, x: torch.Tensor) -> None:
+        """Counts what rounding did to ``exact``, of which it made ``x``."""
+        place = Place(handling.role, handling.module, handling.name)
         tally = self._tallies[place]
-        counts = count(exact, x, self._smallest_normal, tally.extremes, tally.histogram)
+        smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
+        counts = count(exact, x, smallest_normal, tally.extremes, tally.histogram)
         tally.results += counts.results
         tally.overflow += counts.overflow
         tally.underflow += counts.underflow
@@ -113,13 +86,11 @@ class Observer:
         tally.nan += counts.nan
         tally.inexact += counts.inexact
         if self._birth is None and (counts.nan or counts.infinite):
-            self._birth = Birth(
-                place.role, place.module, place.operation, _what(counts.nan, counts.overflow), _user_line()
-            )
+            self._birth = Birth(*place, _what(counts.nan, counts.overflow), _user_line())
 
-    def after(self, operation: OpOverload, added: Additions | None, args: Sequence[Any], result: Any) -> None:
+    def after(self, handling: Handling, added: Additions | None, args: Sequence[Any], result: Any) -> None:
         """Closes the books on one call; ``added`` is what :meth:`before` gave."""
-        tally = self._tallies[self._place(operation)]
+        tally = self._tallies[Place(handling.role, handling.module, handling.name)]
         tally.calls += 1
         if added is not None:
             results = args[0] if result is None else result
@@ -127,33 +98,35 @@ class Observer:
             tally.additions += number
             tally.absorbed += absorbed
 
+    def state_dict(self) -> dict[str, Any]:
+        """All counts, as plain numbers and tensors."""
+        return {
+            "tallies": [
+                {
+                    "place": list(place),
+                    **{name: getattr(tally, name) for name in _SUMS},
+                    "extremes": list(tally.extremes),
+                    "histogram": torch.from_numpy(tally.histogram.sum(0)),
+                }
+                for place, tally in self._tallies.items()
+            ],
+            "birth": None if self._birth is None else list(self._birth),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._tallies.clear()
+        for entry in state["tallies"]:
+            tally = self._tallies[Place(*entry["place"])]
+            for name in _SUMS:
+                setattr(tally, name, entry[name])
+            tally.extremes = list(entry["extremes"])
+            tally.histogram[0] = entry["histogram"].numpy()
+        self._birth = None if state["birth"] is None else Birth(*state["birth"])
+
     def report(self) -> Report:
         """What was seen so far."""
         return Report.of(self._format, self._tallies, self._birth)
-
-    def _place(self, operation: OpOverload) -> Place:
-        name = operation.overloadpacket.__name__
-        if torch._C._current_graph_task_id() != -1:  # noqa: SLF001  inside the autograd engine
-            return Place("backward", "", name)
-        if self._optimizers:
-            return Place("optimizer", "", name)
-        return Place("forward", self._modules[-1] if self._modules else "", name)
-
-    def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
-        if module not in self._names:
-            root = self._modules[-1] if self._modules else type(module).__name__
-            for name, child in module.named_modules():
-                self._names.setdefault(child, f"{root}.{name}" if name else root)
-        self._modules.append(self._names[module])
-
-    def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
-        self._modules.pop()
-
-    def _optimizer_begins(self, _optimizer: Any, _args: Any, _kwargs: Mapping[str, Any]) -> None:
-        self._optimizers += 1
-
-    def _optimizer_ends(self, _optimizer: Any, _args: Any, _kwargs: Mapping[str, Any]) -> None:
-        self._optimizers -= 1
 
 
 def _what(nan: int, overflow: int) -> str:

@@ -11,17 +11,23 @@ from roundoff.formats import (
     fake_round,
     round,
 )
-from roundoff.simulate import Simulation, simulate
+from roundoff.simulate import Accumulation, Blame, Policy, PolicyWarning, Rule, Simulation, blame, simulate
 
 __all__ = [
+    "Accumulation",
+    "Blame",
     "FloatFormat",
     "Format",
     "FormatError",
     "Overflow",
+    "Policy",
+    "PolicyWarning",
     "RandomBits",
     "Rounding",
     "RoundoffError",
+    "Rule",
     "Simulation",
+    "blame",
     "fake_round",
     "round",
     "simulate",

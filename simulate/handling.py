@@ -1,0 +1,101 @@
+"""What the simulation does with one operation at one place: resolved once from the policy, then looked up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from roundoff.simulate.accumulation import accumulates
+from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
+from roundoff.simulate.primitives import decomposition
+from roundoff.simulate.treatment import Treatment, is_move, treatment
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+_CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
+
+# Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
+_FUSED_CONTRACTIONS = ("scaled_dot_product", "lstm", "gru", "rnn_")
+
+_WHOLE_STEP = Treatment(results=False, viewing=(), written=((0, "self"),), lifts=False)
+
+
+class Handling:
+    """How one operation at one place is run, and what came of it so far.
+
+    Attributes:
+        operation: the ATen operation; None for the whole step of an optimizer.
+        name: its name without overload.
+        role: where it runs, as in :class:`Role`; empty where the policy does not ask.
+        module: likewise.
+        arithmetic: what the policy says.
+        rules: those of the policy that had a say.
+        treatment: which tensors it computes.
+        rounds: whether its floating-point results are rounded.
+        decomposition: runs instead of it; None if it runs itself.
+        accumulate: whether its sums are accumulated by the policy's accumulator.
+        prepares: whether operands must be looked at before it runs.
+        calls: how often it ran.
+        rounded: how many tensors of its results were rounded.
+    """
+
+    __slots__ = (
+        "accumulate", "arithmetic", "calls", "decomposition", "module", "name", "operation", "prepares", "role",
+        "rounded", "rounds", "rules", "treatment",
+    )  # fmt: skip
+
+    def __init__(self, policy: Policy, operation: OpOverload | None, role: str, module: str) -> None:
+        name = OPTIMIZER_STEP if operation is None else operation.overloadpacket.__name__
+        self.operation, self.name, self.role, self.module = operation, name, role, module
+        self.arithmetic, self.rules = policy.arithmetic(name, module, role)
+        self.rounds = str(self.arithmetic.format) != _CARRIER
+        self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
+        self.calls = self.rounded = 0
+        self.accumulate = self.prepares = False
+        self.decomposition = None
+        if operation is None or not (self.treatment.results or self.treatment.written):
+            return
+        a = self.arithmetic
+        self.accumulate = a.accumulate is not None and accumulates(operation)
+        fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
+        if fused or (a.granularity == Granularity.PRIMITIVE and self.rounds):
+            self.decomposition = decomposition(operation)
+        self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
+
+    def __str__(self) -> str:
+        return str(self.operation or self.name)
+
+    def kind(self) -> str:
+        """What happened to its results, in words."""
+        if self.decomposition is not None:
+            return "decomposed"
+        how = self.treatment
+        if not how.results and not how.written and not how.lifts:
+            return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
+        if not self.rounds:
+            return "left in the carrier: the policy says fp32"
+        if not self.rounded:
+            return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
+        if self.accumulate:
+            return "rounded, and accumulated"
+        return "exact move" if is_move(self.name) else "rounded"
+
+
+def scalar_names(operation: OpOverload) -> tuple[str, ...]:
+    """Arguments of an operation that can be numbers to compute with (not sizes, axes or probabilities)."""
+    return tuple(
+        argument.name
+        for argument in operation._schema.arguments  # noqa: SLF001  the only access there is
+        if isinstance(argument.type, (torch.NumberType, torch.TensorType))
+    )
+
+
+def unused(rules: tuple[Rule, ...], used: set[int]) -> list[Rule]:
+    """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
+    return [
+        rule
+        for number, rule in enumerate(rules)
+        if number not in used and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",))
+    ]

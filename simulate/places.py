@@ -1,0 +1,127 @@
+"""Where in a program an operation runs: its role, and the module it belongs to."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from roundoff.simulate.policy import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils.hooks import RemovableHandle
+
+_MOST_CHANGES = 1 << 17
+_NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradients
+
+
+class _Thread(threading.local):
+    """What is at work in one thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.optimizers = 0
+        # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
+        self.starts: list[int] = []
+        self.owners: list[str] = []
+
+
+class Places:
+    """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
+
+    Args:
+        on_step: called with an optimizer before its step (False) and after it (True).
+    """
+
+    def __init__(self, on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None) -> None:
+        self._on_step = on_step
+        self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._handles: list[list[RemovableHandle]] = []
+        self._thread = _Thread()
+
+    def enter(self) -> None:
+        """Begins to follow modules and optimizers."""
+        handles: list[RemovableHandle] = []
+        if not self._handles:
+            handles = [
+                register_module_forward_pre_hook(self._module_begins),
+                # also when forward raises, so that a failed call does not leave its module behind
+                register_module_forward_hook(self._module_ends, always_call=True),
+                register_optimizer_step_pre_hook(self._optimizer_begins),
+                register_optimizer_step_post_hook(self._optimizer_ends),
+            ]
+        self._handles.append(handles)
+
+    def leave(self) -> None:
+        """Ends what :meth:`enter` began."""
+        for handle in self._handles.pop():
+            handle.remove()
+        if not self._handles:
+            self._thread = _Thread()
+
+    def here(self) -> tuple[str, str]:
+        """The role and the path of the innermost module of the operation that runs now.
+
+        The path begins with the class of the outermost module; it is empty outside of modules and in optimizers. An
+        operation of the backward pass belongs to the module whose operation it derives.
+        """
+        thread = self._thread
+        if thread.optimizers:
+            return Role.OPTIMIZER, ""
+        inside = thread.modules[-1] if thread.modules else ""
+        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine
+            return Role.FORWARD, inside
+        # A checkpoint calls its modules again, in the backward pass.
+        return Role.BACKWARD, inside or self._owner()
+
+    def _owner(self) -> str:
+        node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
+        number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  likewise
+        if number == _NO_FORWARD:
+            return ""
+        position = bisect_right(self._thread.starts, number) - 1
+        return self._thread.owners[position] if position >= 0 else ""
+
+    def _owner_changes(self) -> None:
+        thread = self._thread
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+        owner = thread.modules[-1] if thread.modules else ""
+        if thread.starts and thread.starts[-1] == number:
+            thread.owners[-1] = owner  # the one before made nothing that can be derived
+            return
+        thread.starts.append(number)
+        thread.owners.append(owner)
+        if len(thread.starts) > _MOST_CHANGES:
+            # Graphs older than so many calls are forgotten: their operations will belong to no module.
+            del thread.starts[: _MOST_CHANGES // 2], thread.owners[: _MOST_CHANGES // 2]
+
+    def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
+        modules = self._thread.modules
+        if module not in self._names:
+            root = modules[-1] if modules else type(module).__name__
+            for name, child in module.named_modules():
+                self._names.setdefault(child, f"{root}.{name}" if name else root)
+        modules.append(self._names[module])
+        self._owner_changes()
+
+    def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
+        if self._thread.modules:  # else the simulation was entered inside of this module
+            self._thread.modules.pop()
+            self._owner_changes()
+
+    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._on_step:
+            self._on_step(optimizer, False)
+        self._thread.optimizers += 1
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._thread.optimizers = max(0, self._thread.optimizers - 1)
+        if self._on_step:
+            self._on_step(optimizer, True)
