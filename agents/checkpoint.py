@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Raised whenever the meaning of what is stored changes.
-VERSION = 1
+VERSION = 2
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Self
 
@@ -21,6 +22,22 @@ def _canonical_format(name: str) -> str:
             " and the buffers need its largest and its smallest number"
         )
     return str(fmt)
+
+
+def _check_policy(policy: Any) -> dict[str, Any]:
+    from roundoff.formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
+    from roundoff.simulate import Policy  # noqa: PLC0415  likewise
+
+    if isinstance(policy, str):
+        policy = {"preset": policy}
+    if isinstance(policy, dict) and "format" in policy:
+        raise ValueError("policy has no format of its own: set the key format, and formats in rules")
+    try:
+        Policy.parse(policy, "e5m10")
+    except FormatError as error:
+        raise ValueError(str(error)) from None
+    plain: dict[str, Any] = json.loads(json.dumps(policy, sort_keys=True))
+    return plain
 
 
 def _check_device(name: str) -> str:
@@ -43,6 +60,10 @@ class TrainConfig(BaseModel):
     Attributes:
         task: ``<domain>_<task>`` of the DeepMind control suite.
         format: the number format of the whole agent; stored in canonical form.
+        policy: what is simulated in ``format``, and how: ``every-op``, ``storage``, ``mixed-precision``, or a mapping
+            with a preset, settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and
+            roles; see ``roundoff.Policy``.
+        observe: count what rounding does to every operation: adds records to the metrics, and ``numerics.csv``.
         seed: every random stream of the run derives from it.
         fixes: ``"all"``, ``"none"`` or names; stored as a tuple in the order of Table 1.
         steps: length of training in environment steps (agent steps x action repeat).
@@ -79,6 +100,8 @@ class TrainConfig(BaseModel):
 
     task: Annotated[str, AfterValidator(check_task)] = "cartpole_swingup"
     format: Annotated[str, AfterValidator(_canonical_format)] = "fp32"
+    policy: Annotated[dict[str, Any], BeforeValidator(_check_policy)] = {}
+    observe: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = FIXES
     steps: _Positive = 500_000

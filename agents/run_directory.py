@@ -74,6 +74,7 @@ class RunDirectory:
         self.checkpoint = self.path / "checkpoint.pt"
         self.agent = self.path / "agent.pt"
         self.result = self.path / "result.json"
+        self.numerics = self.path / "numerics.csv"
         self.timing = self.path / "timing.json"
 
     def claim(self, config: TrainConfig) -> None:

@@ -14,7 +14,7 @@ from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.agents.streams import Stream, torch_generator
 from roundoff.formats import FloatFormat, Format, round
-from roundoff.simulate import simulate
+from roundoff.simulate import Policy, Simulation
 
 if TYPE_CHECKING:
     from roundoff.agents.config import TrainConfig
@@ -27,9 +27,9 @@ Metrics = dict[str, torch.Tensor]
 class SAC:
     """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
 
-    Everything it computes after its construction, it computes in ``config.format``: ``act`` and ``update`` run inside
-    ``simulate`` (fp32 and fp64 run plainly). The other update methods are the parts of ``update``, and do not enter
-    the simulation themselves. NaN never raises here: it shows in the actions.
+    All that it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act``
+    and ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The other update methods are the parts of
+    ``update``, and do not enter the simulation themselves. NaN never raises here: it shows in the actions.
 
     Losses are not formed: the derivative of the loss by the critics' outputs, or by each sample's objective, is
     handed to autograd directly, multiplied by the loss scale. A loss could overflow; it is needed for nothing.
@@ -48,13 +48,13 @@ class SAC:
         fmt = Format.parse(config.format)
         assert isinstance(fmt, FloatFormat)
         self.config = config
-        self.arithmetic: AbstractContextManager[Any] = nullcontext() if fmt.native else simulate(fmt)
+        self.simulation = _simulation(config, fmt)
         options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
         self._options = options
         self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
         self.target_entropy = -float(action_size)
-        self.updates = 0
+        self.updates = self.actions = 0
 
         fixes = config.fixes
         self.policy = SquashedNormal(
@@ -74,7 +74,7 @@ class SAC:
             parameters.copy_(round(parameters, fmt))
         target = self.critic.flat.clone()
         self.target = self.critic.views(target)
-        with self.arithmetic:
+        with self._arithmetic(0):
             self.target_average: MovingAverage = (
                 KahanEMA(target, config.tau, scale=config.kahan_momentum_scale, largest=fmt.max)
                 if "kahan_momentum" in fixes
@@ -95,7 +95,8 @@ class SAC:
         Returns:
             (n, action) in [-1, 1]; NaN where the network has become NaN.
         """
-        with self.arithmetic:
+        self.actions += 1
+        with self._arithmetic(2 * self.actions + 1):
             outputs = forward(self.actor.layers, observations)[0]
             if deterministic:
                 return self.policy.mode(outputs)
@@ -112,7 +113,7 @@ class SAC:
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
         self.updates += 1
-        with self.arithmetic:
+        with self._arithmetic(2 * self.updates):
             shape = (2, len(batch.rows), self.actor.layers[-1].shape[-1] // 2)
             noise = torch.randn(shape, generator=self._update_noise, **self._options)
             metrics = self.update_critic(batch, noise[0])
@@ -161,6 +162,13 @@ class SAC:
         """Moves the target critics a step towards the critics."""
         self.target_average.update_(self.critic.flat)
 
+    def _arithmetic(self, step: int) -> AbstractContextManager[Any]:
+        """The simulation, drawing the random bits of stochastic rounding for this step; nothing for a plain agent."""
+        if self.simulation is None:
+            return nullcontext()
+        self.simulation.step = step
+        return self.simulation
+
     @property
     def temperature(self) -> torch.Tensor:
         """The weight of the entropy, (1,)."""
@@ -177,6 +185,7 @@ class SAC:
             "act_noise": self._act_noise.get_state(),
             "update_noise": self._update_noise.get_state(),
             "updates": self.updates,
+            "actions": self.actions,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,6 +197,7 @@ class SAC:
         self._act_noise.set_state(state["act_noise"])
         self._update_noise.set_state(state["update_noise"])
         self.updates = state["updates"]
+        self.actions = state["actions"]
 
     def summarize(self, metrics: Metrics) -> dict[str, float]:
         """The numbers worth logging after an update, computed in full precision; this waits for the device.
@@ -214,3 +224,11 @@ class SAC:
             "target": self.target_average.average,
             "log_temperature": self.log_temperature,
         }
+
+
+def _simulation(config: TrainConfig, fmt: Format) -> Simulation | None:
+    if fmt.native and not config.policy and not config.observe:
+        return None
+    policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
+    # The first action alone runs no backward pass and no optimizer, which rules may be about.
+    return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False)

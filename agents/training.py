@@ -17,6 +17,7 @@ from roundoff.agents.errors import FileError, RunError
 from roundoff.agents.evaluate import Evaluation, evaluate
 from roundoff.agents.files import directory_lock, make_directory, write_json
 from roundoff.agents.metrics import MetricsLog
+from roundoff.agents.numerics import Numerics
 from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
 from roundoff.agents.sac import SAC, Metrics
@@ -109,6 +110,7 @@ class _Run:
         # No longer than the run, so that a short one does not claim memory for a long one.
         capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
         self.replay = Replay(capacity, *sizes, dtype=self.format.carrier, device=device)
+        self.numerics = Numerics(self.agent.simulation) if config.observe and self.agent.simulation else None
         self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
         self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
         self.step = 0
@@ -132,6 +134,9 @@ class _Run:
                 self._report()
             if crash is None and self.step % self.config.eval_every >= self.config.action_repeat:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
+            if crash and self.numerics:
+                crash = Crash(crash.step, f"{crash.reason}; {self.numerics.first_nonfinite()}")
+                log.write("numerics", self.step, self.numerics.record())
         return self._finish(crash)
 
     def _episode(self, log: MetricsLog) -> Crash | None:
@@ -193,6 +198,8 @@ class _Run:
             "returns": list(evaluation.returns),
         }
         log.write("eval", self.step, values)
+        if self.numerics:
+            log.write("numerics", self.step, self.numerics.record())
         self._report()
         return None
 
@@ -211,6 +218,7 @@ class _Run:
             "replay_generator": self.replay_generator.get_state(),
             "seed_actions": json.dumps(self.seed_actions.bit_generator.state),
             "environment": self.environment.random_state(),
+            "numerics": self.numerics.state_dict() if self.numerics else None,
             "step": self.step,
             "agent_steps": self.agent_steps,
             "seconds": self._seconds(),
@@ -228,6 +236,8 @@ class _Run:
             self.replay_generator.set_state(state["replay_generator"])
             self.seed_actions.bit_generator.state = json.loads(state["seed_actions"])
             self.environment.set_random_state(state["environment"])
+            if self.numerics:
+                self.numerics.load_state_dict(state["numerics"])
             self.step = self.last_checkpoint = state["step"]
             self.agent_steps = state["agent_steps"]
             self.seconds_before = state["seconds"]
@@ -247,6 +257,8 @@ class _Run:
             assert self.last_evaluation is not None
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
         checkpoint.save(self.files.agent, dict(self.agent.weights()))
+        if self.numerics:
+            self.numerics.write_table(self.files.numerics)
         seconds = self._seconds()
         write_json(self.files.timing, {"seconds": seconds, "steps_per_second": self.step / seconds})
         write_json(self.files.result, result.as_json())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from roundoff.analysis.curves import draw_curves
 from roundoff.analysis.degradation import draw_degradation
 from roundoff.analysis.errors import AnalysisError
+from roundoff.analysis.exponents import draw_exponents
 from roundoff.analysis.store import read_experiment
 from roundoff.analysis.summary import ended, summarize
 
@@ -23,8 +24,9 @@ _NO_DATE = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
     """Writes the degradation plot, the learning curves and their tables into ``directory``.
 
-    Files: ``degradation.png`` and ``.svg``, ``curves.png`` and ``.svg``, ``summary.csv`` (see
-    :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run). The same runs give the same bytes. Each
+    Files: ``degradation.png`` and ``.svg``, ``curves.png`` and ``.svg``, for observed runs
+    ``exponents.png`` and ``.svg``, ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv``
+    (every run). The same runs give the same bytes. Each
     file is replaced as a whole.
 
     Args:
@@ -53,7 +55,10 @@ def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
         _write(path / "summary.csv", _csv(summary)),
         _write(path / "runs.csv", _csv(experiment.runs)),
     ]
-    for name, drawn in (("degradation", draw_degradation(experiment, summary)), ("curves", draw_curves(experiment))):
+    figures = {"degradation": draw_degradation(experiment, summary), "curves": draw_curves(experiment)}
+    if len(experiment.exponents):
+        figures["exponents"] = draw_exponents(experiment)
+    for name, drawn in figures.items():
         written += [_write(path / f"{name}.{suffix}", _image(drawn, suffix)) for suffix in ("png", "svg")]
     return written, tuple(warnings)
 

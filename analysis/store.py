@@ -24,12 +24,15 @@ class Experiment:
             crash, NaN before the end), ``return_std`` over the episodes of the final evaluation, ``step``,
             ``crash_step``, and every key of the config (``fixes`` as text).
         curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
+        exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
+            ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
         warnings: what was damaged and left out.
     """
 
     name: str
     runs: pd.DataFrame
     curves: pd.DataFrame
+    exponents: pd.DataFrame
     warnings: tuple[str, ...]
 
 
@@ -64,12 +67,15 @@ def read_experiment(directory: str | Path) -> Experiment:
             f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
             " give the folder of a sweep, as `roundoff sweep` printed it"
         )
-    rows, curves = [], []
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    exponents: list[dict[str, Any]] = []
     for identity, folder in sorted(folders.items()):
         config = planned.get(identity) or _read_config(folder / "config.json", warnings)
         if config is not None:
             rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config)})
-            curves += [{"id": identity, **point} for point in _read_curve(folder / "metrics.jsonl", warnings)]
+            for record in _read_metrics(folder / "metrics.jsonl", warnings):
+                (exponents if "role" in record else curves).append({"id": identity, **record})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     runs = pd.DataFrame(rows)
@@ -77,6 +83,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         name,
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
         pd.DataFrame(curves, columns=["id", "step", "return"]),
+        pd.DataFrame(exponents, columns=["id", "step", "role", "exponent", "results"]),
         tuple(warnings),
     )
 
@@ -113,9 +120,18 @@ def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
     fixes = config.get("fixes")
-    return {key: " ".join(value) or "none" if isinstance(value, list) else value for key, value in config.items()} | (
+    return {key: _text(value) for key, value in config.items()} | (
         {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
     )
+
+
+def _text(value: Any) -> Any:
+    """Lists and mappings as text, so that runs can be grouped by them."""
+    if isinstance(value, dict):
+        if set(value) == {"preset"}:
+            return value["preset"]
+        return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 
 
 def _fixes(names: list[str]) -> str:
@@ -145,7 +161,8 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         return {"status": "unfinished", **nothing}
 
 
-def _read_curve(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
+def _read_metrics(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
+    """The points of the learning curve and of the exponent histograms; the latter have a ``role``."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -153,7 +170,7 @@ def _read_curve(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     except OSError as error:
         warnings.append(f"{path}: {error.strerror}; left out")
         return []
-    points = []
+    points: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
@@ -161,7 +178,18 @@ def _read_curve(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
             record = json.loads(line)
             if record["kind"] == "eval":
                 points.append({"step": int(record["step"]), "return": float(record["return_mean"])})
-        except (KeyError, TypeError, ValueError):
+            elif record["kind"] == "numerics":
+                points += _exponents(record)
+        except (KeyError, TypeError, ValueError, AttributeError):
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
     return points
+
+
+def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"step": int(record["step"]), "role": role, "exponent": int(exponent), "results": int(results)}
+        for role, counts in record.items()
+        if role not in ("kind", "step")
+        for exponent, results in counts["exponents"].items()
+    ]

@@ -109,19 +109,51 @@ def train(
     config: Annotated[Path | None, typer.Option(help="A YAML or JSON file with settings.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/<its name>].")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the same as device=...")] = None,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
+    ] = False,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
     from roundoff.sweeps.plan import plan_run, run_id
     from roundoff.sweeps.progress import RunDisplay
 
-    arguments = [*(overrides or ()), *([f"device={device}"] if device else [])]
+    arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
     run_config = plan_run(config, arguments)
     directory = out or Path("runs") / run_id(run_config)
     with _stoppable(f"the same command continues from the last checkpoint in {directory}"), RunDisplay() as display:
         result = train_agent(run_config, directory, display.progress)
     outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
     print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+
+
+@app.command()
+def blame(
+    overrides: _Overrides = None,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with the settings of a run that fails.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the trials; the same command continues.")] = Path("blame"),
+    at_least: Annotated[
+        float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
+    ] = None,
+    over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+) -> None:
+    """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
+    from roundoff.sweeps.blame import blame_run
+    from roundoff.sweeps.plan import plan_run
+
+    run_config = plan_run(config, overrides or ())
+    with _stoppable(f"the same command continues; finished trials are kept in {out}"):
+        found = blame_run(
+            run_config,
+            out,
+            at_least=at_least,
+            over=over,
+            on_trial=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    print(found)
 
 
 @app.command()

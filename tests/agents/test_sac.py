@@ -148,7 +148,8 @@ def test_each_fix_is_where_it_belongs(fixes):
     kahan = "kahan_gradients" in on
     assert [o.optimizer.param_groups[0]["kahan"] for o in optimizers] == [kahan, kahan, False]
     assert type(agent.target_average) is (KahanEMA if "kahan_momentum" in on else PlainEMA)
-    with agent.arithmetic:
+    assert agent.simulation is not None
+    with agent.simulation:
         # u = -6: exp(12) overflows; sigma = exp(-14): sigma^2 underflows.
         for fix, (mean, log_sigma) in {"softplus_fix": (-6.0, 0.0), "normal_fix": (0.0, -14.0)}.items():
             policy = dataclasses.replace(agent.policy, log_sigma_min=log_sigma - 1, log_sigma_max=log_sigma + 1)
