@@ -1,0 +1,186 @@
+"""Activation functions and their derivatives, step by step.
+
+Each function here has the signature of the ATen operation in ``FORMULAS`` that it computes, and its intermediate
+values are those of PyTorch's kernel. Not here, because one arithmetic operation and a selection is all they do:
+relu, leaky_relu, prelu, rrelu, threshold, hardtanh, hardshrink, softshrink, their derivatives, hardsigmoid_backward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torch import Tensor
+
+_aten = torch.ops.aten
+
+_SQRT_HALF = 0.70710678118654752440
+_SQRT_2_OVER_PI = 0.79788456080286535588
+_GELU_CUBE = 0.044715
+
+
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    z = x if beta == 1 else x * beta
+    soft = torch.log1p(torch.exp(z))
+    return torch.where(z > threshold, x, soft if beta == 1 else soft / beta)
+
+
+def _softplus_backward(gradient: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    z = x if beta == 1 else x * beta
+    exponential = torch.exp(z)
+    return torch.where(z > threshold, gradient, gradient * exponential / (exponential + 1))
+
+
+def _log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    exponential = torch.exp(-x.abs())
+    # Only the CPU kernel hands the exponential to its derivative.
+    buffer = exponential if x.device.type == "cpu" else x.new_empty(0)
+    return x.clamp(max=0) - torch.log1p(exponential), buffer
+
+
+def _log_sigmoid_backward(gradient: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
+    exponential = buffer if buffer.numel() else torch.exp(-x.abs())
+    part = exponential / (1 + exponential)
+    return gradient * torch.where(x < 0, 1 - part, part)
+
+
+def _sigmoid_backward(gradient: Tensor, y: Tensor) -> Tensor:
+    return gradient * ((1 - y) * y).conj()
+
+
+def _tanh_backward(gradient: Tensor, y: Tensor) -> Tensor:
+    return gradient * (1 - y * y).conj()
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+def _silu_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    y = torch.sigmoid(x)
+    return gradient * y * (1 + x * (1 - y))
+
+
+def _mish(x: Tensor) -> Tensor:
+    return x * torch.tanh(torch.log1p(torch.exp(x)))
+
+
+def _mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    y = torch.tanh(torch.log1p(torch.exp(x)))
+    return gradient * (y + x * torch.sigmoid(x) * (1 - y * y))
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + torch.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBE * (x * x * x))))
+    return 0.5 * x * (1 + torch.erf(x * _SQRT_HALF))
+
+
+def _gelu_backward(gradient: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        square = x * x
+        y = torch.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBE * (square * x)))
+        slope = _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBE * square)
+        return gradient * (0.5 * (1 + y) + 0.5 * x * (1 - y * y) * slope)
+    distribution = 0.5 * (1 + torch.erf(x * _SQRT_HALF))
+    density = torch.exp(x * x * -0.5) * (0.5 * _SQRT_2_OVER_PI)
+    return gradient * (distribution + x * density)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return (x + 3).clamp(0, 6) / 6
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    return x * (x + 3).clamp(0, 6) / 6
+
+
+def _hardswish_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    inside = gradient * (x / 3 + 0.5)
+    return torch.where(x < 3, inside.masked_fill(x <= -3, 0), gradient)
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    inner = x if input_scale == 1 else x * input_scale
+    return torch.where(x > 0, x if scale == 1 else x * scale, torch.expm1(inner) * (alpha * scale))
+
+
+def _elu_backward(
+    gradient: Tensor,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    x: Tensor,
+) -> Tensor:
+    if is_result:
+        negative = gradient * input_scale * (x + alpha * scale)
+    else:
+        negative = gradient * (input_scale * alpha * scale) * torch.exp(x if input_scale == 1 else x * input_scale)
+    return torch.where(x <= 0, negative, gradient if scale == 1 else gradient * scale)
+
+
+def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return torch.where(x > 0, x, torch.expm1(x / alpha) * alpha)
+
+
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    first, second = x.chunk(2, dim)
+    return first * torch.sigmoid(second)
+
+
+def _glu_backward(gradient: Tensor, x: Tensor, dim: int) -> Tensor:
+    first, second = x.chunk(2, dim)
+    y = torch.sigmoid(second)
+    return torch.cat([y * gradient, (1 - y) * y * gradient * first], dim)
+
+
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    z = x if eps is None else x.clamp(eps, 1 - eps)
+    return torch.log(z / (1 - z))
+
+
+def _logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    inside = gradient / (x * (1 - x))
+    if eps is None:
+        return inside.masked_fill((x < 0) | (x > 1), float("nan"))
+    return inside.masked_fill((x < eps) | (x > 1 - eps), 0)
+
+
+def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
+    return x * mask * (0 if p == 1 else 1 / (1 - p)), mask
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    _aten.softplus: _softplus,
+    _aten.softplus_backward: _softplus_backward,
+    _aten.log_sigmoid_forward: _log_sigmoid_forward,
+    _aten.log_sigmoid_backward: _log_sigmoid_backward,
+    _aten.sigmoid_backward: _sigmoid_backward,
+    _aten.tanh_backward: _tanh_backward,
+    _aten.silu: _silu,
+    _aten.silu_backward: _silu_backward,
+    _aten.mish: _mish,
+    _aten.mish_backward: _mish_backward,
+    _aten.gelu: _gelu,
+    _aten.gelu_backward: _gelu_backward,
+    _aten.hardsigmoid: _hardsigmoid,
+    _aten.hardswish: _hardswish,
+    _aten.hardswish_backward: _hardswish_backward,
+    _aten.elu: _elu,
+    _aten.elu_backward: _elu_backward,
+    _aten.celu: _celu,
+    _aten.glu: _glu,
+    _aten.glu_backward: _glu_backward,
+    _aten.logit: _logit,
+    _aten.logit_backward: _logit_backward,
+    _aten.native_dropout: _native_dropout,
+}

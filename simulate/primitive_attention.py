@@ -1,0 +1,146 @@
+"""Attention and its derivative by the formula softmax(scale q k^T + mask) v, each step an operation.
+
+Dropout inside the kernel and fewer heads of keys than of queries are left to the kernel.
+"""
+
+# ruff: noqa: SLF001  many ATen operations have names that begin with an underscore
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+def _attention_scores(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> tuple[Tensor, float]:
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = torch.matmul(query, key.transpose(-2, -1)) * factor
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return scores, factor
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """In the memory order of most attention kernels' results: batch, position, head, feature."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout or query.shape[1] != key.shape[1]:
+        return NotImplemented
+    scores, _ = _attention_scores(query, key, attn_mask, is_causal, scale)
+    result = torch.matmul(_aten._safe_softmax.default(scores, -1), value)
+    if result.shape == query.shape:  # the kernel's result lies in memory as the query does
+        result = torch.empty_like(query).copy_(result)
+    return result, _heads_first(torch.logsumexp(scores, -1))
+
+
+def _attention_gradients(
+    gradient: Tensor, operands: tuple[Tensor, Tensor, Tensor], out: Tensor, scores: Tensor, factor: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value and scores; the weights are computed again, as every such kernel does."""
+    query, key, value = operands
+    weights = _aten._safe_softmax.default(scores, -1)
+    inner = torch.matmul(gradient, value.transpose(-2, -1)) - (gradient * out).sum(-1, keepdim=True)
+    of_scores = weights * inner
+    scaled = of_scores * factor
+    return (
+        torch.matmul(scaled, key),
+        torch.matmul(scaled.transpose(-2, -1), query),
+        torch.matmul(weights.transpose(-2, -1), gradient),
+        of_scores,
+    )
+
+
+def _attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    _logsumexp: Tensor,
+    dropout: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout or query.shape[1] != key.shape[1]:
+        return NotImplemented
+    scores, factor = _attention_scores(query, key, attn_mask, is_causal, scale)
+    results = _attention_gradients(gradient, (query, key, value), out, scores, factor)
+    return tuple(_heads_first(x) for x in results[:3])
+
+
+def _efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    compute_logsumexp: bool,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    results = _attention(query, key, value, dropout, is_causal, attn_mask=bias, scale=scale)
+    if results is NotImplemented:
+        return results
+    out, logsumexp = _heads_first(results[0]), results[1].contiguous()
+    seed = torch.zeros((), dtype=torch.int64)
+    return out, logsumexp if compute_logsumexp else logsumexp[..., :0], seed, seed.clone()
+
+
+def _efficient_attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    _logsumexp: Tensor,
+    _seed: Tensor,
+    _offset: Tensor,
+    dropout: float,
+    mask: list[bool],
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    if dropout or query.shape[1] != key.shape[1]:
+        return NotImplemented
+    scores, factor = _attention_scores(query, key, bias, is_causal, scale)
+    *heads, of_scores = _attention_gradients(gradient, (query, key, value), out, scores, factor)
+    of_bias = of_scores.sum_to_size(bias.shape) if mask[3] and bias is not None else None
+    return (*(_heads_first(x) if wanted else None for x, wanted in zip(heads, mask, strict=False)), of_bias)
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten._scaled_dot_product_efficient_attention: _efficient_attention,
+    _aten._scaled_dot_product_efficient_attention_backward: _efficient_attention_backward,
+}

@@ -1,0 +1,136 @@
+"""Operations that scale and add what a contraction or a product gives: each product, scaling and addition is a step.
+
+A contraction itself (mm, bmm, convolution without bias) stays one operation; how it accumulates is another subject.
+"""
+
+# ruff: noqa: SLF001  many ATen operations have names that begin with an underscore
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def _plus(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    product = _scaled(product, alpha)
+    if beta == 0:  # then even NaN is ignored
+        return product
+    return _scaled(start, beta) + product
+
+
+def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus(x, torch.mm(a, b), beta, alpha)
+
+
+def _addmm_activation(
+    x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> Tensor:
+    result = _plus(x, torch.mm(a, b), beta, alpha)
+    # The fused CUDA kernel has the tanh form, the others call gelu.
+    approximate = "tanh" if x.device.type == "cuda" else "none"
+    return torch.nn.functional.gelu(result, approximate=approximate) if use_gelu else result.relu()
+
+
+def _baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus(x, torch.bmm(a, b), beta, alpha)
+
+
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    # One contraction, over the batch as well.
+    merged = torch.mm(a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2]))
+    return _plus(x, merged, beta, alpha)
+
+
+def _addmv(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus(x, torch.mv(a, b), beta, alpha)
+
+
+def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    if not (x.is_floating_point() or x.is_complex()):
+        return NotImplemented  # integers and booleans have rules of their own
+    return _plus(x, a.unsqueeze(1) * b, beta, alpha)
+
+
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    return x + _scaled(a, value) * b
+
+
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    return x + _scaled(a, value) / b
+
+
+def _lerp_scalar(start: Tensor, end: Tensor, weight: float) -> Tensor:
+    if abs(weight) < 0.5:
+        return start + (end - start) * weight
+    return end - (end - start) * (1 - weight)
+
+
+def _lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    difference = end - start
+    return torch.where(weight.abs() < 0.5, start + weight * difference, end - difference * (1 - weight))
+
+
+def _add(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+def _sub(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
+def _rsub(x: Tensor, y: Any, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else y - x * alpha
+
+
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else x.index_add(dim, index, source * alpha)
+
+
+def _linalg_cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    x, y = torch.broadcast_tensors(x, y)  # type: ignore[no-untyped-call]
+    return x.roll(-1, dim) * y.roll(-2, dim) - x.roll(-2, dim) * y.roll(-1, dim)
+
+
+def _polar(size: Tensor, angle: Tensor) -> Tensor:
+    return torch.complex(size * angle.cos(), size * angle.sin())
+
+
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+    if bias is None:
+        return NotImplemented
+    result: Tensor = _aten.convolution.default(x, weight, None, *rest)
+    return result + bias.view(-1, *[1] * (weight.dim() - 2))
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    _aten.addmm: _addmm,
+    _aten._addmm_activation: _addmm_activation,
+    _aten.baddbmm: _baddbmm,
+    _aten.addbmm: _addbmm,
+    _aten.addmv: _addmv,
+    _aten.addr: _addr,
+    _aten.addcmul: _addcmul,
+    _aten.addcdiv: _addcdiv,
+    _aten.lerp.Scalar: _lerp_scalar,
+    _aten.lerp.Tensor: _lerp_tensor,
+    _aten.add: _add,
+    _aten.sub: _sub,
+    _aten.rsub: _rsub,
+    _aten.index_add: _index_add,
+    _aten.linalg_cross: _linalg_cross,
+    _aten.polar: _polar,
+    _aten.convolution: _convolution,
+}
