@@ -18,6 +18,7 @@ import roundoff
 from roundoff.agents.hadam import HAdam
 from roundoff.agents.normal_fix import normal_log_prob
 from roundoff.agents.softplus_fix import softplus
+from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.simulate.primitives import composites, decomposition
 from roundoff.simulate.treatment import treatment
 
@@ -431,3 +432,123 @@ def test_the_square_of_a_small_sigma_vanishes(granularity):
     assert value.isfinite().all()
     assert slope.isfinite().all()
     assert slope_of_mean.isfinite().all()
+
+
+def test_a_tanh_that_rounds_to_one_has_no_logarithm_left():
+    u = torch.tensor([1.0, 4.0, 5.0, 8.0])
+    for granularity in (at_kernel, at_primitive):  # written operation by operation, it fails at either
+        value, slope = gradient(lambda u: torch.log(1 - torch.tanh(u) ** 2), u, mode=granularity())
+        assert value.tolist()[2:] == [-math.inf, -math.inf]
+        assert value[:2].isfinite().all()
+        assert slope.isfinite().tolist() == [True, True, False, False]
+
+    def torch_form(u):
+        return torch.distributions.transforms.TanhTransform().log_abs_det_jacobian(u, None)
+
+    # PyTorch's remedy hides behind the softplus kernel, and fails where its exponential overflows.
+    assert gradient(torch_form, -u, mode=at_kernel())[1].isfinite().all()
+    assert gradient(torch_form, -u, mode=at_primitive())[1].isfinite().tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("granularity", [at_kernel, at_primitive])
+def test_the_squashed_normal_repairs_it(granularity):
+    policy = SquashedNormal(
+        log_sigma_min=-5.0, log_sigma_max=2.0, normal_fix=True, softplus_fix=True, softplus_threshold=10.0
+    )
+    mean = torch.tensor([1.0, 4.0, 8.0, -1.0, -5.0, -8.0])
+
+    def log_prob(mean):
+        raw = torch.full((6, 1), 0.5)
+        return policy.sample_with_log_prob(torch.cat([mean.unsqueeze(1), raw], 1), torch.ones(6, 1))[1]
+
+    value, slope = gradient(log_prob, mean, mode=granularity())
+    assert value.isfinite().all()
+    assert slope.isfinite().all()
+    with torch.no_grad():
+        torch.testing.assert_close(value, log_prob(mean), rtol=2e-2, atol=2e-2)
+
+
+def layer_norm(x):
+    return torch.nn.functional.layer_norm(x, (8,))
+
+
+@pytest.mark.parametrize("normalise", [layer_norm, lambda x: torch.nn.functional.group_norm(x, 1)])
+def test_the_variance_of_a_layer_norm_overflows(normalise):
+    pattern = torch.tensor([[-1.5, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 1.5]])
+    for size, vanishes in ((50.0, False), (300.0, True), (1000.0, True)):
+        value, slope = gradient(lambda x: normalise(x) ** 3, pattern * size, mode=at_primitive())
+        assert bool((value == 0).all()) == vanishes
+        assert bool((slope == 0).all()) == vanishes
+        value, slope = gradient(lambda x: normalise(x) ** 3, pattern * size, mode=at_kernel())  # hidden in the kernel
+        assert bool((value != 0).all())
+        assert bool((slope != 0).any())
+        value, _ = gradient(lambda x: normalise(x / 1024), pattern * size, mode=at_primitive())
+        torch.testing.assert_close(value, normalise(pattern), rtol=1e-2, atol=1e-3)
+
+
+def step_of(optimizer, mode, **options):
+    start = rounded(torch.tensor([1.0, -0.5, 0.25, 2.0]))
+    param = torch.nn.Parameter(start.clone())
+    with mode:
+        chosen = optimizer([param], lr=1e-2, eps=1e-8, **options)
+        for _ in range(2):
+            param.grad = rounded(torch.tensor([1e-3, -1e-3, 0.0, 1.0]))
+            chosen.step()
+    return param.detach() - start
+
+
+@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+def test_the_second_moment_of_adam_vanishes(options):
+    step = step_of(torch.optim.Adam, at_primitive(), **options)
+    assert step.isfinite().tolist() == [False, False, False, True]
+    # Both for-loop and foreach keep v in memory between kernels, so that it vanishes at either granularity.
+    hidden = "fused" in options
+    assert step_of(torch.optim.Adam, at_kernel(), **options).isfinite().tolist() == [hidden, hidden, hidden, True]
+
+
+@pytest.mark.parametrize("granularity", [at_kernel, at_primitive])
+@pytest.mark.parametrize("kahan", [True, False])
+def test_hadam_keeps_it(granularity, kahan):
+    step = step_of(HAdam, granularity(), eps_floor=2.0**-24, kahan=kahan)
+    torch.testing.assert_close(step, torch.tensor([-0.02, 0.02, 0.0, -0.02]), rtol=0.1, atol=0)
+
+
+def test_every_step_of_an_addition_is_rounded():
+    x, y = rounded(torch.tensor([1.0, 2049.0])), rounded(torch.tensor([1 / 3, 1.0]))
+    with at_primitive():
+        result = torch.add(x, y, alpha=0.1)
+        folded = torch.nn.functional.conv1d(x.view(1, 1, 2), x[:1].view(1, 1, 1), y[:1])
+    assert torch.equal(result, rounded(x + rounded(y * 0.1)))
+    assert torch.equal(folded.view(2), rounded(x + y[0]))
+
+
+def test_inference_mode_hides_nothing():
+    with torch.inference_mode():
+        x = rounded(torch.linspace(-300, 300, 8)).view(1, 8)
+        mode = at_primitive()
+        with mode:
+            assert torch.equal(layer_norm(x), torch.zeros(1, 8))
+            torch.nn.functional.linear(x, x, x[:, 0])
+    assert {aten.rsqrt.default, aten.mm.default} <= mode.ran
+    assert not {aten.layer_norm.default, aten.linear.default, aten.addmm.default} & mode.ran
+
+
+def test_results_share_no_memory_with_arguments():
+    x = numbers(4, 3)
+    for call in (
+        lambda: torch.nn.functional.celu(x), lambda: aten.native_dropout(x, 0.0, True),
+        lambda: torch.nn.functional.layer_norm(x, (3,)), lambda: torch.addmm(x, x, SQUARE, beta=0),
+        lambda: torch.mean(x, ()), lambda: torch.linalg.vector_norm(x, dim=()), lambda: x[:1].var(0, correction=0),
+    ):  # fmt: skip
+        with Primitive():
+            results = tensors(call())
+        assert all(result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for result in results)
+
+
+def test_what_is_primitive():
+    for operation in (aten.exp, aten.sigmoid, aten.leaky_relu, aten.mm, aten.threshold_backward, aten._foreach_sqrt):
+        assert decomposition(operation.default) is None
+    assert decomposition(aten.mul.Tensor) is None
+    assert decomposition(aten.sum.IntList_out) is None
+    assert decomposition(aten.gelu.default) is decomposition(aten.gelu.default)
+    assert "aten.gelu: primitive_activations" in composites()
