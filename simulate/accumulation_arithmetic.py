@@ -26,9 +26,6 @@ _SLAB = 1 << 15
 # Elements of the partial sums of blocks that one matrix product makes.
 _CHUNK = 1 << 16
 
-# Rounding to odd in float32 needs two bits more than the format has.
-_LARGEST_M_IN_FLOAT32 = 21
-
 
 @cache
 def _words(fmt: FloatFormat, dtype: torch.dtype) -> Words:
@@ -37,10 +34,12 @@ def _words(fmt: FloatFormat, dtype: torch.dtype) -> Words:
     return np.append(packed, packed.dtype.type(fmt != (FP32 if dtype == torch.float32 else FP64)))
 
 
-def _narrow(x: torch.Tensor, dropped: int) -> bool:
-    """Whether the ``dropped`` lowest significand bits of all of ``x`` are 0."""
-    integer = torch.int32 if x.dtype == torch.float32 else torch.int64
-    return not (x.view(integer) & ((1 << dropped) - 1)).any()
+def _narrow(x: torch.Tensor) -> bool:
+    """Whether products of any two elements of the gapless ``x`` are exact in its dtype."""
+    body, dtype = (fast.unfit32 if x.dtype == torch.float32 else loops.unfit64), x.dtype
+    answer = torch.empty(1, dtype=dtype)
+    compiled(body, dtype, "pip")(x.data_ptr(), x.numel(), answer.data_ptr())
+    return not answer.view(torch.int32).any()
 
 
 def _native(*tensors: torch.Tensor) -> bool:
@@ -68,9 +67,10 @@ class Arithmetic:
         self._product: FloatFormat | None = how.product  # type: ignore[assignment]
         self._step_dtype = torch.float64
         if dtype == torch.float32 and not how.compensated:
-            single = self._format.significand_bits <= _LARGEST_M_IN_FLOAT32 or self._format == FP32
-            self._step_dtype = torch.float32 if single else torch.float64
-        self._fast = fast.loop(self._product, self._format) if dtype == torch.float32 and not how.compensated else None
+            enough = self._format.significand_bits <= fast.LARGEST_M or self._format == FP32
+            self._step_dtype = torch.float32 if enough else torch.float64
+        single = dtype == torch.float32
+        self._fast = fast.loop(self._product, self._format, compensated=how.compensated) if single else None
 
     def contract(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The products of matrices, each element summed over k in ascending order.
@@ -115,30 +115,27 @@ class Arithmetic:
 
     def _sequential(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """L = 1, in the CPU's loops; both gapless."""
-        product, compensated = self._product, self._how.compensated
-        if self._fast and _narrow(a, 12) and _narrow(b, 12):
-            acc = a.new_zeros(a.shape[0], a.shape[1], b.shape[2])
-            words = [_words(fmt, torch.float32) for fmt in (product, self._format) if fmt is not None]
-            self._over_rows(self._fast, "pppiiiiipp", a, b, [acc], words)
-            return acc
-        exact = a.dtype == torch.float32 or (_narrow(a, 27) and _narrow(b, 27))
-        a, b = a.double(), b.double()
-        acc = a.new_zeros(a.shape[0], a.shape[1], b.shape[2])
-        words = [_words(fmt, torch.float64) for fmt in (product, self._format) if fmt is not None]
-        if compensated:
-            body = loops.compensated_fused64 if product is None else loops.compensated_rounded64
-            signature = "ppppiiiiip" if product is None else "ppppiiiiipp"
-            self._over_rows(body, signature, a, b, [acc, torch.zeros_like(acc)], words)
-        elif product is None:
-            self._over_rows(loops.fused64, "pppiiiiiip", a, b, [acc], words, int(not exact))
-        else:
-            self._over_rows(loops.rounded64, "pppiiiiipp", a, b, [acc], words)
-        return acc.to(self._dtype)
+        product = self._product
+        body, dtype = self._fast, torch.float32
+        options: tuple[int, ...] = ()
+        if body is None or not (_narrow(a) and _narrow(b)):
+            dtype = torch.float64
+            if self._how.compensated:
+                body = loops.compensated_fused64 if product is None else loops.compensated_rounded64
+            elif product is None:
+                body, exact = loops.fused64, a.dtype == torch.float32 or (_narrow(a) and _narrow(b))
+                options = (int(not exact),)
+            else:
+                body = loops.rounded64
+        a, b = a.to(dtype), b.to(dtype)
+        state = [a.new_zeros(a.shape[0], a.shape[1], b.shape[2]) for _ in range(1 + self._how.compensated)]
+        words = [_words(fmt, dtype) for fmt in (product, self._format) if fmt is not None]
+        self._over_rows(body, a, b, state, words, *options)
+        return state[0].to(self._dtype)
 
     def _over_rows(
         self,
         body: Any,
-        signature: str,
         a: torch.Tensor,
         b: torch.Tensor,
         state: list[torch.Tensor],
@@ -146,6 +143,7 @@ class Arithmetic:
         *options: int,
     ) -> None:
         """Runs a loop in threads, over batches, or over the rows of the only batch."""
+        signature = "pp" + "p" * len(state) + "iiiii" + "i" * len(options) + "p" * len(words)
         kernel = compiled(body, a.dtype, signature)
         batches, rows, depth = a.shape
         columns = b.shape[2]

@@ -1,4 +1,9 @@
-"""Sequential accumulation in float32 alone, where that is exact enough: every product and every sum rounded."""
+"""Sequential accumulation in float32 alone, for operands whose products float32 holds exactly.
+
+Sums are rounded to odd in float32, then to the format, or, where that is known to be harmless, rounded twice; see
+:mod:`roundoff.simulate.accumulation_kernels`, which also tells the arguments. 512-bit vectors hold twice as many
+numbers as in float64.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +11,126 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from numba import njit
+from numpy import uint32
 
 from roundoff.formats.cpu_kernels import _cheapest
+from roundoff.formats.floats import FP32
 from roundoff.formats.nearest_loops import _any32, _chain32, _chain_constants
 from roundoff.formats.reinterpret import bits_of32, float_of32
+from roundoff.simulate.accumulation_kernels import odd32, two_sum
 
 if TYPE_CHECKING:
     from roundoff.formats import FloatFormat
 
+# Rounding to odd in float32 needs two bits more than the format has.
+LARGEST_M = 21
+_LARGEST_M_ROUNDED_TWICE = 10
 
-def loop(product: FloatFormat | None, total: FloatFormat) -> Any | None:
-    """The float32 loop for products rounded to ``product`` and sums to ``total``, or None if it must be float64.
 
-    Operands must have at most 12 significant bits, so that their products have 24. Rounding a sum twice, to float32 and
-    to ``total``, is harmless if both summands have at most as many significand bits as ``total``, at most 10.
+def loop(product: FloatFormat | None, total: FloatFormat, *, compensated: bool) -> Any | None:
+    """The loop for products rounded to ``product``, if it is not None, and sums to ``total``; None if there is none."""
+    if total.significand_bits > LARGEST_M and total != FP32:
+        return None
+    chains = all(_chains(fmt) for fmt in (product, total) if fmt is not None)
+    # Rounding a sum twice, to float32 and to a format of m bits, is harmless if no summand has more than m bits, and
+    # 2 (m + 1) + 2 <= 24 (Figueroa, "When is double rounding innocuous?", 1995).
+    m = total.significand_bits
+    harmless = (m if product is None else product.significand_bits) <= m <= _LARGEST_M_ROUNDED_TWICE
+    if compensated:
+        if not (chains and harmless):
+            return None
+        return compensated_fused_chain32 if product is None else compensated_rounded_chain32
+    if product is None:
+        return fused_chain32 if chains else fused32
+    if harmless:
+        return rounded_chain32 if chains else rounded_twice32
+    return rounded32
+
+
+def _chains(fmt: FloatFormat) -> bool:
+    return _cheapest(fmt.parameters(torch.float32), torch.float32) == "chain32"
+
+
+def unfit32(x: Any, n: Any, answer: Any) -> None:
+    """Sets ``answer`` unless products of two of ``x`` are exact in float32, or infinite, or NaN.
+
+    They are if numbers have at most 12 significant bits and magnitudes in [2^-63, 2^63): then products end above
+    2^-149 and lie below 2^126. Zeros, infinities and NaN are fine.
     """
-    if product is None or not product.significand_bits <= total.significand_bits <= 10:
-        return None
-    lowest = product.emin - (product.significand_bits if product.subnormals else 0)
-    # Products below float32's normal numbers are inexact: they must be far below what could round to the quantum.
-    if lowest - 1 <= -126 or not (product.fits_in(torch.float32) and total.fits_in(torch.float32)):
-        return None
-    chains = all(_cheapest(fmt.parameters(torch.float32), torch.float32) == "chain32" for fmt in (product, total))
-    return rounded_chain32 if chains else rounded_any32
+    unfit = uint32(0)
+    for i in range(n):
+        magnitude = uint32(bits_of32(x[i]) & uint32(0x7FFFFFFF))
+        far = uint32(1) if uint32(magnitude - uint32(0x20000000)) >= uint32(0x3F000000) else uint32(0)
+        far = uint32(0) if magnitude == uint32(0) else far
+        wrong = uint32(far | uint32(magnitude & uint32(0xFFF)))
+        unfit = uint32(unfit | (uint32(0) if magnitude >= uint32(0x7F800000) else wrong))
+    answer[0] = float_of32(unfit)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _parameters(p: Any) -> Any:
+    """What ``_any32`` wants, and the word for ``odd32``."""
+    words = bits_of32(p[0]), bits_of32(p[1]), bits_of32(p[2]), p[3], bits_of32(p[6]), bits_of32(p[7]), bits_of32(p[8])
+    return words, bits_of32(p[15])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _chain(p: Any) -> Any:
+    """What ``_chain32`` wants."""
+    return _chain_constants((bits_of32(p[0]), bits_of32(p[1]), bits_of32(p[2])))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _rounded(bits: Any, words: Any) -> Any:
+    return float_of32(_any32(bits, words[0], words[1], words[2], words[3], words[4], words[5], words[6]))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _chained(bits: Any, chain: Any) -> Any:
+    return float_of32(_chain32(bits, chain[0], chain[1], chain[2], chain[3], chain[4]))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
+    """``x + y`` rounded once."""
+    total, error = two_sum(x, y)
+    return _rounded(odd32(total, error, odd), words)
+
+
+def fused_chain32(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+) -> None:
+    """``acc = round(acc + a b)`` for formats that ``_chain32`` rounds."""
+    chain, odd = _chain(p), uint32(1)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        total, error = two_sum(acc[into + j], x * b[at + j])
+                        acc[into + j] = _chained(odd32(total, error, odd), chain)
+
+
+def fused32(a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any) -> None:
+    """``acc = round(acc + a b)`` for any formats."""
+    words, odd = _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
 
 
 def rounded_chain32(
     a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
 ) -> None:
-    """``acc = round(acc + round(a b))`` for formats that ``_chain32`` rounds; see ``rounded64``."""
-    smallest_q, top_q, spread_q, grow_q, shrink_q = _chain_constants(
-        (bits_of32(q[0]), bits_of32(q[1]), bits_of32(q[2]))
-    )
-    smallest, top, spread, grow, shrink = _chain_constants((bits_of32(p[0]), bits_of32(p[1]), bits_of32(p[2])))
+    """``acc = round(acc + round(a b))`` for formats that ``_chain32`` rounds; sums are rounded twice."""
+    product_chain, chain = _chain(q), _chain(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
             for row in range(batch * rows, (batch + 1) * rows):
@@ -46,29 +138,15 @@ def rounded_chain32(
                 for k in range(start, min(start + slab, depth)):
                     x, at = a[row * depth + k], (batch * depth + k) * columns
                     for j in range(columns):
-                        bits = bits_of32(x * b[at + j])
-                        term = float_of32(_chain32(bits, smallest_q, top_q, spread_q, grow_q, shrink_q))
-                        bits = bits_of32(acc[into + j] + term)
-                        acc[into + j] = float_of32(_chain32(bits, smallest, top, spread, grow, shrink))
+                        term = _chained(bits_of32(x * b[at + j]), product_chain)
+                        acc[into + j] = _chained(bits_of32(acc[into + j] + term), chain)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _any(value: Any, words: Any) -> Any:
-    bits = bits_of32(value)
-    return float_of32(_any32(bits, words[0], words[1], words[2], words[3], words[4], words[5], words[6]))
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _parameters(p: Any) -> Any:
-    """What ``_any32`` wants."""
-    return bits_of32(p[0]), bits_of32(p[1]), bits_of32(p[2]), p[3], bits_of32(p[6]), bits_of32(p[7]), bits_of32(p[8])
-
-
-def rounded_any32(
+def rounded_twice32(
     a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
 ) -> None:
-    """As :func:`rounded_chain32`, for any float formats."""
-    product_words, words = _parameters(q), _parameters(p)
+    """As :func:`rounded_chain32`, for any formats."""
+    product_words, words = _parameters(q)[0], _parameters(p)[0]
     for batch in range(batches):
         for start in range(0, depth, slab):
             for row in range(batch * rows, (batch + 1) * rows):
@@ -76,5 +154,62 @@ def rounded_any32(
                 for k in range(start, min(start + slab, depth)):
                     x, at = a[row * depth + k], (batch * depth + k) * columns
                     for j in range(columns):
-                        term = _any(x * b[at + j], product_words)
-                        acc[into + j] = _any(acc[into + j] + term, words)
+                        term = _rounded(bits_of32(x * b[at + j]), product_words)
+                        acc[into + j] = _rounded(bits_of32(acc[into + j] + term), words)
+
+
+def rounded32(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+) -> None:
+    """``acc = round(acc + round(a b))`` for any formats."""
+    product_words, (words, odd) = _parameters(q)[0], _parameters(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        term = _rounded(bits_of32(x * b[at + j]), product_words)
+                        acc[into + j] = _sum(acc[into + j], term, words, odd)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _compensate(before: Any, summand: Any, chain: Any) -> Any:
+    """The rest of a step of Kahan's summation, once what was lost has been taken from the summand: new sum and lost."""
+    after = _chained(bits_of32(before + summand), chain)
+    return after, _chained(bits_of32(_chained(bits_of32(after - before), chain) - summand), chain)
+
+
+def compensated_fused_chain32(
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+) -> None:
+    """Kahan's summation of exact products, for formats that ``_chain32`` rounds; sums are rounded twice."""
+    chain, odd = _chain(p), uint32(1)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        total, error = two_sum(x * b[at + j], -lost[into + j])
+                        summand = _chained(odd32(total, error, odd), chain)
+                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)
+
+
+def compensated_rounded_chain32(
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+) -> None:
+    """Kahan's summation of products rounded by ``q``, as :func:`compensated_fused_chain32`."""
+    product_chain, chain = _chain(q), _chain(p)
+    for batch in range(batches):
+        for start in range(0, depth, slab):
+            for row in range(batch * rows, (batch + 1) * rows):
+                into = row * columns
+                for k in range(start, min(start + slab, depth)):
+                    x, at = a[row * depth + k], (batch * depth + k) * columns
+                    for j in range(columns):
+                        term = _chained(bits_of32(x * b[at + j]), product_chain)
+                        summand = _chained(bits_of32(term - lost[into + j]), chain)
+                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)

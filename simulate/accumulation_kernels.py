@@ -35,7 +35,7 @@ def _fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _two_sum(x: Any, y: Any) -> Any:
+def two_sum(x: Any, y: Any) -> Any:
     """The carrier's sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
     total = x + y
     part = total - x
@@ -43,7 +43,7 @@ def _two_sum(x: Any, y: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _odd32(total: Any, error: Any, odd: Any) -> Any:
+def odd32(total: Any, error: Any, odd: Any) -> Any:
     """The bits of ``total + error`` rounded to odd, if ``odd`` is 1; of ``total`` if it is 0."""
     bits = bits_of32(total)
     inexact = odd if abs(error) > types.float32(0) else uint32(0)
@@ -53,7 +53,7 @@ def _odd32(total: Any, error: Any, odd: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _odd64(total: Any, error: Any, odd: Any) -> Any:
-    """As :func:`_odd32`, for float64."""
+    """As :func:`odd32`, for float64."""
     bits = bits_of64(total)
     inexact = odd if abs(error) > 0.0 else uint64(0)
     opposite = uint64(uint64(bits ^ bits_of64(error)) >> uint64(63))
@@ -75,7 +75,7 @@ def _rounded(bits: Any, words: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x + y`` rounded once."""
-    total, error = _two_sum(x, y)
+    total, error = two_sum(x, y)
     return _rounded(_odd64(total, error, odd), words)
 
 
@@ -93,14 +93,29 @@ def _multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
     high = x * y
     low = _fma(x, y, -high)
     low = low if abs(low) <= _LARGEST else 0.0
-    middle, first = _two_sum(z, low)
-    top, second = _two_sum(high, middle)
-    rest, lost = _two_sum(first, second)
-    total, error = _two_sum(top, float_of64(_odd64(rest, lost, one)))
+    middle, first = two_sum(z, low)
+    top, second = two_sum(high, middle)
+    rest, lost = two_sum(first, second)
+    total, error = two_sum(top, float_of64(_odd64(rest, lost, one)))
     plain = high + z
     bits = _odd64(total, error, odd)
     bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
     return _rounded(bits if abs(plain) <= _LARGEST else bits_of64(plain), words)
+
+
+def unfit64(x: Any, n: Any, answer: Any) -> None:
+    """Sets ``answer`` unless products of two of ``x`` are exact in float64, or infinite, or NaN.
+
+    They are if numbers have at most 26 significant bits and magnitudes in [2^-511, 2^511), or are zero.
+    """
+    unfit = uint64(0)
+    for i in range(n):
+        magnitude = uint64(bits_of64(x[i]) & uint64(0x7FFFFFFFFFFFFFFF))
+        far = uint64(1) if uint64(magnitude - uint64(0x2000000000000000)) >= uint64(0x3FE0000000000000) else uint64(0)
+        far = uint64(0) if magnitude == uint64(0) else far
+        wrong = uint64(far | uint64(magnitude & uint64(0x7FFFFFF)))
+        unfit = uint64(unfit | (uint64(0) if magnitude >= uint64(0x7FF0000000000000) else wrong))
+    answer[0] = float_of64(unfit)
 
 
 def fused64(
@@ -154,12 +169,10 @@ def partial64(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _compensate(acc: Any, lost: Any, at: Any, summand: Any, words: Any, odd: Any) -> None:
-    """The rest of a step of Kahan's summation, once the compensation has been taken from the summand."""
-    before = acc[at]
+def _compensate(before: Any, summand: Any, words: Any, odd: Any) -> Any:
+    """The rest of a step of Kahan's summation, once what was lost has been taken from the summand: new sum and lost."""
     after = _sum(before, summand, words, odd)
-    lost[at] = _sum(_sum(after, -before, words, odd), -summand, words, odd)
-    acc[at] = after
+    return after, _sum(_sum(after, -before, words, odd), -summand, words, odd)
 
 
 def compensated_fused64(
@@ -175,7 +188,7 @@ def compensated_fused64(
                     x, at = a[row * depth + k], (batch * depth + k) * columns
                     for j in range(columns):
                         summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
-                        _compensate(acc, lost, into + j, summand, words, odd)
+                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 
 
 def compensated_rounded64(
@@ -193,7 +206,7 @@ def compensated_rounded64(
                     for j in range(columns):
                         term = _product(x, b[at + j], product_words, product_odd)
                         summand = _sum(term, -lost[into + j], words, odd)
-                        _compensate(acc, lost, into + j, summand, words, odd)
+                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 
 
 def running64(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:
@@ -210,7 +223,7 @@ def compensated64(acc: Any, lost: Any, summands: Any, count: Any, terms: Any, st
     for term in range(terms):
         for j in range(count):
             summand = _sum(summands[term * stride + j], -lost[j], words, odd)
-            _compensate(acc, lost, j, summand, words, odd)
+            acc[j], lost[j] = _compensate(acc[j], summand, words, odd)
 
 
 def running32(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:
@@ -219,6 +232,6 @@ def running32(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: A
     beyond, zero, flip, odd = bits_of32(p[6]), bits_of32(p[7]), bits_of32(p[8]), bits_of32(p[15])
     for term in range(terms):
         for j in range(count):
-            total, error = _two_sum(acc[j], summands[term * stride + j])
-            bits = _odd32(total, error, odd)
+            total, error = two_sum(acc[j], summands[term * stride + j])
+            bits = odd32(total, error, odd)
             acc[j] = float_of32(_any32(bits, shift, smallest, largest, magic, beyond, zero, flip))

@@ -79,7 +79,7 @@ class Handler(NamedTuple):
 def _plus(
     arithmetic: Arithmetic, product: torch.Tensor, addend: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
-    """``beta * addend + alpha * product``, one rounded addition, scaled in the carrier; beta 0 leaves the addend out."""
+    """``beta * addend + alpha * product``, one rounded addition, scaled in the carrier; no addend if beta is 0."""
     if alpha != 1:
         product = product * alpha
     if beta == 0:
