@@ -5,26 +5,15 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from roundoff.formats import FloatFormat, FormatError, Overflow, Rounding
-from roundoff.formats.floats import Specials
+from roundoff.formats import Rounding
+from roundoff.testing import formats
 
 DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
-@st.composite
-def float_formats(draw, most_exponent_bits=8, most_significand_bits=23):
+def float_formats(most_exponent_bits=8, most_significand_bits=23):
     """Float formats of every kind: widths, special values, bias, subnormals or not, overflow policy."""
-    specials = draw(st.sampled_from(Specials))
-    exponent_bits = draw(st.integers(2 if specials is Specials.IEEE else 1, most_exponent_bits))
-    significand_bits = draw(st.integers(0 if exponent_bits > 1 else 1, most_significand_bits))
-    usual = 1 << (exponent_bits - 1)
-    bias = draw(st.one_of(st.none(), st.integers(usual - 8, usual + 8)))
-    subnormals = draw(st.booleans())
-    overflow = draw(st.sampled_from([None, Overflow.SATURATE, Overflow.NAN, Overflow.INFINITY]))
-    try:
-        return FloatFormat(exponent_bits, significand_bits, specials, bias, subnormals, overflow)
-    except FormatError:  # it cannot overflow so, or leaves the range of float64
-        return FloatFormat(min(exponent_bits, 10), significand_bits, specials, None, subnormals)
+    return formats(exponent_bits=(1, most_exponent_bits), significand_bits=(0, most_significand_bits), variants=True)
 
 
 def float32_numbers(**how):

@@ -1,5 +1,28 @@
 """For tests of one's own numerical code: are two ways to compute something the same, and how many bits do they need?"""
 
+from typing import TYPE_CHECKING, Any
+
+from roundoff.simulate.edge_values import edge_values
 from roundoff.simulate.equivalence import Equivalence, NotEquivalentError, assert_equivalent, compare
 
-__all__ = ["Equivalence", "NotEquivalentError", "assert_equivalent", "compare"]
+if TYPE_CHECKING:
+    from roundoff.simulate.strategies import formats, tensors
+
+__all__ = [
+    "Equivalence",
+    "NotEquivalentError",
+    "assert_equivalent",
+    "compare",
+    "edge_values",
+    "formats",
+    "tensors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Hypothesis is needed by those alone who use its strategies.
+    if name in ("formats", "tensors"):
+        from roundoff.simulate import strategies  # noqa: PLC0415
+
+        return getattr(strategies, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
