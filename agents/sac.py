@@ -27,8 +27,8 @@ Metrics = dict[str, torch.Tensor]
 class SAC:
     """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
 
-    All that it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act``
-    and ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The other update methods are the parts of
+    What it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
+    ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The other update methods are the parts of
     ``update``, and do not enter the simulation themselves. NaN never raises here: it shows in the actions.
 
     Losses are not formed: the derivative of the loss by the critics' outputs, or by each sample's objective, is

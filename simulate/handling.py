@@ -39,11 +39,12 @@ class Handling:
         prepares: whether operands must be looked at before it runs.
         calls: how often it ran.
         rounded: how many tensors of its results were rounded.
+        taken_apart: how often the decomposition ran instead.
     """
 
     __slots__ = (
         "accumulate", "arithmetic", "calls", "decomposition", "module", "name", "operation", "prepares", "role",
-        "rounded", "rounds", "rules", "treatment",
+        "rounded", "rounds", "rules", "taken_apart", "treatment",
     )  # fmt: skip
 
     def __init__(self, policy: Policy, operation: OpOverload | None, role: str, module: str) -> None:
@@ -52,7 +53,7 @@ class Handling:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
-        self.calls = self.rounded = 0
+        self.calls = self.rounded = self.taken_apart = 0
         self.accumulate = self.prepares = False
         self.decomposition = None
         if operation is None or not (self.treatment.results or self.treatment.written):
@@ -69,8 +70,8 @@ class Handling:
 
     def kind(self) -> str:
         """What happened to its results, in words."""
-        if self.decomposition is not None:
-            return "decomposed"
+        if self.taken_apart:
+            return "decomposed; rounded where its arguments make it primitive" if self.rounded else "decomposed"
         how = self.treatment
         if not how.results and not how.written and not how.lifts:
             return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"

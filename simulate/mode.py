@@ -216,7 +216,10 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             handling = self._handlings.get(key) or self._resolve(key, *key)
         handling.calls += 1
         if handling.decomposition is not None:
-            return self._run_apart(handling, args, kwargs or {})
+            result = self._run_apart(handling, args, kwargs or {})
+            if result is not NotImplemented:  # with these arguments the operation is primitive
+                handling.taken_apart += 1
+                return result
         _this_thread.rounding = True
         try:
             return self._run(handling, args, kwargs or {})
@@ -356,8 +359,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _, matched = self.policy.arithmetic(OPTIMIZER_STEP, "", Role.OPTIMIZER)
         if not matched:
             return
-        key = (OPTIMIZER_STEP, Role.OPTIMIZER, "")
-        handling = self._handlings.get(key) or self._resolve(key, None, Role.OPTIMIZER, "")
+        key = (OPTIMIZER_STEP, Role.OPTIMIZER.value, "")
+        handling = self._handlings.get(key) or self._resolve(key, None, Role.OPTIMIZER.value, "")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if after:
             handling.calls += 1

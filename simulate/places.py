@@ -74,12 +74,12 @@ class Places:
         """
         thread = self._thread
         if thread.optimizers:
-            return Role.OPTIMIZER, ""
+            return Role.OPTIMIZER.value, ""
         inside = thread.modules[-1] if thread.modules else ""
         if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine
-            return Role.FORWARD, inside
+            return Role.FORWARD.value, inside
         # A checkpoint calls its modules again, in the backward pass.
-        return Role.BACKWARD, inside or self._owner()
+        return Role.BACKWARD.value, inside or self._owner()
 
     def _owner(self) -> str:
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -42,6 +43,7 @@ def outcome(directory):
         (directory / "metrics.jsonl").read_bytes(),
         (directory / "result.json").read_bytes(),
         (directory / "config.json").read_bytes(),
+        (directory / "numerics.csv").read_bytes() if (directory / "numerics.csv").exists() else None,
         {name: value.numpy().tobytes() for name, value in agent.items()},
     )
 
@@ -146,6 +148,7 @@ class Interrupter:
         ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 50}),
         ("walker_walk", {"fixes": ["kahan_gradients", "hadam"], "actor_update_every": 2}),
         ("cheetah_run", {}),
+        ("cartpole_swingup", {"format": "e5m10", "observe": True, "policy": {"rounding": "stochastic"}}),
     ],
 )
 def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):
@@ -167,6 +170,49 @@ def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypat
         train(one, run)
         assert outcome(run) == outcome(tmp_path / "straight")
         shutil.rmtree(run)
+
+
+def test_observing_changes_nothing_but_adds_records(tmp_path):
+    keys = {"format": "e5m10", "steps": 3000}
+    plain, observed = train(config(**keys), tmp_path / "plain"), train(config(**keys, observe=True), tmp_path / "seen")
+    assert plain == observed
+    extra = [r for r in records(tmp_path / "seen") if r["kind"] == "numerics"]
+    assert [r for r in records(tmp_path / "seen") if r["kind"] != "numerics"] == records(tmp_path / "plain")
+    assert [r["step"] for r in extra] == [1500, 3000]
+    assert set(extra[0]) == {"kind", "step", "forward", "backward", "optimizer"}
+    backward = extra[1]["backward"]
+    assert sum(backward["exponents"].values()) <= backward["results"]
+    assert -24 <= min(map(int, backward["exponents"])) <= max(map(int, backward["exponents"])) <= 15
+    # The records of the intervals add up to the table of the run.
+    table = pd.read_csv(tmp_path / "seen" / "numerics.csv").groupby("role")["results"].sum()
+    assert table["forward"] == sum(r["forward"]["results"] for r in extra)
+
+
+def test_the_crash_of_an_observed_run_names_the_operation(tmp_path):
+    result = train(config(format="e5m10", fixes="none", steps=20_000, observe=True), tmp_path)
+    assert result.status == "crashed"
+    assert "first non-finite result: " in result.crash.reason
+    assert "agents/" in result.crash.reason
+    assert records(tmp_path)[-1]["kind"] == "numerics"
+
+
+@pytest.mark.parametrize(
+    "policy", ["mixed-precision", "storage", {"granularity": "primitive"}, {"accumulate": "e5m10/8"}]
+)
+def test_policies_train(tmp_path, policy):
+    assert train(config(format="e5m10", steps=1000, policy=policy), tmp_path / "run").status == "done"
+    train(config(format="e5m10", steps=1000), tmp_path / "every-op")
+    assert outcome(tmp_path / "run")[-1] != outcome(tmp_path / "every-op")[-1]
+
+
+def test_stochastic_rounding_draws_from_the_seed(tmp_path):
+    for name, keys in {"a": {}, "b": {}, "nearest": {"policy": {}}}.items():
+        train(
+            config(**({"format": "e5m6", "steps": 1000, "policy": {"rounding": "stochastic"}} | keys)), tmp_path / name
+        )
+    a, b, nearest = (outcome(tmp_path / name) for name in ("a", "b", "nearest"))
+    assert a == b
+    assert a[-1] != nearest[-1]
 
 
 def test_checkpoints_are_used(tmp_path, monkeypatch):

@@ -40,6 +40,24 @@ def write_sweep(root, runs):
     (root / "sweep.json").write_text(json.dumps(marker))
 
 
+def test_exponents_are_read_and_drawn(sweep):
+    assert not plot(sweep)[0][-1].name.startswith("exponents")
+    for seed in (0, 1):
+        with (sweep / "runs" / f"cartpole_swingup-e5m10-s{seed}-all" / "metrics.jsonl").open("a") as metrics:
+            for step in (1000, 2000):
+                counts = {"results": 30, "exponents": {"-20": 10, "3": 20}}
+                metrics.write(json.dumps({"kind": "numerics", "step": step, "backward": counts}) + "\n")
+            metrics.write('{"kind": "numerics", "step": 3000, "backward": 4}\n')
+    experiment = read_experiment(sweep)
+    assert experiment.exponents["results"].sum() == 2 * 2 * 30
+    assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
+    written, _ = plot(sweep)
+    assert [path.name for path in written[-2:]] == ["exponents.png", "exponents.svg"]
+    svg = written[-1].read_text()
+    assert svg.count("<!-- no results -->") == 2  # forward and optimizer
+    assert "<!-- e5m10: backward -->" in svg
+
+
 @pytest.fixture
 def sweep(tmp_path):
     runs = [write_run(tmp_path, fmt, seed) for fmt in LEVEL for seed in (0, 1, 2)]

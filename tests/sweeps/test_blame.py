@@ -1,0 +1,49 @@
+"""Blaming a training run's crash on operations; trials are kept."""
+
+import pytest
+
+from roundoff.agents import TrainConfig, train
+from roundoff.simulate import BlameError
+from roundoff.sweeps.blame import blame_run
+
+SHORT = {
+    "format": "e5m10",
+    "fixes": "none",
+    "steps": 2000,
+    "action_repeat": 20,
+    "hidden_units": 8,
+    "batch_size": 8,
+    "seed_steps": 20,
+    "eval_every": 2000,
+    "eval_episodes": 1,
+}
+
+
+def test_a_naive_run_cannot_square_small_numbers_in_half_precision(tmp_path):
+    lines = []
+    found = blame_run(TrainConfig(**SHORT), tmp_path, on_trial=lines.append)
+    assert len(lines) == found.trials
+    assert "everything in float32: return" in lines[0]
+    assert "crashed" in lines[1]
+    assert found.culprits
+    assert set(found.culprits) < set(found.units)
+    # What is blamed suffices: the run with these operations in float32 ends well.
+    rules = [{"operation": name, "format": "fp32"} for name in found.culprits]
+    assert train(TrainConfig(**SHORT, policy={"rules": rules}), tmp_path / "check").status == "done"
+    again = blame_run(TrainConfig(**SHORT), tmp_path)
+    assert again == found
+
+
+def test_by_role(tmp_path):
+    found = blame_run(TrainConfig(**SHORT), tmp_path, over="role")
+    assert set(found.units) == {"forward", "backward", "optimizer"}
+    assert "optimizer" in found.culprits  # eps = 1e-8 is 0, and v underflows
+
+
+def test_what_cannot_be_blamed(tmp_path):
+    with pytest.raises(BlameError, match="fails in float32 too"):
+        blame_run(TrainConfig(**SHORT), tmp_path, at_least=1e9)
+    with pytest.raises(BlameError, match="over must be operation or role"):
+        blame_run(TrainConfig(**SHORT), tmp_path, over="module")
+    fixed = TrainConfig(**{**SHORT, "fixes": "all"})
+    assert blame_run(fixed, tmp_path).culprits == ()
