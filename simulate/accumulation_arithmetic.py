@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # Elements of the second matrix that stay in a core's cache while all rows pass over them.
 _SLAB = 1 << 15
+# Elements of the accumulators that stay in its first-level cache; they are independent, so the processor need not wait
+# for the sum of one before it starts with the next.
+_TILE = 1 << 11
 # Elements of the partial sums of blocks that one matrix product makes.
 _CHUNK = 1 << 16
 
@@ -143,11 +146,11 @@ class Arithmetic:
         *options: int,
     ) -> None:
         """Runs a loop in threads, over batches, or over the rows of the only batch."""
-        signature = "pp" + "p" * len(state) + "iiiii" + "i" * len(options) + "p" * len(words)
+        signature = "pp" + "p" * len(state) + "iiiiii" + "i" * len(options) + "p" * len(words)
         kernel = compiled(body, a.dtype, signature)
         batches, rows, depth = a.shape
         columns = b.shape[2]
-        slab = max(1, _SLAB // columns)
+        slab, tile = max(1, _SLAB // columns), max(1, _TILE // columns)
         size = a.dtype.itemsize
         addresses = [array.ctypes.data for array in words]
 
@@ -158,7 +161,7 @@ class Arithmetic:
             x = a.data_ptr() + first * per_step * depth * size
             y = b.data_ptr() + (first * depth * columns * size if batches > 1 else 0)
             into = [one.data_ptr() + first * per_step * columns * size for one in state]
-            kernel(x, y, *into, *shape, depth, columns, slab, *options, *addresses)
+            kernel(x, y, *into, *shape, depth, columns, slab, tile, *options, *addresses)
 
         in_pieces(piece, batches if batches > 1 else rows, batches * rows * depth * columns)
 

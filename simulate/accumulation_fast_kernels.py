@@ -98,80 +98,87 @@ def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
 
 
 def fused_chain32(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, p: Any
 ) -> None:
     """``acc = round(acc + a b)`` for formats that ``_chain32`` rounds."""
     chain, odd = _chain(p), uint32(1)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        total, error = two_sum(acc[into + j], x * b[at + j])
-                        acc[into + j] = _chained(odd32(total, error, odd), chain)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            total, error = two_sum(acc[into + j], x * b[at + j])
+                            acc[into + j] = _chained(odd32(total, error, odd), chain)
 
 
-def fused32(a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any) -> None:
+def fused32(
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, p: Any
+) -> None:
     """``acc = round(acc + a b)`` for any formats."""
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
 
 
 def rounded_chain32(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, q: Any, p: Any
 ) -> None:
     """``acc = round(acc + round(a b))`` for formats that ``_chain32`` rounds; sums are rounded twice."""
     product_chain, chain = _chain(q), _chain(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _chained(bits_of32(x * b[at + j]), product_chain)
-                        acc[into + j] = _chained(bits_of32(acc[into + j] + term), chain)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _chained(bits_of32(x * b[at + j]), product_chain)
+                            acc[into + j] = _chained(bits_of32(acc[into + j] + term), chain)
 
 
 def rounded_twice32(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, q: Any, p: Any
 ) -> None:
     """As :func:`rounded_chain32`, for any formats."""
     product_words, words = _parameters(q)[0], _parameters(p)[0]
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _rounded(bits_of32(x * b[at + j]), product_words)
-                        acc[into + j] = _rounded(bits_of32(acc[into + j] + term), words)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _rounded(bits_of32(x * b[at + j]), product_words)
+                            acc[into + j] = _rounded(bits_of32(acc[into + j] + term), words)
 
 
 def rounded32(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, q: Any, p: Any
 ) -> None:
     """``acc = round(acc + round(a b))`` for any formats."""
     product_words, (words, odd) = _parameters(q)[0], _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _rounded(bits_of32(x * b[at + j]), product_words)
-                        acc[into + j] = _sum(acc[into + j], term, words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _rounded(bits_of32(x * b[at + j]), product_words)
+                            acc[into + j] = _sum(acc[into + j], term, words, odd)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -182,34 +189,47 @@ def _compensate(before: Any, summand: Any, chain: Any) -> Any:
 
 
 def compensated_fused_chain32(
-    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, p: Any
 ) -> None:
     """Kahan's summation of exact products, for formats that ``_chain32`` rounds; sums are rounded twice."""
     chain, odd = _chain(p), uint32(1)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        total, error = two_sum(x * b[at + j], -lost[into + j])
-                        summand = _chained(odd32(total, error, odd), chain)
-                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            total, error = two_sum(x * b[at + j], -lost[into + j])
+                            summand = _chained(odd32(total, error, odd), chain)
+                            acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)
 
 
 def compensated_rounded_chain32(
-    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any,
+    b: Any,
+    acc: Any,
+    lost: Any,
+    batches: Any,
+    rows: Any,
+    depth: Any,
+    columns: Any,
+    slab: Any,
+    tile: Any,
+    q: Any,
+    p: Any,
 ) -> None:
     """Kahan's summation of products rounded by ``q``, as :func:`compensated_fused_chain32`."""
     product_chain, chain = _chain(q), _chain(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _chained(bits_of32(x * b[at + j]), product_chain)
-                        summand = _chained(bits_of32(term - lost[into + j]), chain)
-                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _chained(bits_of32(x * b[at + j]), product_chain)
+                            summand = _chained(bits_of32(term - lost[into + j]), chain)
+                            acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, chain)

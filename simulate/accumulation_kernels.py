@@ -119,39 +119,41 @@ def unfit64(x: Any, n: Any, answer: Any) -> None:
 
 
 def fused64(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, wide: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, wide: Any, p: Any
 ) -> None:
     """``acc = round(acc + a b)``; unless ``wide``, products are exact in float64."""
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    if wide:
-                        for j in range(columns):
-                            acc[into + j] = _multiply_add(x, b[at + j], acc[into + j], words, odd)
-                    else:
-                        for j in range(columns):
-                            acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        if wide:
+                            for j in range(columns):
+                                acc[into + j] = _multiply_add(x, b[at + j], acc[into + j], words, odd)
+                        else:
+                            for j in range(columns):
+                                acc[into + j] = _sum(acc[into + j], x * b[at + j], words, odd)
 
 
 def rounded64(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, q: Any, p: Any
 ) -> None:
     """``acc = round(acc + round(a b))``, the product by ``q``, the sum by ``p``."""
     product_words, product_odd = _parameters(q)
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _product(x, b[at + j], product_words, product_odd)
-                        acc[into + j] = _sum(acc[into + j], term, words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _product(x, b[at + j], product_words, product_odd)
+                            acc[into + j] = _sum(acc[into + j], term, words, odd)
 
 
 def partial64(
@@ -176,37 +178,50 @@ def _compensate(before: Any, summand: Any, words: Any, odd: Any) -> Any:
 
 
 def compensated_fused64(
-    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, p: Any
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, p: Any
 ) -> None:
     """Kahan's summation of exact products: ``y = round(a b - lost)``, and so on."""
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
-                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
+                            acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 
 
 def compensated_rounded64(
-    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, q: Any, p: Any
+    a: Any,
+    b: Any,
+    acc: Any,
+    lost: Any,
+    batches: Any,
+    rows: Any,
+    depth: Any,
+    columns: Any,
+    slab: Any,
+    tile: Any,
+    q: Any,
+    p: Any,
 ) -> None:
     """Kahan's summation of products rounded by ``q``."""
     product_words, product_odd = _parameters(q)
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
-            for row in range(batch * rows, (batch + 1) * rows):
-                into = row * columns
+            for first in range(batch * rows, (batch + 1) * rows, tile):
                 for k in range(start, min(start + slab, depth)):
-                    x, at = a[row * depth + k], (batch * depth + k) * columns
-                    for j in range(columns):
-                        term = _product(x, b[at + j], product_words, product_odd)
-                        summand = _sum(term, -lost[into + j], words, odd)
-                        acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
+                    at = (batch * depth + k) * columns
+                    for row in range(first, min(first + tile, (batch + 1) * rows)):
+                        x, into = a[row * depth + k], row * columns
+                        for j in range(columns):
+                            term = _product(x, b[at + j], product_words, product_odd)
+                            summand = _sum(term, -lost[into + j], words, odd)
+                            acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 
 
 def running64(acc: Any, summands: Any, count: Any, terms: Any, stride: Any, p: Any) -> None:

@@ -128,6 +128,21 @@ def test_what_the_carrier_would_lose_still_decides_a_tie(dtype):
         assert accumulate(aten.mm.default, (a, b), {}, how).item() == expected
 
 
+@pytest.mark.parametrize("dtype", CARRIERS, ids=str)
+def test_what_float32_would_lose_still_decides_a_tie(dtype):
+    # 1 + 2^-11 is a tie of e5m10; 2^-24 above it is lost in float32.
+    x, y = torch.tensor([[2.0**-12, 1 + 2.0**-11], [2.0**-12, 1]], dtype=dtype)
+    for sign, expected in ((1.0, 1 + 2.0**-10), (-1.0, 1.0)):
+        signed = y * torch.tensor([sign, 1.0], dtype=dtype)
+        assert accumulate(aten.dot.default, (x, signed), {}, Accumulation("e5m10")).item() == expected
+        wide = Accumulation("e5m10", product="e5m12")
+        assert accumulate(aten.dot.default, (x, signed), {}, wide).item() == expected
+    # After 1 and 2^-24 Kahan has lost 2^-24, which makes the tie 4098 go up to 4100; else 1 + 4096 were 4096.
+    x = torch.tensor([1, 2.0**-12, 2049], dtype=dtype)
+    y = torch.tensor([1, 2.0**-12, 2], dtype=dtype)
+    assert accumulate(aten.dot.default, (x, y), {}, Accumulation("e5m10", compensated=True)).item() == 4100
+
+
 @pytest.mark.parametrize("text", ["e8m7", "e8m7*e8m7", "e8m7*e8m7+kahan"])
 def test_products_that_float32_would_round(text):
     # 1.5 (1 - 2^-20) quanta: float32's subnormal numbers have it at the tie, which would go to 2.
