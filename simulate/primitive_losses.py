@@ -54,7 +54,7 @@ def _smooth_l1_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduct
     outside = torch.sign(error) * share
     if beta == 0:
         return outside
-    return torch.where(error.abs() < beta, error * share / beta, outside)
+    return torch.where(error.abs() >= beta, outside, error * share / beta)
 
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Tensor:
@@ -65,7 +65,7 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float 
 def _huber_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     error = x - target
     share = _share(gradient, x, reduction)
-    return torch.where(error.abs() < delta, error * share, torch.sign(error) * share * delta)
+    return torch.where(error.abs() >= delta, torch.sign(error) * share * delta, error * share)
 
 
 def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:

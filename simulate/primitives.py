@@ -23,12 +23,14 @@ import torch
 from roundoff.simulate import (
     primitive_activations,
     primitive_attention,
+    primitive_batch_norm,
     primitive_contractions,
     primitive_foreach,
     primitive_losses,
     primitive_normalisation,
     primitive_optimizers,
     primitive_pooling,
+    primitive_recurrent,
     primitive_reductions,
 )
 from roundoff.simulate.primitive_variants import in_place, into_out, twin
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
 _SUBJECTS = (
     primitive_activations,
     primitive_attention,
+    primitive_batch_norm,
     primitive_contractions,
     primitive_foreach,
     primitive_losses,
     primitive_normalisation,
     primitive_optimizers,
     primitive_pooling,
+    primitive_recurrent,
     primitive_reductions,
 )
 
