@@ -1,6 +1,7 @@
 """What ``roundoff.testing`` offers to the tests of others: values of formats, their edges, and the worked example."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError
-from roundoff.testing import edge_values, formats, tensors
+from roundoff.testing import NotEquivalentError, edge_values, formats, tensors
 
 FAMILIES = ["float", "fixed", "integer", "posit", "lns", "block", "mx", "nvfp4"]
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
@@ -177,3 +178,19 @@ except roundoff.RoundoffError as error:
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing"):
         roundoff.testing.nothing  # noqa: B018
+
+
+def test_the_worked_example_says_the_truth():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)  # the project's own page
+    tests = [name for name in names if name.startswith("test_")]
+    assert len(tests) == 4
+    for name in tests:
+        if name == "test_scaling_changes_nothing":
+            with pytest.raises(NotEquivalentError) as failure:
+                names[name]()
+            assert "a=tensor([0., 0." in " ".join(failure.value.__notes__)  # as the page says
+        else:
+            names[name]()
