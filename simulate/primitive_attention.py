@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torch import Tensor
+    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 
@@ -138,9 +139,29 @@ def _efficient_attention_backward(
     return (*(_heads_first(x) if wanted else None for x, wanted in zip(heads, mask, strict=False)), of_bias)
 
 
+def _its_own_steps(operation: OpOverload) -> Callable[..., Any]:
+    """The kernel itself, entered below the mode: it is written in ATen operations, which then come to the mode."""
+
+    def formula(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        key = getattr(torch._C.DispatchKey, x.device.type.upper())
+        return operation._op_dk(key, x, *args, **kwargs)
+
+    return formula
+
+
+def _transform_bias_rescale_qkv(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:
+    batch, length, width = qkv.shape
+    parts = (qkv + bias).view(batch, length, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4).contiguous()
+    query, key, value = parts.unbind()
+    return query * (1 / math.sqrt(query.shape[-1])), key.clone(), value.clone()
+
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _aten._scaled_dot_product_efficient_attention: _efficient_attention,
     _aten._scaled_dot_product_efficient_attention_backward: _efficient_attention_backward,
+    _aten._transform_bias_rescale_qkv: _transform_bias_rescale_qkv,
+    _aten._native_multi_head_attention: _its_own_steps(_aten._native_multi_head_attention.default),
+    _aten._transformer_encoder_layer_fwd: _its_own_steps(_aten._transformer_encoder_layer_fwd.default),
 }

@@ -129,25 +129,44 @@ def _renorm(x: Tensor, order: float, dim: int, largest: float) -> Tensor:
 
 
 def _cdist_forward(x: Tensor, y: Tensor, order: float, _mode: int | None) -> Tensor:
-    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
-    return _vector_norm(difference, order, [-1])
+    return _vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
+
+
+def _distance_gradient(gradient: Tensor, difference: Tensor, distance: Tensor, order: float) -> Tensor:
+    """The gradient of ``difference`` from that of its norm; ``distance`` and its gradient lack the last dimension."""
+    distance, gradient = distance.unsqueeze(-1), gradient.unsqueeze(-1)
+    if order == 0:
+        return torch.zeros_like(difference)
+    if order == 1:
+        return gradient * difference.sign()
+    if math.isinf(order):
+        return gradient * difference.sign().masked_fill(difference.abs() != distance, 0)
+    if order == 2:
+        slope = gradient * difference / distance
+    else:
+        slope = gradient * (difference.sign() * difference.abs().pow(order - 1) / distance.pow(order - 1))
+    return slope.masked_fill(distance == 0, 0)
 
 
 def _cdist_backward(gradient: Tensor, x: Tensor, y: Tensor, order: float, distance: Tensor) -> Tensor:
-    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
-    distance, gradient = distance.unsqueeze(-1), gradient.unsqueeze(-1)
-    if order == 0:
-        return torch.zeros_like(x)
-    if order == 1:
-        parts = gradient * difference.sign()
-    elif math.isinf(order):
-        parts = gradient * difference.sign().masked_fill(difference.abs() != distance, 0)
-    elif order == 2:
-        parts = (gradient * difference / distance).masked_fill(distance == 0, 0)
-    else:
-        slope = difference.sign() * difference.abs().pow(order - 1) / distance.pow(order - 1)
-        parts = (gradient * slope).masked_fill(distance == 0, 0)
-    return parts.sum(-2)
+    return _distance_gradient(gradient, x.unsqueeze(-2) - y.unsqueeze(-3), distance, order).sum(-2)
+
+
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
+    i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
+    return i, j
+
+
+def _pdist_forward(x: Tensor, order: float = 2) -> Tensor:
+    i, j = _pairs(x)
+    return _vector_norm(x[i] - x[j], order, [-1])
+
+
+def _pdist_backward(gradient: Tensor, x: Tensor, order: float, distance: Tensor) -> Tensor:
+    i, j = _pairs(x)
+    parts = _distance_gradient(gradient, x[i] - x[j], distance, order)
+    # Each row's gradient is one sum, over the pairs it stands first and second in.
+    return torch.zeros_like(x).index_add(0, torch.cat([i, j]), torch.cat([parts, -parts]))
 
 
 def _shifted(x: Tensor, dim: int) -> Tensor:
@@ -225,6 +244,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.renorm: _renorm,
     _aten._cdist_forward: _cdist_forward,
     _aten._cdist_backward: _cdist_backward,
+    _aten._pdist_forward: _pdist_forward,
+    _aten._pdist_backward: _pdist_backward,
     _aten._softmax: _softmax,
     _aten._softmax_backward_data: _softmax_backward,
     _aten._log_softmax: _log_softmax,

@@ -9,6 +9,10 @@ An operation is primitive if hardware or a mathematical library would compute it
   scatter with addition, FFT) and linear algebra (solvers and factorizations);
 - one arithmetic operation followed by a selection (leaky_relu, softshrink, threshold_backward, ...).
 
+Left whole although they are composite: multi_margin_loss, multilabel_margin_loss, ctc_loss, averages inside embedding
+bags and scattered reductions, the GRU cell and the recurrent layers of CUDA, attention with dropout or with fewer heads
+of keys, products of complex numbers, quantized and sparse operations.
+
 Everything else is in the tables of the ``primitive_*`` modules, or is made of operations that are (in-place, ``out=``
 and foreach variants).
 """
