@@ -2,9 +2,11 @@
 
 import torch
 
-from bench import families, formats, update
+from bench import accumulation, families, formats, simulate, update
 
 torch.set_num_threads(1)
 formats.main()
 families.main()
 update.main()
+simulate.main()
+accumulation.main()

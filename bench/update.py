@@ -14,9 +14,9 @@ SIZES = ((128, 128), (1024, 1024))  # hidden units, batch
 OBSERVATION, ACTION = 17, 6  # cheetah_run
 
 
-def updates(format: str, units: int, batch: int):
+def updates(format: str, units: int, batch: int, **settings):
     """A function that does one update of an agent of this format, on one fixed batch."""
-    config = TrainConfig(task="cheetah_run", format=format, hidden_units=units, batch_size=batch)
+    config = TrainConfig(task="cheetah_run", format=format, hidden_units=units, batch_size=batch, **settings)
     cpu = torch.device("cpu")
     agent = SAC(OBSERVATION, ACTION, config, cpu)
     replay = Replay(batch, OBSERVATION, ACTION, dtype=torch.float32, device=cpu)

@@ -52,6 +52,36 @@ def assert_of_format(x):
         torch.testing.assert_close(x.detach(), rounded(x), rtol=0, atol=0, equal_nan=True)
 
 
+# Under any dispatch mode PyTorch computes singular vectors for these too, by another algorithm of LAPACK.
+OTHER_ALGORITHM = {"linalg_cond", "linalg_eigvalsh", "linalg_svdvals", "norm_nuc"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op", [op for op in OPERATORS if op.formatted_name not in OTHER_ALGORITHM], ids=lambda op: op.formatted_name
+)
+def test_watched_in_fp32_nothing_changes(op):
+    """Watching makes every operation pass through the mode; without, fp32 would not even enter it."""
+    torch.manual_seed(0)
+    for _, sample in zip(range(SAMPLES), op.sample_inputs("cpu", torch.float32), strict=False):
+        torch.manual_seed(1)
+        plain = op(copied(sample.input), *copied(sample.args), **copied(sample.kwargs))
+        torch.manual_seed(1)
+        with roundoff.simulate("fp32", observe=True):
+            watched = op(copied(sample.input), *copied(sample.args), **copied(sample.kwargs))
+        for a, b in zip(tensors(plain), tensors(watched), strict=True):
+            assert (a.dtype, a.device, a.layout, a.shape) == (b.dtype, b.device, b.layout, b.shape)
+            if a.layout == torch.strided:
+                assert a.stride() == b.stride()
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def copied(tree):
+    return torch.utils._pytree.tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) and x.layout == torch.strided else x, tree
+    )
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
 def test_results_and_gradients_are_of_the_format(op):
