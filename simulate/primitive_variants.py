@@ -33,8 +33,8 @@ def in_place(formula: Callable[..., Any]) -> Callable[..., Any]:
 
     def written(target: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = formula(target, *args, **kwargs)
-        if result is NotImplemented or not torch.can_cast(result.dtype, target.dtype):
-            return NotImplemented  # the operation itself words the error
+        if result is NotImplemented or result.dtype != target.dtype:
+            return NotImplemented  # the operation itself words the error, or converts
         return target.copy_(result)
 
     return written

@@ -1,5 +1,6 @@
 """Decompositions: the same numbers as the kernels in float64, every step rounded, and the failures the steps have."""
 
+import functools
 import itertools
 import math
 import warnings
@@ -68,9 +69,14 @@ def run(op, sample, mode):
     inputs = [x for x in tensors((sample.input, sample.args, sample.kwargs)) if x.requires_grad]
     with mode or nullcontext():
         results = tensors(op(sample.input, *sample.args, **sample.kwargs))
-        scalars = [x.abs().sum() for x in results if x.requires_grad and x.numel()]
+        scalars = [(x.abs() * uneven(x)).sum() for x in results if x.requires_grad and x.numel()]
         gradients = torch.autograd.grad(sum(scalars), inputs, allow_unused=True) if scalars and inputs else ()
     return results, tensors(gradients)
+
+
+def uneven(x):
+    """Weights that leave no gradient zero for symmetry: the sum over a softmax is a constant."""
+    return torch.arange(x.numel(), dtype=torch.float64).add(1).cos().view(x.shape)
 
 
 def samples(op, dtype, most):
@@ -206,7 +212,17 @@ def seeded(operation, *args):
     return operation(*args)
 
 
-X, Y, Z, W = (numbers(4, 3, seed=seed) for seed in (21, 22, 23, 24))
+def distances(order):
+    x, y = numbers(4, 3), torch.cat([numbers(4, 3)[:1], numbers(2, 3)])  # the first two are at distance 0
+    forward = aten._cdist_forward(x, y, order, 2)
+    pairs = aten._pdist_forward(y, order)
+    return (
+        forward, aten._cdist_backward(numbers(4, 3, seed=1), x, y, order, forward),
+        pairs, aten._pdist_backward(numbers(3), y, order, pairs),
+    )  # fmt: skip
+
+
+X, Y, Z = (numbers(4, 3, seed=seed) for seed in (21, 22, 23))
 SQUARE, LINE = numbers(3, 3), numbers(3)
 CALLS = {
     "add with alpha": lambda: torch.add(X, Y, alpha=0.3),
@@ -250,6 +266,10 @@ CALLS = {
     "batch norm, functional": lambda: batch(aten._native_batch_norm_legit_functional, True, 0.1, 1e-5),
     "batch norm, updated": lambda: batch(aten._batch_norm_with_update, 0.1, 1e-5)[0][:3],
     "batch norm, not updated": lambda: batch(aten._batch_norm_no_update, 0.1, 1e-5)[0][:3],
+    **{
+        f"distances of order {order}": functools.partial(distances, order)
+        for order in (0.0, 1.0, 1.5, 2.0, 3.0, math.inf)
+    },
     "attention": attention,
     "attention, causal": lambda: attention(is_causal=True, scale=0.5),
     "attention, masked": lambda: attention(attn_mask=numbers(2, 3, 4, 5, seed=7)),
