@@ -13,6 +13,7 @@ from roundoff.formats.modes import Rounding
 from roundoff.formats.native_loops import compiled, in_pieces, runs_natively
 from roundoff.simulate import accumulation_fast_kernels as fast
 from roundoff.simulate import accumulation_kernels as loops
+from roundoff.simulate import accumulation_recovering_kernels as recovering
 from roundoff.simulate import accumulation_tensors as tensors
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ def _words(fmt: FloatFormat, dtype: torch.dtype) -> Words:
     return np.append(packed, packed.dtype.type(fmt != (FP32 if dtype == torch.float32 else FP64)))
 
 
-def _narrow(x: torch.Tensor) -> bool:
-    """Whether products of any two elements of the gapless ``x`` are exact in its dtype."""
-    body, dtype = (fast.unfit32 if x.dtype == torch.float32 else loops.unfit64), x.dtype
-    answer = torch.empty(1, dtype=dtype)
-    compiled(body, dtype, "pip")(x.data_ptr(), x.numel(), answer.data_ptr())
-    return not answer.view(torch.int32).any()
+def _scan(body: Any, a: torch.Tensor, b: torch.Tensor) -> int:
+    """What a scanning loop finds in either of two gapless tensors, as bits."""
+    answers = torch.empty(2, dtype=a.dtype)
+    kernel = compiled(body, a.dtype, "pip")
+    for place, x in enumerate((a, b)):
+        kernel(x.data_ptr(), x.numel(), answers.data_ptr() + place * a.dtype.itemsize)
+    first, second = answers.view(torch.int32 if a.dtype == torch.float32 else torch.int64).tolist()
+    return int(first | second)
 
 
 def _native(*tensors: torch.Tensor) -> bool:
@@ -72,8 +75,10 @@ class Arithmetic:
         if dtype == torch.float32 and not how.compensated:
             enough = self._format.significand_bits <= fast.LARGEST_M or self._format == FP32
             self._step_dtype = torch.float32 if enough else torch.float64
-        single = dtype == torch.float32
-        self._fast = fast.loop(self._product, self._format, compensated=how.compensated) if single else None
+        self._fast = self._recovering = None
+        if dtype == torch.float32:
+            self._fast = fast.loop(self._product, self._format, compensated=how.compensated)
+            self._recovering = recovering.loop(self._product, self._format, compensated=how.compensated)
 
     def contract(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The products of matrices, each element summed over k in ascending order.
@@ -119,15 +124,21 @@ class Arithmetic:
     def _sequential(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """L = 1, in the CPU's loops; both gapless."""
         product = self._product
-        body, dtype = self._fast, torch.float32
+        body, dtype = None, torch.float32
         options: tuple[int, ...] = ()
-        if body is None or not (_narrow(a) and _narrow(b)):
+        if self._dtype == torch.float32:
+            found = _scan(fast.scan32, a, b)
+            if not found & fast.EXACT:
+                body = self._fast
+            elif not found & fast.RECOVERABLE:
+                body = self._recovering
+        if body is None:
             dtype = torch.float64
             if self._how.compensated:
                 body = loops.compensated_fused64 if product is None else loops.compensated_rounded64
             elif product is None:
-                body, exact = loops.fused64, a.dtype == torch.float32 or (_narrow(a) and _narrow(b))
-                options = (int(not exact),)
+                body = loops.fused64
+                options = (int(self._dtype == torch.float64 and _scan(loops.unfit64, a, b) != 0),)
             else:
                 body = loops.rounded64
         a, b = a.to(dtype), b.to(dtype)

@@ -24,14 +24,21 @@ from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float
 _LARGEST = 1.7976931348623157e308
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
-    """``x * y + z`` in float64, rounded once."""
+def _fused(number: types.Type) -> Any:
+    """A numba function of three such numbers: ``x * y + z``, rounded once."""
 
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.fma(*arguments)
 
-    return types.float64(types.float64, types.float64, types.float64), generate
+        return number(number, number, number), generate
+
+    return fma
+
+
+fma32 = _fused(types.float32)
+fma64 = _fused(types.float64)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -83,7 +90,7 @@ def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
 def _product(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x * y`` rounded once."""
     product = x * y
-    return _rounded(_odd64(product, _fma(x, y, -product), odd), words)
+    return _rounded(_odd64(product, fma64(x, y, -product), odd), words)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -91,7 +98,7 @@ def _multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
     """``x * y + z`` rounded once, whatever the significands (Boldo and Melquiond, algorithm Fmac)."""
     one = uint64(1)
     high = x * y
-    low = _fma(x, y, -high)
+    low = fma64(x, y, -high)
     low = low if abs(low) <= _LARGEST else 0.0
     middle, first = two_sum(z, low)
     top, second = two_sum(high, middle)

@@ -53,6 +53,9 @@ def operands(kind, shape, dtype, fmt, seed=0):
     x = torch.randn(shape, dtype=torch.float64, generator=generator)
     if kind == "wide":
         x = x * 2.0 ** torch.randint(-12, 6, shape, generator=generator)
+    if kind == "far":  # products whose errors float32 cannot hold
+        x = x * 2.0 ** torch.randint(-80, 6, shape, generator=generator)
+    if kind in ("wide", "far"):
         return x.to(dtype)
     if kind.startswith("special"):
         x = round(x, "e5m10") if kind == "special" else x * 2.0**120
@@ -68,7 +71,7 @@ def expected_product(a, b, how):
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-@pytest.mark.parametrize("kind", ["format", "wide", "special", "special and large", "tiny"])
+@pytest.mark.parametrize("kind", ["format", "wide", "special", "special and large", "tiny", "far"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_sequential_accumulation_is_exact(name, kind, dtype):
     a, b = operands(kind, (2, 9), dtype, name, 1), operands(kind, (9, 19), dtype, name, 2)
@@ -153,9 +156,29 @@ def test_products_that_float32_would_round(text):
     a, b = torch.tensor([[-(2.0**64), 2.0**64]]), torch.tensor([[2.0**63], [2.0**64]])
     expected = 2.0**127 if text == "e8m7" else math.inf
     same(accumulate(aten.mm.default, (a, b), {}, how), [expected])
-    # 1 + 2^-12 has 13 significant bits, its square 25: the last one decides.
-    x = torch.tensor([1 + 2.0**-12, 2.0**-7 + 2.0**-8 - 2.0**-11])
-    same(accumulate(aten.dot.default, (x, x), {}, how), [dot(x.tolist(), x.tolist(), how)])
+    # Operands of 13 significant bits: the last of 25 is above the tie of e5m10, 1 + 2^-11.
+    x = torch.tensor([1 + 2.0**-12])
+    for narrow in ("e5m10", "e5m10*e5m10", "e5m10+kahan", "e5m10_nosub*e5m10"):
+        assert accumulate(aten.dot.default, (x, x), {}, Accumulation.parse(narrow)).item() == 1 + 2.0**-10
+
+
+def test_a_fused_multiply_add_of_float64_is_exact():
+    # (1 - 2^-53)^2 + 3 2^-53 is 2^-106 above the tie 1 + 2^-53; the sum of all that 1 leaves over has 54 bits.
+    x = torch.tensor([3 * 2.0**-53, 1 - 2.0**-53], dtype=torch.float64)
+    y = torch.tensor([1, 1 - 2.0**-53], dtype=torch.float64)
+    how = Accumulation("fp64")
+    assert accumulate(aten.dot.default, (x, y), {}, how).item() == 1 + 2.0**-52
+    assert arithmetic(how, torch.float64)._slowly(x[None, None], y[None, :, None]).item() == 1 + 2.0**-52
+
+
+@pytest.mark.parametrize("dtype", CARRIERS, ids=str)
+def test_negative_zero_stays(dtype):
+    # Fused, the first product rounds to -0; rounded alone it is a summand of +0, which stays +0.
+    x = torch.tensor([1e-10 / 3, 0.0, -0.0], dtype=dtype)
+    y = torch.tensor([-1e-10 / 3, -1 / 3, 1 / 3], dtype=dtype)
+    for how, expected in ((Accumulation("e5m10"), -0.0), (Accumulation("e5m10", product="e5m10"), 0.0)):
+        same(accumulate(aten.dot.default, (x, y), {}, how), [expected])
+        same(arithmetic(how, dtype)._slowly(x[None, None], y[None, :, None]), [expected])
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -233,8 +256,9 @@ def test_threads_slabs_and_chunks_change_nothing(text):
     torch.set_num_threads(2)
     try:
         assert torch.equal(accumulate(aten.mm.default, (a, b), {}, how), whole)
-        batched = accumulate(aten.bmm.default, (a.expand(3, -1, -1), b.expand(3, -1, -1)), {}, how)
-        assert all(torch.equal(one, whole) for one in batched)
+        # Batches that differ, so that each must find its own matrices.
+        batched = accumulate(aten.bmm.default, (torch.stack([a, a, -a]), torch.stack([b.flip(1), b, b])), {}, how)
+        assert torch.equal(batched, torch.stack([whole.flip(1), whole, -whole]))
     finally:
         torch.set_num_threads(threads)
 
