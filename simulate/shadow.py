@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.formats import FormatError
+from roundoff.simulate.shadow_errors import Tally
 from roundoff.simulate.shadow_report import ShadowReport
 from roundoff.simulate.twins import Twins, is_followed, widen
 from roundoff.simulate.widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 __all__ = ["Shadow", "ShadowReport"]
-
-# Elements of a tensor are compared relative to their own magnitude, but at least to this part of the largest.
-_FLOOR = 2.0**-10
 
 
 class _Wide(NamedTuple):
@@ -39,31 +35,11 @@ class _Begun(NamedTuple):
     """What :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
 
     wide: _Wide | None
+    """Of an operation that overwrites operands, which had to be run ahead; None if that failed."""
+    ahead: bool
+    """Whether that was tried."""
     given: float
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Sums over all calls at one place."""
-
-    calls: int = 0
-    elements: int = 0
-    worst: list[float] = field(default_factory=lambda: [0.0] * 3)
-    """Largest error added, inherited, and in total."""
-    squares: list[float] = field(default_factory=lambda: [0.0] * 3)
-    """Sums of squares of the same."""
-    given_squares: float = 0.0
-    overflowed: int = 0
-    lost: int = 0
-    undefined: int = 0
-
-    def row(self) -> dict[str, float]:
-        row = {name: getattr(self, name) for name in ("calls", "elements", "overflowed", "lost", "undefined")}
-        row["given_rms"] = math.sqrt(self.given_squares / (self.calls or 1))
-        for name, worst, squares in zip(("added", "inherited", "total"), self.worst, self.squares, strict=True):
-            row[f"{name}_max"] = worst
-            row[f"{name}_rms"] = math.sqrt(squares / (self.elements or 1))
-        return row
+    """Root mean square error of the worst operand."""
 
 
 class Shadow:
@@ -71,9 +47,10 @@ class Shadow:
 
     For an operation with rounded result y: ``exact`` is the operation in float64 on the simulated operands, ``twin``
     is the operation in float64 on their twins. Elementwise, ``added = |y - exact| / scale``,
-    ``inherited = |exact - twin| / scale``, ``total = |y - twin| / scale``, with
-    ``scale = max(|twin|, 2^-10 max |twin|)``, the maximum over the tensor. Elements that are
-    not finite in all three are counted apart.
+    ``inherited = |exact - twin| / scale``, ``total = |y - twin| / scale``, where scale is the largest of ``|y|``,
+    ``|exact|``, ``|twin|`` and 2^-10 of the largest such magnitude in the tensor. So an error is at most 2, which is
+    plus for minus: a gradient that is zero but for rounding is off by 1e10 of its true value, and says no more by that.
+    Elements that are not finite in all three are counted apart.
 
     The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values that come from outside
     are their own twins. Control flow is the simulation's: integers, booleans and Python numbers that the program
@@ -92,7 +69,7 @@ class Shadow:
         if dtype is not torch.float64:
             raise FormatError(f"a shadow run has dtype float64, the widest that PyTorch computes in, got {dtype}")
         self._twins = Twins()
-        self._tallies: dict[tuple[str, str, str], _Tally] = {}
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
         self._unfollowed: dict[str, str] = {}
         self._float64_program = False
         self._lock = threading.RLock()
@@ -114,13 +91,9 @@ class Shadow:
         kwargs = kwargs or {}
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
-            overwritten = how.lifts or any(
-                is_followed(x)
-                for x in outcomes(func, args, kwargs, ())
-                if x.dtype.is_floating_point or x.dtype.is_complex
-            )
+            overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
             follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
-            return _Begun(self._run(func, args, kwargs) if follows else None, given)
+            return _Begun(self._run(func, args, kwargs) if follows else None, follows, given)
 
     def after(
         self,
@@ -149,12 +122,12 @@ class Shadow:
             followed = [is_followed(x) and x.numel() > 0 for x in found]
             if not any(followed):
                 return
-            wide = token.wide or self._run_after(func, args, kwargs, result, found)
+            wide = token.wide or self._run_after(func, token, args, kwargs, result, found)
             if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
                 self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
                 wide = _Wide(rounded, rounded)
-            tally = self._tallies.setdefault(tuple(place), _Tally())  # type: ignore[arg-type]
+            tally = self._tallies.setdefault(tuple(place), Tally())  # type: ignore[arg-type]
             tally.calls += 1
             tally.given_squares += token.given**2
             read = set() if manner(func).lifts else _storages(operands(func, args, kwargs))
@@ -163,7 +136,7 @@ class Shadow:
                 # _unsafe_view and the like share memory with an operand and do not say so
                 if does and x.untyped_storage()._cdata not in read - written:  # noqa: SLF001
                     self._float64_program |= x.dtype in (torch.float64, torch.complex128)
-                    error = _measure(tally, widen(x), exact, twin)
+                    error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
 
     def report(self) -> ShadowReport:
@@ -197,31 +170,30 @@ class Shadow:
                 return _Wide(exact, exact)
             return _Wide(exact, run_wide(func, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
-            self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({_first_line(error)})")
+            self._fails(func, error)
             return None
 
     def _run_after(
         self,
         func: OpOverload,
+        token: _Begun,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: Any,
         found: list[torch.Tensor],
     ) -> _Wide:
         """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
-        how = manner(func)
         wide: _Wide | None = None
-        if how.communicates:
+        if manner(func).communicates:
             self._unfollowed.setdefault(manner(func).name, "communicates, so it is not run twice")
         elif left_to_chance(func, args, kwargs):
             wide = self._dropout(func, args, result)
             if wide is None:
                 self._unfollowed.setdefault(manner(func).name, "draws random numbers; the twin is what was drawn")
-        elif how.written or how.lifts:
-            pass  # before() has tried, and named the reason
+        elif token.ahead:
+            pass  # it failed, and the reason is named
         elif not operands(func, args, kwargs):
-            exact = make_wide(func, args, kwargs, found[0])
-            wide = _Wide(exact, exact)
+            wide = self._made(func, args, kwargs, found[0])
         else:
             wide = self._run(func, args, kwargs)
         if wide is not None:
@@ -229,57 +201,27 @@ class Shadow:
         rounded = [widen(x) for x in found]
         return _Wide(rounded, rounded)
 
+    def _made(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor
+    ) -> _Wide | None:
+        """What an operation without operands makes in float64; None if it fails there."""
+        try:
+            exact = make_wide(func, args, kwargs, made)
+        except Exception as error:  # noqa: BLE001  likewise
+            self._fails(func, error)
+            return None
+        return _Wide(exact, exact)
+
+    def _fails(self, func: OpOverload, error: Exception) -> None:
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
+
     def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _Wide | None:
         if func is not torch.ops.aten.native_dropout.default:
             return None
         x, probability = args[0], float(args[1])
         mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
         return _Wide([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
-
-
-def _measure(tally: _Tally, y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> float:
-    """Adds one tensor to a tally; returns its root mean square total error."""
-    count = y.numel()
-    worst, squares = _errors(y, exact, twin)
-    if not all(map(math.isfinite, (*worst, *squares))):
-        finite = twin.isfinite()
-        lost = finite & ~y.isfinite()
-        tally.undefined += count - int(finite.sum())
-        tally.lost += int(lost.sum())
-        tally.overflowed += int((lost & exact.isfinite()).sum())
-        finite &= y.isfinite() & exact.isfinite()
-        count = int(finite.sum())
-        if not count:
-            return 0.0
-        worst, squares = _errors(y[finite], exact[finite], twin[finite])
-    tally.elements += count
-    tally.worst = [max(pair) for pair in zip(tally.worst, worst, strict=True)]
-    tally.squares = [a + b for a, b in zip(tally.squares, squares, strict=True)]
-    return math.sqrt(squares[2] / count)
-
-
-def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[list[float], list[float]]:
-    """The largest error added, inherited and in total, and their sums of squares; not finite if a number is not."""
-    scale = twin.abs()
-    largest = scale.max()
-    # a twin of zeros has no magnitude of its own: what is there instead of them is all error
-    largest = torch.where(largest > 0, largest, torch.maximum(y.abs().max(), exact.abs().max()))
-    floor = torch.where(largest > 0, largest * _FLOOR, 1.0)
-    # infinities show: their difference is NaN, and so is their product with a factor of 0
-    factor = torch.clamp_(scale, min=floor).reciprocal_()
-    pairs = [(y, exact)] if exact is twin else [(y, exact), (exact, twin), (y, twin)]
-    worst, squares = [], []
-    for a, b in pairs:
-        error = (a - b).flatten()
-        error = (error.abs() if error.dtype.is_complex else error).mul_(factor.flatten())
-        low, high = error.aminmax()
-        worst.append(torch.maximum(-low, high))
-        squares.append(error.dot(error))
-    numbers = torch.stack(worst + squares).tolist()
-    if exact is twin:
-        added, square = numbers
-        return [added, 0.0, added], [square, 0.0, square]
-    return numbers[:3], numbers[3:]
 
 
 def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
@@ -291,7 +233,3 @@ def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
     return len(found) == len(wide) and all(
         x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -23,8 +23,9 @@ _ROWS = 12
 class ShadowReport:
     """A snapshot of what a shadow run has measured; ``print`` it, or take its table.
 
-    Errors are relative: divided, element by element, by the magnitude of the twin, but at least by 2^-10 of the
-    largest magnitude in the twin tensor, so that elements which are zero but for cancellation do not drown the rest.
+    Errors are relative: divided, element by element, by the largest magnitude that rounded result, exact result and
+    twin have, so that they are at most 2; and at least by 2^-10 of the largest magnitude in the tensor, so that
+    elements which are zero but for cancellation do not drown the rest.
 
     Attributes:
         table: one row per role, module and operation, the operation that adds most first (those whose rounding

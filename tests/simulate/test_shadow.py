@@ -156,7 +156,8 @@ def test_errors_are_the_definitions():
         z = y * y
     row = mode.shadow.report().table.set_index("operation").loc["mul"]
     exact, twin = y.double() ** 2, x.double().exp() ** 2
-    scale = twin.clamp(min=twin.max().item() / 1024)
+    magnitude = torch.stack([z.double(), exact, twin]).amax(0)
+    scale = magnitude.clamp(min=magnitude.max().item() / 1024)
     for column, error in (
         ("added", z.double() - exact),
         ("inherited", exact - twin),
@@ -165,10 +166,35 @@ def test_errors_are_the_definitions():
         relative = error.abs() / scale
         assert row[f"{column}_max"] == pytest.approx(relative.max().item(), rel=1e-12)
         assert row[f"{column}_rms"] == pytest.approx(relative.square().mean().sqrt().item(), rel=1e-12)
-    given = (y.double() - x.double().exp()).abs() / x.double().exp().clamp(min=x.double().exp().max().item() / 1024)
+    magnitude = torch.maximum(y.double(), x.double().exp())
+    given = (y.double() - x.double().exp()) / magnitude.clamp(min=magnitude.max().item() / 1024)
     assert row["given_rms"] == pytest.approx(given.square().mean().sqrt().item(), rel=1e-12)
     assert (row["calls"], row["elements"]) == (1, 100)
     assert 2.0**-13 < row["added_max"] <= 2.0**-11
+
+
+def test_a_gradient_that_vanishes_by_mathematics_does_not_drown_the_rest():
+    """A bias in front of batch normalisation has gradient zero, of which each float64 run computes another 1e-17."""
+    x, bias = normal(8, 4), torch.zeros(4, requires_grad=True)
+    with Shadowed("e5m10") as mode:
+        normalised = torch.nn.functional.batch_norm(x + bias, None, None, training=True)
+        (gradient,) = torch.autograd.grad(normalised.pow(3).sum(), bias)
+    assert mode.shadow.twin(gradient).abs().max() < 1e-12 < gradient.abs().max()
+    assert mode.shadow.report().table["total_max"].max() <= 2
+
+
+def test_twins_below_all_formats_are_measured():
+    x = torch.full((4,), 1e-40)
+    with Shadowed("e5m10") as mode:
+        y = x.pow(8) + 0.0
+    assert torch.equal(mode.shadow.twin(y), x.double().pow(8))  # 1e-320
+    table = mode.shadow.report().table
+    assert 0 < table["added_max"].max() < 1e-15  # relative to 2^-1000, the smallest magnitude that counts
+    x = torch.full((4,), 1e-30)
+    with Shadowed("e5m10") as mode:
+        x.pow(8) + 0.0
+    table = mode.shadow.report().table.set_index("operation")
+    assert table.loc["pow", "added_max"] == table.loc["add", "inherited_max"] == 1
 
 
 def test_overflow_counts_where_it_happens_and_is_lost_after():
