@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,8 @@ from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, is_move, treatment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._ops import OpOverload
 
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
@@ -55,7 +57,7 @@ class Handling:
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.calls = self.rounded = self.taken_apart = 0
         self.accumulate = self.prepares = False
-        self.decomposition = None
+        self.decomposition: Callable[..., Any] | None = None
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         a = self.arithmetic
@@ -63,6 +65,8 @@ class Handling:
         fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
         if fused or (a.granularity == Granularity.PRIMITIVE and self.rounds):
             self.decomposition = decomposition(operation)
+        elif _is_a_formula(operation):
+            self.decomposition = operation.decompose
         self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
 
     def __str__(self) -> str:
@@ -82,6 +86,11 @@ class Handling:
         if self.accumulate:
             return "rounded, and accumulated"
         return "exact move" if is_move(self.name) else "rounded"
+
+
+def _is_a_formula(operation: OpOverload) -> bool:
+    """Whether PyTorch has no kernel of it, but other operations, which is what autograd sees: as in inference mode."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd")  # noqa: SLF001
 
 
 def scalar_names(operation: OpOverload) -> tuple[str, ...]:

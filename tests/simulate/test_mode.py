@@ -309,6 +309,18 @@ def test_custom_autograd_functions_and_checkpointing_are_rounded():
     assert_of_format(x.grad, "e5m3")
 
 
+def test_inference_mode_rounds_the_same_operations():
+    """There functions such as linear and softmax arrive whole."""
+    net, x = small_net(), torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(8))
+    net.eval()
+    with simulate("e5m4"):
+        with torch.no_grad():
+            expected = net(x).softmax(-1)
+        with torch.inference_mode():
+            result = net(x).softmax(-1)
+    assert torch.equal(result, expected)
+
+
 def test_function_transforms():
     x = torch.linspace(0.1, 1, 12).view(3, 4)
     with simulate("e5m3"):
