@@ -10,7 +10,7 @@ import torch
 
 from roundoff.formats import Format, FormatError
 from roundoff.formats.floats import FP64, FloatFormat
-from roundoff.simulate.accumulation_arithmetic import Arithmetic
+from roundoff.simulate.accumulation_arithmetic import Arithmetic, ShapesUnfitError
 from roundoff.simulate.contractions import handler
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def accumulate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] 
     Returns:
         What the operation returns: new tensors, or those of ``out=`` or in-place arguments, which are overwritten;
         elements are not rounded to any other format than the accumulator's. ``NotImplemented`` where the numbers are
-        not all of one of the dtypes float32 and float64: then nothing has been done.
+        not all of one of the dtypes float32 and float64, or the operation does not take operands of such shapes:
+        then nothing has been done, and the operation itself will raise if it must.
 
     Raises:
         FormatError: the carrier cannot hold one of the accumulation's formats.
@@ -161,4 +162,7 @@ def accumulate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] 
     dtype = call.dtype
     if dtype not in _CARRIERS:
         return NotImplemented
-    return known.run(arithmetic(how, dtype), call)
+    try:
+        return known.run(arithmetic(how, dtype), call)
+    except ShapesUnfitError:
+        return NotImplemented

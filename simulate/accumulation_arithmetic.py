@@ -58,6 +58,10 @@ def gapless(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(-1).view(x.shape)
 
 
+class ShapesUnfitError(Exception):
+    """The operands have shapes that the operation does not take; torch's own operation knows what to say."""
+
+
 class Arithmetic:
     """Contractions and sums of one dtype under one :class:`~roundoff.simulate.accumulation.Accumulation`.
 
@@ -89,7 +93,13 @@ class Arithmetic:
 
         Returns:
             (B, M, N), elements of the accumulator's format; +0 where K is 0.
+
+        Raises:
+            ShapesUnfitError: these are no such matrices.
         """
+        # The loops trust the shapes, and the operation's own check comes after this.
+        if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+            raise ShapesUnfitError
         rows, columns = a.shape[1], b.shape[2]
         if rows > columns and columns < 32:  # the loops are vectorised over columns
             return self.contract(b.mT, a.mT).mT

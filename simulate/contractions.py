@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from roundoff.simulate import convolutions
-from roundoff.simulate.accumulation_arithmetic import gapless
+from roundoff.simulate.accumulation_arithmetic import ShapesUnfitError, gapless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,6 +143,8 @@ def _addbmm(
     beta: complex,
     alpha: complex,
 ) -> torch.Tensor:
+    if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[0] != batch2.shape[0]:
+        raise ShapesUnfitError
     # One sum over batch and k, batch by batch.
     a = batch1.transpose(0, 1).flatten(1)
     return _plus(arithmetic, _mm(arithmetic, a, batch2.flatten(0, 1)), self, beta, alpha)
@@ -154,6 +156,8 @@ def _linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
+    if input.dim() == 0 or weight.dim() not in (1, 2) or input.shape[-1] != weight.shape[-1]:
+        raise ShapesUnfitError
     matrix = weight if weight.dim() == 2 else weight[None]
     rows = input.reshape(-1, input.shape[-1]) if input.shape[-1] else input.new_zeros(prod(input.shape[:-1]), 0)
     result = _mm(arithmetic, rows, matrix.mT).view(*input.shape[:-1], matrix.shape[0])
@@ -162,6 +166,8 @@ def _linear(
 
 
 def _matmul(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if self.dim() == 0 or other.dim() == 0:
+        raise ShapesUnfitError
     a = self if self.dim() > 1 else self[None]
     b = other if other.dim() > 1 else other[:, None]
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
@@ -181,9 +187,11 @@ def _sum(
 ) -> torch.Tensor:
     x = self if dtype is None else self.to(dtype)
     rank = x.dim()
-    if not -rank <= min(dim or [0]) <= max(dim or [0]) < max(rank, 1) and rank:
-        return torch.sum(x, list(dim or []), keepdim)  # torch's own error
+    if not all(-max(rank, 1) <= d < max(rank, 1) for d in dim or ()):
+        raise ShapesUnfitError
     summed = sorted({d % rank for d in dim}) if dim and rank else list(range(rank))
+    if dim and len(summed) != len(dim) and rank:
+        raise ShapesUnfitError
     kept = [d for d in range(rank) if d not in summed]
     terms = prod(x.shape[d] for d in summed)
     columns = x.permute([*summed, *kept]).reshape(terms, prod(x.shape[d] for d in kept))

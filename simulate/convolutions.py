@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from roundoff.simulate.accumulation_arithmetic import gapless
+from roundoff.simulate.accumulation_arithmetic import ShapesUnfitError, gapless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,9 +158,24 @@ def forward(
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """``aten::convolution``: the contraction, then the bias by one rounded addition."""
+    """``aten::convolution``: the contraction, then the bias by one rounded addition.
+
+    Raises:
+        ShapesUnfitError: the kernel does not fit the input.
+    """
     rank = weight.dim() - 2
+    if input.dim() != weight.dim() or rank < 1 or groups < 1 or weight.shape[0] % groups:
+        raise ShapesUnfitError
+    if input.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
+        raise ShapesUnfitError
     stride, padding, dilation = (_all(values, rank) for values in (stride, padding, dilation))
+    if min(*stride, *dilation) < 1 or (min(padding) < 0 and not transposed):
+        raise ShapesUnfitError
+    if not transposed and any(
+        size + 2 * pad < apart * (taps - 1) + 1
+        for size, pad, apart, taps in zip(input.shape[2:], padding, dilation, weight.shape[2:], strict=True)
+    ):
+        raise ShapesUnfitError
     if transposed:
         extra = _all(output_padding, rank)
         result = _transposed(arithmetic, input, weight, stride, padding, dilation, extra, groups)

@@ -477,6 +477,36 @@ def test_dtypes():
     assert accumulate(aten.add.Tensor, (torch.ones(1), torch.ones(1)), {}, how) is NotImplemented
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.ones(2, 3) @ torch.ones(4, 5),
+        lambda: torch.mm(torch.ones(3), torch.ones(3, 3)),
+        lambda: torch.bmm(torch.ones(2, 3, 3), torch.ones(3, 3, 3)),
+        lambda: torch.dot(torch.ones(2), torch.ones(3)),
+        lambda: torch.mv(torch.ones(2, 3), torch.ones(2)),
+        lambda: torch.addbmm(torch.ones(1, 1), torch.ones(2, 1, 3), torch.ones(3, 2, 1)),
+        lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 3).double()),
+        lambda: aten.linear(torch.ones(2, 3), torch.ones(3, 2)),
+        lambda: aten.matmul(torch.ones(()), torch.ones(2)),
+        lambda: torch.ones(2, 3).sum(2),
+        lambda: torch.ones(2, 3).sum([0, 0]),
+        lambda: torch.ones(()).sum(1),
+        lambda: aten.convolution(torch.ones(1, 3, 4), torch.ones(2, 2, 1), None, [1], [0], [1], False, [0], 1),
+        lambda: aten.convolution(torch.ones(1, 2, 4), torch.ones(2, 2, 5), None, [1], [0], [1], False, [0], 1),
+        lambda: aten.convolution(torch.ones(1, 2, 4), torch.ones(2, 2, 2), None, [0], [0], [1], False, [0], 1),
+        lambda: aten.convolution(torch.ones(1, 3, 4), torch.ones(3, 1, 2), None, [1], [0], [1], True, [0], 2),
+    ],
+)
+def test_operands_that_do_not_fit_are_left_to_torch(call):
+    with torch.inference_mode(), pytest.raises((RuntimeError, IndexError)) as torchs:
+        call()
+    with torch.inference_mode(), Accumulating(Accumulation("e5m10")) as mode, pytest.raises(torchs.type) as ours:
+        call()
+    assert str(ours.value) == str(torchs.value)
+    assert not mode.seen
+
+
 def test_fake_tensors():
     with torch._subclasses.FakeTensorMode():
         for text in ("e5m10", "e5m10*e5m10", "e5m10/4", "e5m10*e5m10/4+kahan"):
