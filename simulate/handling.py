@@ -90,7 +90,8 @@ class Handling:
 
 def _is_a_formula(operation: OpOverload) -> bool:
     """Whether PyTorch has no kernel of it, but other operations, which is what autograd sees: as in inference mode."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd")  # noqa: SLF001
+    name: str = operation.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")  # noqa: SLF001
 
 
 def scalar_names(operation: OpOverload) -> tuple[str, ...]:
