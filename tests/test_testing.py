@@ -85,6 +85,11 @@ def test_shapes_and_bounds(x):
     assert x.max() <= 2
 
 
+@given(tensors("e3m1", 8, min_value=0.3, max_value=0.9))
+def test_bounds_hold_after_rounding(x):
+    assert set(x.tolist()) <= {0.375, 0.5, 0.75}
+
+
 @given(tensors("e4m3", st.tuples(st.integers(1, 2), st.integers(0, 3))), tensors("e4m3", 5))
 def test_shapes_may_be_drawn(x, y):
     assert x.dim() == 2

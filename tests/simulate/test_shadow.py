@@ -173,6 +173,15 @@ def test_errors_are_the_definitions():
     assert 2.0**-13 < row["added_max"] <= 2.0**-11
 
 
+def test_what_is_given_is_the_worst_operand():
+    with Shadowed("e5m10") as mode:
+        y = normal(100).exp()
+        normal(100) - y
+        y / normal(100)
+    table = mode.shadow.report().table.set_index("operation")
+    assert table.loc["sub", "given_rms"] == table.loc["div", "given_rms"] == table.loc["exp", "total_rms"] > 0
+
+
 def test_a_gradient_that_vanishes_by_mathematics_does_not_drown_the_rest():
     """A bias in front of batch normalisation has gradient zero, of which each float64 run computes another 1e-17."""
     x, bias = normal(8, 4), torch.zeros(4, requires_grad=True)
