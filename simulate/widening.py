@@ -134,7 +134,9 @@ def run_wide(
     written = {name for _, name in how.written}
     everything = [*zip((argument.name for argument in arguments), args, strict=False), *kwargs.items()]
     # int / int, sqrt(int): the default dtype would be that of the result
-    integers = not any(x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs))
+    integers = not written and not any(
+        x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs)
+    )
 
     def wide(x: Any, name: str) -> Any:
         if isinstance(x, torch.Tensor):
