@@ -5,6 +5,7 @@ Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -99,6 +100,8 @@ def _print_plan(plan: Plan, directory: Path) -> None:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
@@ -141,7 +144,7 @@ def blame(
     over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
 ) -> None:
     """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
-    from roundoff.sweeps.blame import blame_run
+    from roundoff.agents.blame import blame_run
     from roundoff.sweeps.plan import plan_run
 
     run_config = plan_run(config, overrides or ())

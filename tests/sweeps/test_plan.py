@@ -44,6 +44,17 @@ def test_equal_runs_are_planned_once():
     assert len(plan.runs) == 1
 
 
+def test_policies_are_swept_like_any_key():
+    plan = plan_text(
+        "base: {format: e5m10}\n"
+        "grid: {policy: [every-op, {granularity: primitive, rules: [{role: optimizer, format: fp32}]}]}",
+        "f",
+        ["policy=[storage, every-op]"],
+    )
+    assert [run.config.policy for run in plan.runs] == [{"preset": "storage"}, {"preset": "every-op"}]
+    assert len({run.id for run in plan.runs}) == 2
+
+
 def test_overrides():
     plan = plan_text(SMALL, "f", ["seed=7", "steps=[10, 20]", "fixes=[all, none, [hadam, normal_fix]]", "lr=1"])
     assert len(plan.runs) == 2 * 2 * 3
@@ -58,6 +69,8 @@ def test_overrides():
         ("grid: {formt: [fp32]}", [], ["f:1:8: unknown key in grid 'formt'; did you mean 'format'?"]),
         ("grid: {format: [e5m1O]}", [], ["f:1:17: format: unknown format 'e5m1O'"]),
         ("grid: {format: [e5m77]}", [], ["f:1:17: format:", "significand"]),
+        ("grid: {policy: [storag]}", [], ["f:1:17: policy: policy.preset must be every-op", "got 'storag'"]),
+        ("base:\n  policy:\n    rules: [{role: fwd, format: e5m2}]", [], ["f:3:5: policy: policy.rules[0]: role of a"]),
         ("base: {task: cartpole_swingupp}", [], ["f:1:14: task: unknown task", "cartpole_swingup"]),
         ("base: {fixes: [hadamm]}", [], ["f:1:15: fixes: unknown fix 'hadamm' (did you mean"]),
         ("base: {fixes: hadam}", [], ["write [hadam]"]),

@@ -3,8 +3,8 @@
 import pytest
 
 from roundoff.agents import TrainConfig, train
+from roundoff.agents.blame import blame_run
 from roundoff.simulate import BlameError
-from roundoff.sweeps.blame import blame_run
 
 SHORT = {
     "format": "e5m10",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents import TrainConfig, train
+from roundoff.agents.config import TrainConfig
+from roundoff.agents.training import train
 from roundoff.formats import Format
 from roundoff.simulate.delta_debugging import HIGH, Blame, BlameError, minimal, smallest_format
 from roundoff.simulate.treatment import MOVES, is_move
-from roundoff.sweeps.plan import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +96,8 @@ class _Trials:
         own = self._config.policy
         merged = {**own, "rules": [*own.get("rules", []), *policy["rules"]]} if policy else own
         config = TrainConfig(**{**self._config.as_json(), "policy": merged, "observe": observe})
-        folder = self._directory / run_id(config)
+        settings = json.dumps(config.as_json(), sort_keys=True).encode()
+        folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
         result = train(config, folder)
         passed = result.crash is None and (self._at_least is None or result.return_mean >= self._at_least)
         self.count += 1
