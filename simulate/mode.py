@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils._pytree import tree_leaves
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding
@@ -121,11 +127,21 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
         if self._entered.pop():
-            super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+            self._leave(kind, error, traceback)
         if self._places:
             self._places.leave()
         if self._unused and kind is None and not self._entered:
             self._warn_of_unused_rules()
+
+    def _leave(self, *reason: Any) -> None:
+        """Takes this mode off the stack; not always from its top: a generator can be closed in any order."""
+        above = []
+        while (mode := _get_current_dispatch_mode()) is not self:
+            above.append(mode)
+            _pop_mode()
+        super().__exit__(*reason)  # type: ignore[no-untyped-call]
+        for mode in reversed(above):
+            _push_mode(mode)
 
     @property
     def step(self) -> int:
@@ -181,6 +197,16 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._shadow is None:
             raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
         return self._shadow.report()
+
+    def twin(self, x: torch.Tensor) -> torch.Tensor:
+        """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.
+
+        Raises:
+            FormatError: the simulation has no shadow.
+        """
+        if self._shadow is None:
+            raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
+        return self._shadow.twin(x)
 
     def audit(self) -> Audit:
         """Every operation that ran, and what became of its results: nothing escapes silently."""
@@ -431,8 +457,8 @@ def simulate(
         seed: of stochastic rounding.
         observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
             doubles the time.
-        shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Several times
-            slower.
+        shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
+            fifty times slower than the plain program.
 
     Returns:
         A context manager, which may be entered again.

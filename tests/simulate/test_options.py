@@ -106,7 +106,8 @@ def test_the_shadow_of_a_simulation_is_the_float64_program():
     assert row["module"] == ""
     assert 0 < row["added_max"] <= 2.0**-7
     assert table[table["operation"] == "addmm"].iloc[0]["module"] == "Linear"
-    assert y.shape == (1, 2)
+    torch.testing.assert_close(simulation.twin(y), torch.tensor([[1.4, 3.2]]).double().exp(), rtol=2**-5, atol=0)
+    assert not torch.equal(simulation.twin(y), y.double())
 
 
 def test_what_was_not_asked_for_is_refused():
