@@ -136,7 +136,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leave(self, *reason: Any) -> None:
         """Takes this mode off the stack; not always from its top: a generator can be closed in any order."""
         above = []
-        while (mode := _get_current_dispatch_mode()) is not self:
+        while (mode := _get_current_dispatch_mode()) is not self and mode is not None:
             above.append(mode)
             _pop_mode()
         super().__exit__(*reason)  # type: ignore[no-untyped-call]

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
 
 from roundoff.formats import FormatError
-from roundoff.testing import NotEquivalentError, assert_equivalent, compare
+from roundoff.testing import NotEquivalentError, assert_equivalent, compare, tensors
 
 
 def normal(*shape, seed=0):
@@ -67,6 +68,25 @@ def test_a_change_that_float64_would_let_pass_is_found_by_the_slope():
     """The difference never goes below 1e-10, whatever the width: no rewrite, though within exact_tolerance."""
     with pytest.raises(NotEquivalentError, match="does not shrink"):
         assert_equivalent(lambda x: x * x, lambda x: x * x + 1e-10, normal(50).clamp(-2, 2))
+
+
+def test_even_smaller_changes_are_found_by_their_growth():
+    with pytest.raises(NotEquivalentError, match="times as large at the widest width"):
+        assert_equivalent(lambda x: x * x, lambda x: x * x + 4e-12, normal(50).clamp(-2, 2))
+
+
+def test_a_small_result_does_not_hide_behind_a_large_one():
+    with pytest.raises(NotEquivalentError, match=r"Most in result 1 at \(3,\)"):
+        assert_equivalent(
+            lambda x: (x * 100, x), lambda x: (x * 100, x + 1e-8 * (torch.arange(9) == 3).double()), normal(9).double()
+        )
+
+
+@settings(max_examples=60)
+@given(tensors("e5m10", shape=10, min_value=-8, max_value=8), tensors("e5m10", shape=10, min_value=-8, max_value=8))
+def test_no_false_alarms_on_few_numbers(a, b):
+    """A difference of one or two elements is zero at some widths by chance."""
+    assert_equivalent(lambda a, b: (a + b) * (a - b), lambda a, b: (a - b) * a + (a - b) * b, a, b)
 
 
 def test_one_side_failing_is_found():
