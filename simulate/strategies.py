@@ -157,8 +157,9 @@ def _numbers(fmt: Format, low: float, high: float) -> SearchStrategy[float]:
     def rounded(x: float) -> float:
         return round(torch.tensor([x], dtype=fmt.carrier), fmt).item()
 
-    drawn = st.one_of(between(-_MODERATE, _MODERATE), between(-largest, largest))
-    return drawn.map(rounded).filter(lambda x: low <= x <= high)
+    moderate = min(_MODERATE, largest)
+    drawn = st.one_of(between(-moderate, moderate), between(-largest, largest))
+    return drawn.map(rounded).filter(lambda x: math.isfinite(x) and low <= x <= high)
 
 
 @st.composite
