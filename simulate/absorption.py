@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numba import carray, cfunc, types
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
+_ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def _moved(name: str, args: Sequence[Any]) -> Any:
-    """Where the operation adds something other than zero to its first operand; None if it adds no tensor."""
+    """Where the operation adds something other than zero to its first operand; None if it adds no tensor.
+
+    The second operand itself stands for where it is not zero.
+    """
     match name, args:
         case "add" | "sub", (_, torch.Tensor() as other, *_):
-            return other != 0
+            return other
         case "addcmul", (_, factor, other, *_):
             return (factor != 0) & (other != 0)
         case "addcdiv", (_, numerator, _, *_):
-            return numerator != 0
+            return numerator
         case "lerp", (start, end, *_):
             return start != end
     return None
@@ -36,21 +46,20 @@ class Additions:
         """How many elements something other than zero was added to, and how many of them kept their value."""
         added = absorbed = 0
         for (before, moved), result in zip(self._cases, results, strict=True):
-            here = moved.expand_as(result)
-            added += int(here.sum())
-            absorbed += int(((result == before) & here).sum())
+            some, lost = _count_one(before, moved, result)
+            added += some
+            absorbed += lost
         return added, absorbed
 
 
 def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     """What is needed to tell afterwards which additions ``operation`` will absorb; None if it adds no tensors."""
     name = operation.overloadpacket.__name__
-    in_place = name.endswith("_")
-    foreach = name.startswith("_foreach_")
-    name = name.removeprefix("_foreach_").removesuffix("_")
-    if name not in {"add", "sub", "addcmul", "addcdiv", "lerp"}:
+    plain = name.removeprefix("_foreach_").removesuffix("_")
+    if plain not in _ADDING:
         return None
-    if foreach:
+    in_place = name.endswith("_")
+    if name.startswith("_foreach_"):
         lists = [argument if isinstance(argument, (list, tuple)) else None for argument in args]
         calls = [[column[i] if column else None for column in lists] for i in range(len(args[0]))]
     else:
@@ -60,8 +69,47 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         start = call[0]
         if not isinstance(start, torch.Tensor) or not start.is_floating_point():
             return None
-        moved = _moved(name, call)
+        moved = _moved(plain, call)
         if moved is None:
             return None
         cases.append((start.clone() if in_place else start, moved))
     return Additions(cases)
+
+
+def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
+    alike = before.dtype == moved.dtype == result.dtype and before.shape == moved.shape == result.shape
+    if alike and all(_is_plain(x) for x in (before, moved, result)):
+        counts = np.zeros(2, dtype=np.int64)
+        loop = _compiled(result.dtype)
+        loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
+        return int(counts[0]), int(counts[1])
+    here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
+    return int(here.sum()), int(((result == before) & here).sum())
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return x.device.type == "cpu" and type(x) in _PLAIN and x.is_contiguous() and x.dtype in _NUMBERS
+
+
+_NUMBERS = {torch.float32: types.float32, torch.float64: types.float64}
+
+
+@cache
+def _compiled(dtype: torch.dtype) -> Callable[..., None]:
+    """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
+    numbers, counters = types.CPointer(_NUMBERS[dtype]), types.CPointer(types.int64)
+    machine_code = cfunc(types.void(numbers, numbers, numbers, types.int64, counters), cache=True)(_loop)
+    address = ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(None, address, address, address, ctypes.c_int64, address)(machine_code.address)
+    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
+    return function
+
+
+def _loop(before: Any, moved: Any, result: Any, n: Any, counts: Any) -> None:
+    added = absorbed = 0
+    for i in range(n):
+        here = moved[i] != 0
+        added += here
+        absorbed += here & (result[i] == before[i])
+    count = carray(counts, 2)
+    count[0], count[1] = added, absorbed

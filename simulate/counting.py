@@ -22,21 +22,9 @@ EXPONENTS = 2048
 _BLOCK = 1 << 16  # elements whose counters fit the carrier's width, and which are still in the cache for the histogram
 
 
-class Counts(NamedTuple):
-    """Of the results of an operation: how many, and how many of which kind."""
-
-    results: int
-    overflow: int
-    """Finite before rounding, infinite after."""
-    underflow: int
-    """Not zero before rounding, zero after."""
-    subnormal: int
-    """Below the format's smallest normal number, and not zero, after rounding."""
-    infinite: int
-    """Infinite after rounding, overflows included."""
-    nan: int
-    inexact: int
-    """Finite, and changed by rounding."""
+COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
+"""What is counted of results: finite before rounding and infinite after; not zero before and zero after; below
+the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
 
 
 def _loop(cast: Any) -> Callable[..., None]:
@@ -118,29 +106,48 @@ def _carrier(dtype: torch.dtype) -> _Carrier:
     return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)
 
 
-def count(
-    exact: torch.Tensor, rounded: torch.Tensor, smallest_normal: float, extremes: list[float], histogram: np.ndarray
-) -> Counts:
-    """Counts what became of the elements of ``exact``.
+class Counter:
+    """Counts what rounding does to the results of one operation at one place, in one carrier.
 
     Args:
-        exact: float32 or float64, dense; before rounding.
-        rounded: after rounding; same shape, dtype and strides.
+        dtype: the carrier, float32 or float64.
         smallest_normal: of the format.
-        extremes: the smallest and largest magnitude so far, zero and non-finite ones left out; updated.
-        histogram: (4, ``EXPONENTS``) int64, whose sum over the first axis counts, see
-            ``LOWEST_EXPONENT``; zeros and non-finite numbers left out; updated.
+
+    Attributes:
+        results: how many there were.
+        counts: int64, as ``COUNTED`` says.
+        extremes: the smallest and the largest magnitude, zero and non-finite ones left out; infinity and 0 at first.
+        histogram: (4, ``EXPONENTS``) int64, whose sum over the first axis counts, see ``LOWEST_EXPONENT``; zeros and
+            non-finite numbers left out.
     """
-    if exact.device.type != "cpu":
-        exact, rounded = exact.cpu(), rounded.cpu()
-    carrier = _carrier(exact.dtype)
-    counts = np.zeros(6, dtype=np.int64)
-    bounds = np.array([np.inf, 0.0], carrier.floating)
-    carrier.function(
-        exact.data_ptr(), rounded.data_ptr(), exact.numel(), int(carrier.floating(smallest_normal).view(carrier.bits)),
-        carrier.magnitude_mask, carrier.infinity, carrier.significand_bits, carrier.lowest_bin,
-        counts.ctypes.data, bounds.ctypes.data, histogram.ctypes.data,
-    )  # fmt: skip
-    extremes[0] = min(extremes[0], float(bounds[0]))
-    extremes[1] = max(extremes[1], float(bounds[1]))
-    return Counts(exact.numel(), *map(int, counts))
+
+    def __init__(self, dtype: torch.dtype, smallest_normal: float) -> None:
+        carrier = _carrier(dtype)
+        self.results = 0
+        self.counts = np.zeros(len(COUNTED), dtype=np.int64)
+        self.extremes = np.array([np.inf, 0.0], carrier.floating)
+        self.histogram = np.zeros((4, EXPONENTS), dtype=np.int64)
+        self._function = carrier.function
+        # Calls are many and small: all that stays the same is made ready.
+        self._constants = (
+            int(carrier.floating(smallest_normal).view(carrier.bits)), carrier.magnitude_mask, carrier.infinity,
+            carrier.significand_bits, carrier.lowest_bin, self.counts.ctypes.data, self.extremes.ctypes.data,
+            self.histogram.ctypes.data,
+        )  # fmt: skip
+
+    def count(self, exact: torch.Tensor, rounded: torch.Tensor) -> None:
+        """Counts what became of the elements of ``exact``.
+
+        Args:
+            exact: before rounding, of the carrier's dtype, dense.
+            rounded: after rounding; same shape, dtype and strides.
+        """
+        if exact.device.type != "cpu":
+            exact, rounded = exact.cpu(), rounded.cpu()
+        n = exact.numel()
+        self.results += n
+        self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
+
+    def saw_nonfinite(self) -> bool:
+        """Whether a result was infinite or NaN."""
+        return bool(self.counts[3] or self.counts[4])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from roundoff.simulate.absorption import Additions, additions
-from roundoff.simulate.counting import EXPONENTS, count
+from roundoff.simulate.counting import COUNTED, EXPONENTS, Counter
 from roundoff.simulate.report import Birth, Report
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from roundoff.simulate.handling import Handling
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-
-
-_SUMS = (
-    "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
-)  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -47,17 +42,30 @@ class Tally:
     """Sums over all calls at one place."""
 
     calls: int = 0
-    results: int = 0
-    overflow: int = 0
-    underflow: int = 0
-    subnormal: int = 0
-    infinite: int = 0
-    nan: int = 0
-    inexact: int = 0
     additions: int = 0
     absorbed: int = 0
-    extremes: list[float] = field(default_factory=lambda: [float("inf"), 0.0])
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros((4, EXPONENTS), dtype=np.int64))
+    counters: dict[torch.dtype, Counter] = field(default_factory=dict)
+    # what a checkpoint brought
+    earlier: dict[str, Any] = field(default_factory=dict)
+
+    def sums(self) -> dict[str, int]:
+        """All counts by name."""
+        counters = self.counters.values()
+        sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
+        for position, name in enumerate(COUNTED):
+            sums[name] = sum(int(counter.counts[position]) for counter in counters)
+        sums |= {"additions": self.additions, "absorbed": self.absorbed}
+        return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
+
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest magnitude; infinity and 0 if there was none."""
+        seen = [*(counter.extremes for counter in self.counters.values()), self.earlier.get("extremes", (np.inf, 0.0))]
+        return min(float(low) for low, _ in seen), max(float(high) for _, high in seen)
+
+    def histogram(self) -> np.ndarray:
+        """Results by exponent."""
+        total = sum((counter.histogram.sum(0) for counter in self.counters.values()), np.zeros(EXPONENTS, np.int64))
+        return total + self.earlier["histogram"].numpy() if self.earlier else total
 
 
 class Observer:
@@ -66,6 +74,7 @@ class Observer:
     def __init__(self, format: Format) -> None:
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
+        self._of: dict[Handling, Tally] = {}
         self._birth: Birth | None = None
 
     def before(self, operation: OpOverload, args: Sequence[Any]) -> Additions | None:
@@ -74,23 +83,19 @@ class Observer:
 
     def rounded(self, handling: Handling, exact: torch.Tensor, x: torch.Tensor) -> None:
         """Counts what rounding did to ``exact``, of which it made ``x``."""
-        place = Place(handling.role, handling.module, handling.name)
-        tally = self._tallies[place]
-        smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
-        counts = count(exact, x, smallest_normal, tally.extremes, tally.histogram)
-        tally.results += counts.results
-        tally.overflow += counts.overflow
-        tally.underflow += counts.underflow
-        tally.subnormal += counts.subnormal
-        tally.infinite += counts.infinite
-        tally.nan += counts.nan
-        tally.inexact += counts.inexact
-        if self._birth is None and (counts.nan or counts.infinite):
-            self._birth = Birth(*place, _what(counts.nan, counts.overflow), _user_line())
+        counters = self._tally(handling).counters
+        counter = counters.get(x.dtype)
+        if counter is None:
+            smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
+            counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
+        counter.count(exact, x)
+        if self._birth is None and counter.saw_nonfinite():
+            what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
+            self._birth = Birth(handling.role, handling.module, handling.name, what, _user_line())
 
     def after(self, handling: Handling, added: Additions | None, args: Sequence[Any], result: Any) -> None:
         """Closes the books on one call; ``added`` is what :meth:`before` gave."""
-        tally = self._tallies[Place(handling.role, handling.module, handling.name)]
+        tally = self._tally(handling)
         tally.calls += 1
         if added is not None:
             results = args[0] if result is None else result
@@ -98,15 +103,21 @@ class Observer:
             tally.additions += number
             tally.absorbed += absorbed
 
+    def _tally(self, handling: Handling) -> Tally:
+        tally = self._of.get(handling)
+        if tally is None:
+            tally = self._of[handling] = self._tallies[Place(handling.role, handling.module, handling.name)]
+        return tally
+
     def state_dict(self) -> dict[str, Any]:
         """All counts, as plain numbers and tensors."""
         return {
             "tallies": [
                 {
                     "place": list(place),
-                    **{name: getattr(tally, name) for name in _SUMS},
-                    "extremes": list(tally.extremes),
-                    "histogram": torch.from_numpy(tally.histogram.sum(0)),
+                    **tally.sums(),
+                    "extremes": list(tally.extremes()),
+                    "histogram": torch.from_numpy(tally.histogram()),
                 }
                 for place, tally in self._tallies.items()
             ],
@@ -116,23 +127,14 @@ class Observer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._tallies.clear()
+        self._of.clear()
         for entry in state["tallies"]:
-            tally = self._tallies[Place(*entry["place"])]
-            for name in _SUMS:
-                setattr(tally, name, entry[name])
-            tally.extremes = list(entry["extremes"])
-            tally.histogram[0] = entry["histogram"].numpy()
+            self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
         self._birth = None if state["birth"] is None else Birth(*state["birth"])
 
     def report(self) -> Report:
         """What was seen so far."""
         return Report.of(self._format, self._tallies, self._birth)
-
-
-def _what(nan: int, overflow: int) -> str:
-    if overflow:
-        return "overflow"
-    return "NaN" if nan else "infinity"
 
 
 def _user_line() -> str:

@@ -62,10 +62,11 @@ class Report:
         rows = []
         bins: dict[str, np.ndarray] = {}
         for place, tally in tallies.items():
-            seen = tally.extremes[1] > 0
-            extremes = tally.extremes if seen else (np.nan, np.nan)
-            rows.append((*place, *(getattr(tally, name) for name in _COUNTS), *extremes))
-            bins[place.role] = bins.get(place.role, np.zeros(EXPONENTS, dtype=np.int64)) + tally.histogram.sum(0)
+            sums, extremes = tally.sums(), tally.extremes()
+            rows.append(
+                (*place, *(sums[name] for name in _COUNTS), *(extremes if extremes[1] > 0 else (np.nan, np.nan)))
+            )
+            bins[place.role] = bins.get(place.role, np.zeros(EXPONENTS, dtype=np.int64)) + tally.histogram()
         table = pd.DataFrame(rows, columns=[*_PLACE, *_COUNTS, "smallest", "largest"])
         histogram = pd.DataFrame(
             [

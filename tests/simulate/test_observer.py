@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 import roundoff
 from roundoff.formats import Format, FormatError
 from roundoff.simulate import simulate
-from roundoff.simulate.counting import EXPONENTS, LOWEST_EXPONENT, count
+from roundoff.simulate.counting import EXPONENTS, LOWEST_EXPONENT, Counter
 
 
 @settings(deadline=None)
@@ -31,11 +30,12 @@ def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
     x = torch.where(torch.rand(n, generator=generator) < 0.2, special[torch.arange(n) % 6], x)
     y = roundoff.round(x, fmt)
     normal = Format.parse(fmt).smallest_normal
-    extremes, histogram = [math.inf, 0.0], np.zeros((4, EXPONENTS), dtype=np.int64)
-    counts = count(x, y, normal, extremes, histogram)
+    counter = Counter(dtype, normal)
+    counter.count(x[: n // 2], y[: n // 2])
+    counter.count(x[n // 2 :], y[n // 2 :])
     finite = y.isfinite()
-    assert counts == (
-        n,
+    assert counter.results == n
+    assert tuple(counter.counts) == (
         (y.isinf() & x.isfinite()).sum(),
         ((y == 0) & (x != 0)).sum(),
         ((y != 0) & (y.abs() < normal)).sum(),
@@ -48,11 +48,11 @@ def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
     lowest = -127 if dtype == torch.float32 else -1023
     bins = (torch.frexp(magnitudes).exponent - 1).clamp(min=lowest) - LOWEST_EXPONENT
     expected.index_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))
-    assert torch.equal(torch.from_numpy(histogram.sum(0)), expected)
+    assert torch.equal(torch.from_numpy(counter.histogram.sum(0)), expected)
     if len(magnitudes):
-        assert extremes == [magnitudes.min().item(), magnitudes.max().item()]
+        assert counter.extremes.tolist() == [magnitudes.min().item(), magnitudes.max().item()]
     else:
-        assert extremes == [math.inf, 0.0]
+        assert counter.extremes.tolist() == [math.inf, 0.0]
 
 
 def row(report, **where):
