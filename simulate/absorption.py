@@ -67,7 +67,7 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     cases = []
     for call in calls:
         start = call[0]
-        if not isinstance(start, torch.Tensor) or not start.is_floating_point():
+        if not isinstance(start, torch.Tensor) or not start.is_floating_point() or start.is_meta:
             return None
         moved = _moved(plain, call)
         if moved is None:

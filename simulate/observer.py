@@ -82,7 +82,9 @@ class Observer:
         return additions(operation, args)
 
     def rounded(self, handling: Handling, exact: torch.Tensor, x: torch.Tensor) -> None:
-        """Counts what rounding did to ``exact``, of which it made ``x``."""
+        """Counts what rounding did to ``exact``, of which it made ``x``; of tensors without data (meta) nothing."""
+        if x.is_meta:
+            return
         counters = self._tally(handling).counters
         counter = counters.get(x.dtype)
         if counter is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.formats import FormatError
@@ -15,11 +17,18 @@ from roundoff.simulate.twins import Twins, is_followed, widen
 from roundoff.simulate.widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
 
 __all__ = ["Shadow", "ShadowReport"]
+
+
+@contextmanager
+def _outside_autograd() -> Iterator[None]:
+    """Nothing in the block is derived, whatever the program around it is doing: backwards, forwards or not at all."""
+    with torch.inference_mode(mode=False), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):  # noqa: SLF001  the only switch there is
+        yield
 
 
 class _Wide(NamedTuple):
@@ -89,7 +98,7 @@ class Shadow:
         if not how.has_outcomes:
             return None
         kwargs = kwargs or {}
-        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+        with self._lock, _outside_autograd():
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
             overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
             follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
@@ -117,7 +126,7 @@ class Shadow:
         if token is None:
             return
         kwargs = kwargs or {}
-        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+        with self._lock, _outside_autograd():
             found = outcomes(func, args, kwargs, result)
             followed = [is_followed(x) and x.numel() > 0 for x in found]
             if not any(followed):
@@ -159,7 +168,7 @@ class Shadow:
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return x.clone()
         # a user may well ask inside the simulation, which must not round the answer
-        with self._lock, _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad():
+        with self._lock, _disable_current_modes(), _outside_autograd():
             return self._twins.get(x).clone()
 
     def _run(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Wide | None:

@@ -55,6 +55,14 @@ def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
         assert counter.extremes.tolist() == [math.inf, 0.0]
 
 
+def test_tensors_without_data_are_passed_over():
+    with simulate("e5m10", observe=True) as sim:
+        torch.ones(3, device="meta") * 2
+        hessian = torch.func.hessian(lambda x: (x.sin() * x).sum())(torch.ones(3))
+    assert sim.report().table["results"].sum() > 0
+    assert hessian.isfinite().all()
+
+
 def row(report, **where):
     table = report.table
     for column, value in where.items():

@@ -110,6 +110,14 @@ def test_the_shadow_of_a_simulation_is_the_float64_program():
     assert not torch.equal(simulation.twin(y), y.double())
 
 
+def test_derivatives_forwards_are_shadowed_too():
+    with simulate("e5m6", shadow="fp64") as simulation, torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.tensor([0.3, 0.7]), torch.ones(2))
+        tangent = torch.autograd.forward_ad.unpack_dual((dual.exp() * dual).sum()).tangent
+    assert roundoff.round(tangent, "e5m6") == tangent
+    assert len(simulation.shadow_report().table)
+
+
 def test_what_was_not_asked_for_is_refused():
     simulation = simulate("e5m10")
     with pytest.raises(FormatError, match="observe=True"):
