@@ -69,7 +69,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
-        warn_unused: whether leaving a block warns of rules that matched nothing.
+        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing.
 
     Attributes:
         policy: what it was made with.
@@ -108,7 +108,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
         self._handlings: dict[Any, Handling] = {}
-        self._unused = set(unused(policy.rules, set())) if warn_unused else set()
+        self._warns_unused = warn_unused and bool(policy.rules)
         self._entered: list[bool] = []
 
     def __enter__(self) -> Self:
@@ -130,7 +130,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._leave(kind, error, traceback)
         if self._places:
             self._places.leave()
-        if self._unused and kind is None and not self._entered:
+        if self._warns_unused and kind is None and not self._entered:
+            self._warns_unused = False
             self._warn_of_unused_rules()
 
     def _leave(self, *reason: Any) -> None:
@@ -406,13 +407,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _warn_of_unused_rules(self) -> None:
         ran = sorted({handling.name for handling in self._handlings.values()})
         for rule in self.unused_rules():
-            if rule in self._unused:
-                self._unused.remove(rule)
-                warnings.warn(
-                    f"the rule ({rule}) of the policy matched nothing that ran; operations that ran: {', '.join(ran)}",
-                    PolicyWarning,
-                    stacklevel=3,
-                )
+            warnings.warn(
+                f"the rule ({rule}) of the policy matched nothing that ran; operations that ran: {', '.join(ran)}",
+                PolicyWarning,
+                stacklevel=3,
+            )
 
 
 def _names_steps(policy: Policy) -> bool:
