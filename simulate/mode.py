@@ -55,10 +55,35 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-class _Draws(threading.local):
-    """How many stochastic roundings this thread made in the current step."""
+class _Draws:
+    """How many stochastic roundings were made in the current step.
 
-    count = 0
+    The threads that entered the simulation count each for itself; those that work for them, as autograd's do on a GPU,
+    count on.
+    """
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+        self._latest = [0]
+
+    def enter(self) -> None:
+        """This thread counts for itself from now on."""
+        if not hasattr(self._here, "count"):
+            self._here.count = [0]
+        self._latest = self._here.count
+
+    def reset(self) -> None:
+        """A new step begins in this thread."""
+        self._mine()[0] = 0
+
+    def next(self) -> int:
+        """The number of the next rounding."""
+        mine = self._mine()
+        mine[0] += 1
+        return mine[0] - 1
+
+    def _mine(self) -> list[int]:
+        return getattr(self._here, "count", self._latest)
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -116,6 +141,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
         needed = self._does_anything or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
         self._entered.append(needed)
+        self._draws.enter()
         if self._places:
             self._places.enter()
         if needed:
@@ -158,7 +184,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(number, int) or not 0 <= number < 1 << _STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
         self._step = number
-        self._draws.count = 0
+        self._draws.reset()
 
     def report(self) -> Report:
         """What an observing simulation has seen so far.
@@ -350,9 +376,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The random bits of the next stochastic rounding: by seed, step, and its number within the step."""
         if rounding is not Rounding.STOCHASTIC:
             return None
-        number = self._draws.count
-        self._draws.count = number + 1
-        return replace(self._random, step=(self._step << _STEP_BITS) + number)
+        return RandomBits(self._random.seed, (self._step << _STEP_BITS) + self._draws.next())
 
     def _rounder(self, handling: Handling) -> Any:
         """What :func:`roundoff.round` is to be called with for operands."""

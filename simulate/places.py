@@ -45,6 +45,7 @@ class Places:
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._handles: list[list[RemovableHandle]] = []
         self._thread = _Thread()
+        self._latest: tuple[list[int], list[str]] = ([], [])
 
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
@@ -86,13 +87,16 @@ class Places:
         number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  likewise
         if number == _NO_FORWARD:
             return ""
-        position = bisect_right(self._thread.starts, number) - 1
-        return self._thread.owners[position] if position >= 0 else ""
+        # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
+        starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest
+        position = bisect_right(starts, number) - 1
+        return owners[position] if position >= 0 else ""
 
     def _owner_changes(self) -> None:
         thread = self._thread
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  likewise
         owner = thread.modules[-1] if thread.modules else ""
+        self._latest = (thread.starts, thread.owners)
         if thread.starts and thread.starts[-1] == number:
             thread.owners[-1] = owner  # the one before made nothing that can be derived
             return
