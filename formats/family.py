@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.modes import Overflow
-from roundoff.formats.random_words import random_words
+from roundoff.formats.modes import Overflow, RandomBits
+from roundoff.formats.random_words import check_given, random_words
 from roundoff.formats.rounding import check_choices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from roundoff.formats.format import Format
-    from roundoff.formats.modes import RandomBits, Rounding
+    from roundoff.formats.modes import Rounding
 
 _STORED = 52  # significand bits of float64
 _BIAS = 1023
@@ -90,6 +90,13 @@ def overflow_policy(fmt: Format, asked: Overflow | str | None, allowed: Sequence
             f"overflow of {fmt} must be {' or '.join(allowed)}, got {str(policy)!r}: it has no such number"
         )
     return policy
+
+
+def check_random(rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor) -> None:
+    """Raises FormatError unless ``random`` suits the mode and, if it is a tensor, the elements of ``like``."""
+    check_choices(rounding, None, random)
+    if random is not None and not isinstance(random, RandomBits):
+        check_given(random, like)
 
 
 def words_for(rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:

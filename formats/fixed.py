@@ -12,16 +12,17 @@ from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
     check_encodable,
     check_integer,
+    check_random,
     code_dtype,
-    in_pieces_of_cache,
     overflow_policy,
     significand_and_exponent,
     words_for,
 )
 from roundoff.formats.format import Format
-from roundoff.formats.grid_kernels import round_rows
+from roundoff.formats.grid_mode_kernels import round_channels, round_wrapping
+from roundoff.formats.layouts import in_place_of
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.native_loops import in_memory
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -142,10 +143,10 @@ class FixedFormat(Format):
         return (1 << self._magnitude_bits) - 1
 
     @cached_property
-    def _scales(self) -> dict[torch.dtype, list[torch.Tensor]]:
-        inverse, scale = 2.0**self.fraction_bits, self.eps
+    def _scales(self) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        numbers = torch.tensor([2.0**self.fraction_bits, self.eps, 0.0], dtype=torch.float64, device="cpu")
         return {
-            dtype: [torch.tensor([value], dtype=dtype, device="cpu") for value in (inverse, scale, 0.0)]
+            dtype: (numbers[0:1].to(dtype), numbers[1:2].to(dtype), numbers[2:3].to(dtype))
             for dtype in (torch.float32, torch.float64)
         }
 
@@ -159,18 +160,34 @@ class FixedFormat(Format):
     ) -> None:
         """Rounds to fixed point; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         policy = self._policy(overflow)
-        words = words_for(rounding, random, source)
-        if policy == Overflow.SATURATE and runs_natively(source, rounding):
-            inverses, scales, zeros = self._scales[source.dtype]
-            round_rows(source, target, 1, inverses, scales, zeros, self._low, self._high)
+        if in_memory(source):
+            check_random(rounding, random, source)
+            in_place_of(
+                lambda x, y: self._round_natively(x, y, policy, rounding, random),
+                source,
+                target,
+                in_order=random is not None,
+            )
             return
+        codes = self._integers(source, rounding, policy, words_for(rounding, random, source))
+        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
+        target.copy_(torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps))
 
-        def work(x: torch.Tensor, random_words: torch.Tensor | None) -> torch.Tensor:
-            codes = self._integers(x, rounding, policy, random_words)
-            lost = x.isnan() if policy == Overflow.SATURATE else ~x.isfinite()
-            return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps)
-
-        in_pieces_of_cache(work, source, target, words)
+    def _round_natively(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        if source.numel() == 0:
+            return
+        codes = (self._low, self._high)
+        if policy == Overflow.WRAP:
+            round_wrapping(source, target, self.eps, codes, rounding, random)
+        else:
+            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, rounding, random)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE

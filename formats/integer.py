@@ -11,12 +11,21 @@ import torch
 from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
+from roundoff.formats.family import (
+    check_integer,
+    check_random,
+    overflow_policy,
+    significand_and_exponent,
+    words_for,
+)
 from roundoff.formats.format import Format
-from roundoff.formats.grid_kernels import round_rows
+from roundoff.formats.grid_mode_kernels import round_channels
+from roundoff.formats.group_kernels import round_groups
+from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.native_loops import in_memory
 from roundoff.formats.shared_scale import AXES, BLOCKS
+from roundoff.formats.strided_group_kernels import channel_scales, round_strided_groups
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -158,19 +167,54 @@ class IntegerFormat(Format):
     ) -> None:
         """Quantizes and dequantizes; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
-        words = words_for(rounding, random, source)
+        check_random(rounding, random, source)
         if source.numel() == 0:
             return
-        if self.group is not None and needs_eager(source, self._axis(source), self.group):
+        axis = self._axis(source)
+        if self.group is not None and needs_eager(source, axis, self.group):
             round_eagerly(self, source, target, rounding, overflow, random)
             return
-        scale, zero = self._parameters(source)
-        if runs_natively(source, rounding):
-            self._round_natively(source, target, scale, zero)
+        if in_memory(source):
+            in_place_of(
+                lambda x, y: self._round_natively(x, y, axis, rounding, random),
+                source,
+                target,
+                in_order=random is not None or self.percentile is not None,
+            )
             return
-        pieces, scale, zero = self._in_pieces(source, scale, zero)
+        words = words_for(rounding, random, source)
+        pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
         codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
         target.copy_(self._whole((codes - zero) * scale, source))
+
+    def _round_natively(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        axis: int,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        """As :meth:`round_into`, for gapless memory of equal strides."""
+        codes, mode = (self.code_min, self.code_max), (rounding, random)
+        if (self.axis is None and self.group is None) or source.dim() == 0:
+            scale, zero = self._parameters(in_order_of_memory(source))
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode)
+            return
+        length, inner = along(source, axis)
+        if self.group is None:
+            if self.percentile is None:
+                scale, zero = channel_scales(source, length, inner, codes, SMALLEST_SCALE, symmetric=self.symmetric)
+            else:
+                scale, zero = self._parameters(source)
+            round_channels(source, target, (length, inner), (1 / scale, scale, zero), codes, *mode)
+            return
+        known, least = None, SMALLEST_SCALE
+        if self.percentile is not None:
+            known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
+        where = (length, inner, self.group)
+        rounded = round_groups if inner == 1 else round_strided_groups
+        rounded(source, target, where, codes, known, least, rounding, random, symmetric=self.symmetric)
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
@@ -200,33 +244,6 @@ class IntegerFormat(Format):
 
     def _axis(self, x: torch.Tensor) -> int:
         return check_axis(self, -1 if self.axis is None else self.axis, x)
-
-    def _round_natively(
-        self, source: torch.Tensor, target: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
-    ) -> None:
-        rows = self._memory_rows(source) if scale.dim() else 1
-        if rows is not None:
-            round_rows(source, target, rows, 1 / scale, scale, zero, self.code_min, self.code_max)
-            return
-        # A copy in which what shares a scale lies together.
-        axis = self._axis(source)
-        if self.group is not None:
-            pieces = cut(source, axis, self.group).clone(memory_format=torch.contiguous_format)
-        else:
-            pieces = source.movedim(axis, 0).clone(memory_format=torch.contiguous_format)
-        round_rows(pieces, pieces, scale.numel(), 1 / scale, scale, zero, self.code_min, self.code_max)
-        target.copy_(joined(pieces, source, axis) if self.group is not None else pieces.movedim(0, axis))
-
-    def _memory_rows(self, x: torch.Tensor) -> int | None:
-        """Into how many rows memory is cut so that row r has scale r modulo their number; None if it cannot be so."""
-        if not x.is_contiguous():
-            return None
-        axis = self._axis(x)
-        if self.group is None:
-            inner = math.prod(x.shape[axis + 1 :])
-            return x.numel() // inner if inner > 1 or x.dim() == 1 else None
-        whole_groups = axis == x.dim() - 1 and x.shape[axis] % self.group == 0
-        return x.numel() // self.group if whole_groups else None
 
     def _in_pieces(self, x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
         """``x`` in a shape with which the parameters can be broadcast, and they in that shape."""

@@ -23,14 +23,18 @@ _ELEMENTS_PER_THREAD = 1 << 17
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _NUMBA = {torch.float32: types.float32, torch.float64: types.float64}
+_POINTED = {"w": types.uint32, "m": types.int64, "q": types.float64}
 _C = {types.int64: ctypes.c_int64, types.float32: ctypes.c_float, types.float64: ctypes.c_double}
 
 
 def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
     """Whether the compiled loops can round ``x``: nearest-even, in the CPU's memory, and not while torch compiles."""
-    if torch.compiler.is_compiling():
-        return False
-    return rounding == "nearest-even" and x.device.type == "cpu" and type(x) in _PLAIN
+    return rounding == "nearest-even" and in_memory(x)
+
+
+def in_memory(x: torch.Tensor) -> bool:
+    """Whether ``x`` lies in the CPU's memory, where compiled loops can reach it, and torch is not compiling."""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and type(x) in _PLAIN
 
 
 @cache
@@ -40,11 +44,17 @@ def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., Non
     Args:
         body: the loop, in the Python that numba understands; returns nothing.
         dtype: float32 or float64, the carrier.
-        signature: a letter for each argument: ``p`` address of carrier numbers, ``f`` carrier number, ``d`` float64,
-            ``i`` integer.
+        signature: a letter for each argument: ``p`` address of carrier numbers, ``w`` of uint32, ``m`` of int64 (the
+            settings of a mode), ``q`` of float64; ``f`` carrier number, ``d`` float64, ``i`` integer.
     """
     carrier = _NUMBA[dtype]
-    kinds = {"p": types.CPointer(carrier), "f": carrier, "d": types.float64, "i": types.int64}
+    kinds = {
+        **{letter: types.CPointer(kind) for letter, kind in _POINTED.items()},
+        "p": types.CPointer(carrier),
+        "f": carrier,
+        "d": types.float64,
+        "i": types.int64,
+    }
     arguments = [kinds[letter] for letter in signature]
     c_types: list[Any] = [_C.get(kind, ctypes.c_void_p) for kind in arguments]
     machine_code = cfunc(types.void(*arguments), cache=True)(body)

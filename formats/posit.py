@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, code_dtype, in_pieces_of_cache, overflow_policy, words_for
+from roundoff.formats.family import check_integer, check_random, code_dtype, overflow_policy, words_for
 from roundoff.formats.format import Format
+from roundoff.formats.layouts import in_place_of
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.native_loops import in_memory
 from roundoff.formats.posit_kernels import round_posit
 from roundoff.formats.tail import round_shifted, rule
 
@@ -134,19 +135,20 @@ class PositFormat(Format):
     ) -> None:
         """Rounds to posits; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
-        words = words_for(rounding, random, source)
-        if runs_natively(source, rounding):
-            largest, smallest = ((1023 + e) << 52 for e in (self.emax, -self.emax))
-            round_posit(source, target, self.width, self.exponent_bits, largest, smallest)
+        if in_memory(source):
+            check_random(rounding, random, source)
+            ends = (1023 + self.emax) << 52, (1023 - self.emax) << 52
+            in_place_of(
+                lambda x, y: round_posit(x, y, self.width, self.exponent_bits, ends, rounding, random),
+                source,
+                target,
+                in_order=random is not None,
+            )
             return
-
-        def work(x: torch.Tensor, random_words: torch.Tensor | None) -> torch.Tensor:
-            wide = x.to(torch.float64)
-            magnitude = (self._rounded(wide, rounding, random_words) + _BIAS).view(torch.float64)
-            result = torch.where(wide == 0, 0.0, torch.copysign(magnitude, wide))
-            return torch.where(wide.isfinite(), result, torch.nan)
-
-        in_pieces_of_cache(work, source, target, words)
+        wide = source.to(torch.float64)
+        magnitude = (self._rounded(wide, rounding, words_for(rounding, random, source)) + _BIAS).view(torch.float64)
+        result = torch.where(wide == 0, 0.0, torch.copysign(magnitude, wide))
+        target.copy_(torch.where(wide.isfinite(), result, torch.nan))
 
     @property
     def _below_regime(self) -> int:

@@ -40,8 +40,13 @@ def _mix64(x: int) -> int:
 
 def keys(random: RandomBits, chunk: int = 0) -> tuple[int, int]:
     """The two 32-bit keys of a rounding, for the elements from ``chunk * CHUNK`` on."""
-    key = _mix64(_mix64(_mix64(random.seed & _MASK64) ^ (random.step & _MASK64)) ^ chunk)
+    key = _mix64(key_base(random) ^ chunk)
     return key & _MASK, key >> 32
+
+
+def key_base(random: RandomBits) -> int:
+    """The 64 bits that the keys of every chunk follow from."""
+    return _mix64(_mix64(random.seed & _MASK64) ^ (random.step & _MASK64))
 
 
 def thinning(bits: int) -> tuple[int, int]:
@@ -103,6 +108,21 @@ def random_words(random: RandomBits | torch.Tensor, like: torch.Tensor) -> torch
         words = (random.to(torch.int64) << (WORD_BITS - bits)) & _MASK
     mask, half = thinning(bits)
     return words if not half else (words & mask) | half
+
+
+def words32(random: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The words that a caller's tensor gives, as :func:`random_words` has them, but in 32 bits each: contiguous int32.
+
+    Raises:
+        FormatError: the tensor has another shape, device or dtype than it may.
+    """
+    check_given(random, like)
+    bits = _GIVEN_BITS[random.dtype]
+    if bits == WORD_BITS:
+        random = random.view(torch.int32) if random.dtype == torch.uint32 else random.to(torch.int32)
+        return random.contiguous()
+    words = random.to(torch.int32, memory_format=torch.contiguous_format)
+    return words.bitwise_left_shift_(WORD_BITS - bits).bitwise_or_(thinning(bits)[1])
 
 
 def _hashed_pieces(random: RandomBits, like: torch.Tensor) -> Iterator[torch.Tensor]:

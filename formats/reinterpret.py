@@ -42,6 +42,30 @@ def _shift(word: types.Type, llvm: ir.IntType, direction: str) -> Any:
     return shift
 
 
+SCRATCH = 1024
+"""How many words a scratch has."""
+
+
+def _scratch(word: types.Type, llvm: ir.Type) -> Any:
+    """A numba function that gives a pointer to ``SCRATCH`` zeros on the stack of the running function.
+
+    No argument can overlap that memory, so that loops over it and an argument are vectorised without a test.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def scratch(_context: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+            words = ir.ArrayType(llvm, SCRATCH)
+            with builder.goto_entry_block():
+                place = builder.alloca(words)
+                builder.store(ir.Constant(words, None), place)
+            return builder.bitcast(place, llvm.as_pointer())
+
+        return types.CPointer(word)(), generate
+
+    return scratch
+
+
 float_of32 = _reinterpret(types.uint32, types.float32, ir.FloatType())
 bits_of32 = _reinterpret(types.float32, types.uint32, ir.IntType(32))
 float_of64 = _reinterpret(types.uint64, types.float64, ir.DoubleType())
@@ -51,3 +75,6 @@ left32 = _shift(types.uint32, ir.IntType(32), "left")
 right32 = _shift(types.uint32, ir.IntType(32), "right")
 left64 = _shift(types.uint64, ir.IntType(64), "left")
 right64 = _shift(types.uint64, ir.IntType(64), "right")
+
+scratch32 = _scratch(types.uint32, ir.IntType(32))
+scratch64 = _scratch(types.uint64, ir.IntType(64))

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from roundoff.formats.block_kernels import round_blocks
+from roundoff.formats.block_mode_kernels import round_blocks_in_mode
 from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.elements import Element, ScaleRule
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
     check_integer,
+    check_random,
     code_dtype,
     overflow_policy,
     power_of_two,
@@ -21,8 +23,10 @@ from roundoff.formats.family import (
     words_for,
 )
 from roundoff.formats.format import Format
+from roundoff.formats.layouts import along, in_place_of
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.native_loops import in_memory
+from roundoff.formats.strided_block_kernels import round_strided_blocks
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -149,19 +153,38 @@ class SharedScaleFormat(Format):
         if needs_eager(source, axis, self.block):
             round_eagerly(self, source, target, rounding, overflow, random)
             return
+        if in_memory(source):
+            check_random(rounding, random, source)
+            in_place_of(
+                lambda x, y: self._round_natively(x, y, axis, rounding, random),
+                source,
+                target,
+                in_order=random is not None,
+            )
+            return
         words = words_for(rounding, random, source)
-        if source.dtype != torch.float32 or not runs_natively(source, rounding):
-            k, quantum, scale = self._integers(source, axis, rounding, words)
-            blocks = self._numbers(k, quantum, scale, cut(source, axis, self.block))
-            target.copy_(joined(blocks, source, axis).to(source.dtype))
+        k, quantum, scale = self._integers(source, axis, rounding, words)
+        blocks = self._numbers(k, quantum, scale, cut(source, axis, self.block))
+        target.copy_(joined(blocks, source, axis).to(source.dtype))
+
+    def _round_natively(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        axis: int,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        if source.numel() == 0:
             return
-        length = source.shape[axis] if source.dim() else 1
-        if source.is_contiguous() and axis >= source.dim() - 1:
+        length, inner = along(source, axis)
+        if inner > 1:
+            how = (self.block, self._addend, self.element, rounding, random)
+            round_strided_blocks(source, target, length, inner, *how)
+        elif source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self.block, self._addend, self.element)
-            return
-        rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
-        round_blocks(rows, rows, length, self.block, self._addend, self.element)
-        target.movedim(axis, -1).copy_(rows)
+        else:
+            round_blocks_in_mode(source, target, length, self.block, self._addend, self.element, rounding, random)
 
     def _integers(
         self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None

@@ -1,0 +1,68 @@
+"""Rounding one number to an integer, in any mode, and to a code of a uniform grid, as numba loops do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+from numpy import float32, float64, int32, int64, uint32, uint64
+
+from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, right32, right64
+from roundoff.formats.tail import addend32, addend64, round_shifted32, round_shifted64
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def to_integer32(x: Any, mode: Any, word: Any) -> Any:
+    """The float32 ``x`` rounded to an integer, as a float32; infinity and NaN stay.
+
+    Args:
+        x: the number.
+        mode: of :func:`roundoff.formats.addends.mode32`.
+        word: the random word, uint32; 0 if rounding is not stochastic.
+    """
+    positive, negative, parity, sticky = mode
+    bits = bits_of32(x)
+    sign = uint32(bits & uint32(0x80000000))
+    magnitude = uint32(bits & uint32(0x7FFFFFFF))
+    exponent = uint32(magnitude >> uint32(23))
+    normal = uint32(1) if exponent > uint32(0) else uint32(0)
+    significand = uint32(uint32(magnitude & uint32(0x7FFFFF)) | uint32(normal << uint32(23)))
+    exponent = uint32(exponent | uint32(normal ^ uint32(1)))
+    integer = uint32(150)  # the biased exponent from which on floats are integers
+    shift = uint32(integer - exponent) if exponent < integer else uint32(0)
+    odd = uint32(right32(significand, shift) & uint32(1))
+    addend = uint32(addend32(positive, negative, parity, uint32(sign >> uint32(31)), odd) + word)
+    whole = bits_of32(float32(int32(round_shifted32(significand, shift, addend, sticky))))
+    whole = magnitude if exponent >= integer else whole
+    return float_of32(uint32(whole | sign))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def to_integer64(x: Any, mode: Any, word: Any) -> Any:
+    """As :func:`to_integer32`, for float64: uint64 and float64 throughout, but ``word`` is 32 bits."""
+    positive, negative, parity, sticky = mode
+    bits = bits_of64(x)
+    sign = uint64(bits & uint64(0x8000000000000000))
+    magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
+    exponent = uint64(magnitude >> uint64(52))
+    normal = uint64(1) if exponent > uint64(0) else uint64(0)
+    significand = uint64(uint64(magnitude & uint64(0xFFFFFFFFFFFFF)) | uint64(normal << uint64(52)))
+    exponent = uint64(exponent | uint64(normal ^ uint64(1)))
+    integer = uint64(1075)
+    shift = uint64(integer - exponent) if exponent < integer else uint64(0)
+    odd = uint64(right64(significand, shift) & uint64(1))
+    addend = addend64(positive, negative, parity, uint64(sign >> uint64(63)), odd)
+    addend = uint64(addend + uint64(uint64(word) << uint64(32)))
+    whole = bits_of64(float64(int64(round_shifted64(significand, shift, addend, sticky))))
+    whole = magnitude if exponent >= integer else whole
+    return float_of64(uint64(whole | sign))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def on_grid(steps: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
+    """The number of the code ``steps + zero``, saturated; ``steps`` is what was rounded, in units of the scale."""
+    code = steps + zero
+    # Written so that NaN, which compares as false, passes through.
+    code = low if code < low else code  # noqa: FURB136
+    code = high if code > high else code  # noqa: FURB136
+    return (code - zero) * scale
