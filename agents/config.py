@@ -40,6 +40,10 @@ def _check_policy(policy: Any) -> dict[str, Any]:
     return plain
 
 
+# The formats that PyTorch computes in itself, and what it calls them.
+NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
+
+
 def _check_device(name: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f'unknown device "{name}"; allowed are cpu, cuda, and cuda:0, cuda:1, ...')
@@ -63,6 +67,8 @@ class TrainConfig(BaseModel):
         policy: what is simulated in ``format``, and how: ``every-op``, ``storage``, ``mixed-precision``, or a mapping
             with a preset, settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and
             roles; see ``roundoff.Policy``.
+        native: compute with real tensors of PyTorch's type for ``format`` (e5m10: torch.float16, bf16: torch.bfloat16)
+            instead of simulating it; see docs/native.md.
         observe: count what rounding does to every operation: adds records to the metrics, and ``numerics.csv``.
         seed: every random stream of the run derives from it.
         fixes: ``"all"``, ``"none"`` or names; stored as a tuple in the order of Table 1.
@@ -101,6 +107,7 @@ class TrainConfig(BaseModel):
     task: Annotated[str, AfterValidator(check_task)] = "cartpole_swingup"
     format: Annotated[str, AfterValidator(_canonical_format)] = "fp32"
     policy: Annotated[dict[str, Any], BeforeValidator(_check_policy)] = {}
+    native: bool = False
     observe: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = FIXES
@@ -138,6 +145,24 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"log_sigma_min must be below log_sigma_max, got {self.log_sigma_min} and {self.log_sigma_max}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_native(self) -> Self:
+        if not self.native:
+            return self
+        if self.format not in NATIVE_FORMATS:
+            allowed = " and ".join(f"{name} (torch.{dtype})" for name, dtype in NATIVE_FORMATS.items())
+            raise ValueError(
+                f"native: true computes in a half precision of PyTorch: allowed are {allowed}, got format"
+                f" {self.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"
+            )
+        for key in ("policy", "observe"):
+            if getattr(self, key):
+                raise ValueError(
+                    f"native: true runs without a simulation, which {key} is about, got {key}: {getattr(self, key)};"
+                    f" leave {key} out, or set native: false"
+                )
         return self
 
     def as_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def kahan_add_(total: torch.Tensor, compensation: torch.Tensor, values: torch.Te
     (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
 
     Args:
-        total: the sum so far; float32 or float64, any shape; changed in place.
+        total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
         values: what to add; like ``total``; left alone.
 

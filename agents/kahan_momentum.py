@@ -38,7 +38,7 @@ class PlainEMA(MovingAverage):
     e5m10 that is a difference of ten percent), nothing changes any more.
 
     Args:
-        average: the tensor kept up to date; float32 or float64; changed in place.
+        average: the tensor kept up to date; any floating-point type; changed in place.
         tau: the step, in (0, 1].
 
     Source:
@@ -71,7 +71,7 @@ class KahanEMA(MovingAverage):
     the largest number (C = 1e4 in e5m10: sources above 6.55), C and the buffers are halved, which is exact.
 
     Args:
-        average: the tensor kept up to date; float32 or float64; changed in place; its value is where it starts.
+        average: the tensor kept up to date; any floating-point type; changed in place; its value is where it starts.
         tau: the step, in (0, 1].
         scale: C >= 1.
         largest: the largest finite number of the format.

@@ -22,7 +22,7 @@ class MLP:
     Args:
         sizes: widths of the layers: inputs, hidden ..., outputs.
         ensemble: how many perceptrons there are (2 for twin critics).
-        dtype: torch.float32 or torch.float64.
+        dtype: any floating-point type; the initial weights are rounded to it.
         device: where the parameters live.
         generator: a CPU generator for the initial weights: orthogonal, gain 1; biases are 0. They are drawn in
             float32 whatever the dtype, so that runs of one seed in any format start alike.

@@ -41,7 +41,7 @@ class Replay:
         capacity: rows kept; the oldest is overwritten.
         observation_size: numbers in an observation.
         action_size: numbers in an action.
-        dtype: torch.float32 or torch.float64.
+        dtype: any floating-point type.
         device: where the rows live. Memory is claimed as it fills (on CPU).
     """
 

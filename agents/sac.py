@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from roundoff.agents.config import NATIVE_FORMATS
 from roundoff.agents.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
 from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
@@ -30,6 +31,7 @@ class SAC:
     What it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
     ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The other update methods are the parts of
     ``update``, and do not enter the simulation themselves. NaN never raises here: it shows in the actions.
+    A native agent (``config.native``) runs the same operations, outside of any simulation, on tensors of ``dtype``.
 
     Losses are not formed: the derivative of the loss by the critics' outputs, or by each sample's objective, is
     handed to autograd directly, multiplied by the loss scale. A loss could overflow; it is needed for nothing.
@@ -40,6 +42,9 @@ class SAC:
         config: the hyper-parameters, the format and the fixes.
         device: where all tensors live.
 
+    Attributes:
+        dtype: of weights, batches and actions.
+
     Source:
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
     """
@@ -49,8 +54,10 @@ class SAC:
         assert isinstance(fmt, FloatFormat)
         self.config = config
         self.simulation = _simulation(config, fmt)
-        options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
-        self._options = options
+        self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
+        options: dict[str, Any] = {"dtype": self.dtype, "device": device}
+        # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
+        self._noise_options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
         self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
         self.target_entropy = -float(action_size)
@@ -70,8 +77,9 @@ class SAC:
         self.actor = MLP([observation_size, *hidden, 2 * action_size], ensemble=1, generator=weights, **options)
         self.critic = MLP([observation_size + action_size, *hidden, 1], ensemble=2, generator=weights, **options)
         self.log_temperature = torch.tensor([math.log(config.initial_temperature)], **options)
-        for parameters in (self.actor.flat, self.critic.flat, self.log_temperature):
-            parameters.copy_(round(parameters, fmt))
+        if not config.native:  # those are of the format already
+            for parameters in (self.actor.flat, self.critic.flat, self.log_temperature):
+                parameters.copy_(round(parameters, fmt))
         target = self.critic.flat.clone()
         self.target = self.critic.views(target)
         with self._arithmetic(0):
@@ -101,7 +109,7 @@ class SAC:
             if deterministic:
                 return self.policy.mode(outputs)
             shape = (len(observations), outputs.shape[1] // 2)
-            return self.policy.sample(outputs, torch.randn(shape, generator=self._act_noise, **self._options))
+            return self.policy.sample(outputs, self._normal(shape, self._act_noise))
 
     def update(self, batch: Batch) -> Metrics:
         """One update of the critics, and of actor, temperature and target critics when it is their turn.
@@ -115,7 +123,7 @@ class SAC:
         self.updates += 1
         with self._arithmetic(2 * self.updates):
             shape = (2, len(batch.rows), self.actor.layers[-1].shape[-1] // 2)
-            noise = torch.randn(shape, generator=self._update_noise, **self._options)
+            noise = self._normal(shape, self._update_noise)
             metrics = self.update_critic(batch, noise[0])
             if self.updates % self.config.actor_update_every == 0:
                 metrics |= self.update_actor_and_temperature(batch, noise[1])
@@ -161,6 +169,9 @@ class SAC:
     def update_target(self) -> None:
         """Moves the target critics a step towards the critics."""
         self.target_average.update_(self.critic.flat)
+
+    def _normal(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, **self._noise_options).to(self.dtype)
 
     def _arithmetic(self, step: int) -> AbstractContextManager[Any]:
         """The simulation, drawing the random bits of stochastic rounding for this step; nothing for a plain agent."""
@@ -227,7 +238,7 @@ class SAC:
 
 
 def _simulation(config: TrainConfig, fmt: Format) -> Simulation | None:
-    if fmt.native and not config.policy and not config.observe:
+    if config.native or (fmt.native and not config.policy and not config.observe):
         return None
     policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
     # The first action alone runs no backward pass and no optimizer, which rules may be about.

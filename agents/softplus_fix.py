@@ -17,7 +17,7 @@ def softplus_naive(x: torch.Tensor) -> torch.Tensor:
     (0 from the logarithm times infinity from the exponential). For very negative x, 1 + exp(x) is 1 and the value 0.
 
     Args:
-        x: any shape, float32 or float64.
+        x: any shape, any floating-point type.
 
     Returns:
         The same shape and dtype. NaN gives NaN, infinity gives infinity, -infinity gives 0.
@@ -36,7 +36,7 @@ def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
     1 above K and exp(x) / (1 + exp(x)) below.
 
     Args:
-        x: any shape, float32 or float64.
+        x: any shape, any floating-point type.
         threshold: K > 0; exp(K) must be finite in the format (K < 11.1 in e5m10). The jump at K is exp(-K) high.
 
     Returns:

@@ -109,7 +109,7 @@ class _Run:
         self.agent = SAC(*sizes, config, device)
         # No longer than the run, so that a short one does not claim memory for a long one.
         capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
-        self.replay = Replay(capacity, *sizes, dtype=self.format.carrier, device=device)
+        self.replay = Replay(capacity, *sizes, dtype=self.agent.dtype, device=device)
         self.numerics = Numerics(self.agent.simulation) if config.observe and self.agent.simulation else None
         self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
         self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
@@ -177,7 +177,7 @@ class _Run:
             action = self._to_format(self.seed_actions.uniform(-1, 1, self.environment.action_size))
         else:
             action = self.agent.act(observation[None], deterministic=False)[0]
-        return action.cpu().numpy()
+        return self._from_format(action)
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
@@ -186,7 +186,7 @@ class _Run:
             self.evaluation_environments.append(Environment(config.task, config.action_repeat))
 
         def policy(observations: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
-            return self.agent.act(self._to_format(observations), deterministic=True).cpu().numpy()
+            return self._from_format(self.agent.act(self._to_format(observations), deterministic=True))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=config.seed, step=self.step)
         if evaluation.crashed:
@@ -206,7 +206,11 @@ class _Run:
     def _to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
         """What comes from outside enters the run's format here, rounded once, from float64."""
         rounded = round(torch.from_numpy(values.astype(np.float64)), self.format)
-        return rounded.to(device=self.device, dtype=self.format.carrier)
+        return rounded.to(device=self.device, dtype=self.agent.dtype)
+
+    def _from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:
+        """What goes to the outside, in the carrier: NumPy does not know bfloat16."""
+        return numbers.to(device="cpu", dtype=self.format.carrier).numpy()
 
     def _save(self, log: MetricsLog) -> None:
         """Writes a checkpoint; only between episodes, where the environment is its random state."""
