@@ -22,6 +22,9 @@ from roundoff.agents.softplus_fix import softplus
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.simulate.primitives import composites, decomposition
 
+# One worker: the last test asks what the ones before have compared.
+pytestmark = pytest.mark.xdist_group("primitives")
+
 aten = torch.ops.aten
 SAMPLES = 12
 FORMAT = "e5m6"
