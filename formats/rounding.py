@@ -58,7 +58,7 @@ def round(
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
-        return as_operator(x, format, rounding, overflow, random)
+        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are settled above
     fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
