@@ -13,8 +13,6 @@ import pytest
 
 from roundoff.cli import main
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker, so that the undisturbed sweep is made once
-
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
 
 TINY = """
