@@ -18,7 +18,6 @@ SIXTEEN = [PositFormat(16, es) for es in range(5)]
 WIDE = [PositFormat(32), PositFormat(32, 0), PositFormat(32, 4), PositFormat(24, 1), PositFormat(27, 3)]
 
 
-@cache
 def number(code: str, es: int) -> Fraction:
     """What a positive code stands for, read bit by bit from its text (without the sign bit)."""
     run = len(code) - len(code.lstrip(code[0]))
