@@ -70,6 +70,8 @@ class TrainConfig(BaseModel):
             roles; see ``roundoff.Policy``.
         native: compute with real tensors of PyTorch's type for ``format`` (e5m10: torch.float16, bf16: torch.bfloat16)
             instead of simulating it; see docs/native.md.
+        keep_networks: keep the networks as they are at each evaluation, so that `roundoff plot` can compare them with
+            those of the same run in fp32 (under ``snapshots/``: about 4 bytes a weight, for each evaluation).
         observe: count what rounding does to every operation: adds records to the metrics, and ``numerics.csv``.
         seed: every random stream of the run derives from it.
         fixes: ``"all"``, ``"none"`` or names; stored as a tuple in the order of Table 1.
@@ -113,6 +115,7 @@ class TrainConfig(BaseModel):
     policy: Annotated[dict[str, Any], BeforeValidator(_check_policy)] = {}
     native: bool = False
     observe: bool = False
+    keep_networks: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = FIXES
     baseline: Annotated[str, AfterValidator(check_baseline)] = "none"

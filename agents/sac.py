@@ -240,6 +240,10 @@ class SAC:
             "temperature_loss_scale": self.temperature_optimizer.scale,
         }
 
+    def networks(self) -> dict[str, list[torch.Tensor]]:
+        """The layers of actor and critics, by name; see :class:`MLP`."""
+        return {"actor": self.actor.layers, "critic": self.critic.layers}
+
     def weights(self) -> dict[str, torch.Tensor]:
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""
         return {

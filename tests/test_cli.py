@@ -104,7 +104,8 @@ def test_plot(undisturbed):
     run = roundoff("plot", undisturbed)
     assert run.returncode == 0, run.stderr
     names = [Path(line).name for line in run.stdout.splitlines()]
-    assert names == ["summary.csv", "runs.csv", "degradation.png", "degradation.svg", "curves.png", "curves.svg"]
+    figures = [f"{name}.{suffix}" for name in ("degradation", "curves", "training") for suffix in ("png", "svg")]
+    assert names == ["summary.csv", "runs.csv", *figures]
     for line in run.stdout.splitlines():
         assert Path(line).stat().st_size > 100
     lines = (undisturbed / "summary.csv").read_text().splitlines()
