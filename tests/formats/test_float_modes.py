@@ -24,10 +24,10 @@ def reference(fmt, x, rounding, overflow=None, words=None):
 
 def trying(fmt, dtype):
     """Numbers of the format, midpoints, neighbours of both, numbers far below and beyond, and special ones."""
-    codes = torch.linspace(1, fmt.largest_code, 40, dtype=torch.float64).long().unique()
+    codes = torch.linspace(1, fmt.largest_code, 60, dtype=torch.float64).long().unique()
     codes = torch.cat([codes, codes + 1, torch.arange(5)]).clamp(max=fmt.largest_code)
     values = torch.cat([fmt.decode(codes, torch.float64), torch.tensor([fmt.max * 2, fmt.smallest_subnormal / 8])])
-    return torch.cat([around(values, dtype), random_patterns(40, dtype), special(dtype)])
+    return torch.cat([around(values, dtype), random_patterns(60, dtype), special(dtype)])
 
 
 @pytest.mark.parametrize("rounding", DETERMINISTIC)

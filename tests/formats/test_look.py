@@ -96,17 +96,17 @@ def test_what_is_no_format_is_named_with_what_is_allowed(name, message):
             show(name)
 
 
-def test_the_plot_shows_every_family(tmp_path):
-    path = plot_formats(EVERY_FAMILY, tmp_path / "formats.png")
-    image = torch.from_numpy(matplotlib.image.imread(path)[..., :3].copy())
-    assert min(image.shape[:2]) > 700
-    ink = (image.amin(-1) < 0.9).float().mean().item()
-    assert 0.02 < ink < 0.6
-
-
-def test_the_plot_may_be_drawn_with_lines(tmp_path):
-    path = plot_formats(["fp4_e2m1", "q2.2"], tmp_path / "formats.svg")
-    assert path.read_text(encoding="utf-8").count("<path") > 30
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_plot_shows_every_family(tmp_path, suffix):
+    path = plot_formats(EVERY_FAMILY, tmp_path / f"formats.{suffix}")
+    if suffix == "png":
+        image = torch.from_numpy(matplotlib.image.imread(path)[..., :3].copy())
+        assert min(image.shape[:2]) > 700
+        ink = (image.amin(-1) < 0.9).float().mean().item()
+        assert 0.02 < ink < 0.6
+    else:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("<path") > 100
 
 
 def test_what_the_plot_draws_are_the_distances_of_neighbours(tmp_path, monkeypatch):

@@ -4,17 +4,15 @@ import pytest
 import torch
 
 from roundoff.formats import FloatFormat, Format, FormatError
-from roundoff.formats.verify import DEFAULT, verify
+from roundoff.formats.verify import verify
 
 
 def test_every_family_passes():
-    floats = ["fp16", "bf16", "fp8_e4m3", "float8_e5m2fnuz", "fp4_e2m1", "e8m23_nosub", "fp8_e8m0"]
-    others = [name for name in DEFAULT if not isinstance(Format.parse(name), FloatFormat)]
-    report = verify([*floats, *others], quick=True)
+    report = verify(quick=True)
     assert report.passed, str(report)
     text = str(report)
     assert "every result is right to the bit" in text
-    assert sum(check.cases for check in report.checks) > 200_000
+    assert sum(check.cases for check in report.checks) > 1_000_000
 
 
 def test_a_wrong_answer_is_seen(monkeypatch):
