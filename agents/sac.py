@@ -75,6 +75,7 @@ class SAC:
             softplus_fix="softplus_fix" in fixes,
             # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
             softplus_threshold=min(config.softplus_threshold, math.log(fmt.max)),
+            from_noise="noise_log_prob" in fixes,
         )
         hidden = [config.hidden_units] * config.hidden_layers
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
