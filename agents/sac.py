@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from roundoff.agents.baselines import BASELINES
+from roundoff.agents.coercion import coerce_
 from roundoff.agents.config import NATIVE_FORMATS
 from roundoff.agents.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from roundoff.agents.master_weights import MasterEMA
 from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
@@ -39,7 +42,7 @@ class SAC:
     Args:
         observation_size: numbers in an observation.
         action_size: numbers in an action.
-        config: the hyper-parameters, the format and the fixes.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
     Attributes:
@@ -63,7 +66,8 @@ class SAC:
         self.target_entropy = -float(action_size)
         self.updates = self.actions = 0
 
-        fixes = config.fixes
+        fixes, baseline = config.fixes, BASELINES[config.baseline]
+        self._coerced_to = fmt.max if baseline.coercion else None
         self.policy = SquashedNormal(
             log_sigma_min=config.log_sigma_min,
             log_sigma_max=config.log_sigma_max,
@@ -71,6 +75,7 @@ class SAC:
             softplus_fix="softplus_fix" in fixes,
             # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
             softplus_threshold=min(config.softplus_threshold, math.log(fmt.max)),
+            from_noise="noise_log_prob" in fixes,
         )
         hidden = [config.hidden_units] * config.hidden_layers
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
@@ -83,11 +88,14 @@ class SAC:
         target = self.critic.flat.clone()
         self.target = self.critic.views(target)
         with self._arithmetic(0):
-            self.target_average: MovingAverage = (
-                KahanEMA(target, config.tau, scale=config.kahan_momentum_scale, largest=fmt.max)
-                if "kahan_momentum" in fixes
-                else PlainEMA(target, config.tau)
-            )
+            self.target_average: MovingAverage
+            if baseline.master_weights:
+                self.target_average = MasterEMA(target, config.tau, fmt)
+            elif "kahan_momentum" in fixes:
+                scale = config.kahan_momentum_scale
+                self.target_average = KahanEMA(target, config.tau, scale=scale, largest=fmt.max)
+            else:
+                self.target_average = PlainEMA(target, config.tau)
             self.actor_optimizer = NetworkOptimizer(self.actor.flat, config, fmt, kahan=False)
             self.critic_optimizer = NetworkOptimizer(self.critic.flat, config, fmt, kahan=True)
             self.temperature_optimizer = NetworkOptimizer(self.log_temperature, config, fmt, kahan=True)
@@ -101,15 +109,19 @@ class SAC:
             deterministic: tanh of the mean instead of a sample.
 
         Returns:
-            (n, action) in [-1, 1]; NaN where the network has become NaN.
+            (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
         """
         self.actions += 1
         with self._arithmetic(2 * self.actions + 1):
             outputs = forward(self.actor.layers, observations)[0]
             if deterministic:
-                return self.policy.mode(outputs)
-            shape = (len(observations), outputs.shape[1] // 2)
-            return self.policy.sample(outputs, self._normal(shape, self._act_noise))
+                actions = self.policy.mode(outputs)
+            else:
+                shape = (len(observations), outputs.shape[1] // 2)
+                actions = self.policy.sample(outputs, self._normal(shape, self._act_noise))
+            if self._coerced_to is not None:
+                coerce_([actions], self._coerced_to)
+        return actions
 
     def update(self, batch: Batch) -> Metrics:
         """One update of the critics, and of actor, temperature and target critics when it is their turn.
@@ -168,7 +180,9 @@ class SAC:
 
     def update_target(self) -> None:
         """Moves the target critics a step towards the critics."""
-        self.target_average.update_(self.critic.flat)
+        self.target_average.update_(self.critic_optimizer.parameters)
+        if self._coerced_to is not None:
+            coerce_([self.target_average.average], self._coerced_to)
 
     def _normal(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         return torch.randn(shape, generator=generator, **self._noise_options).to(self.dtype)
@@ -226,6 +240,10 @@ class SAC:
             "critic_loss_scale": self.critic_optimizer.scale,
             "temperature_loss_scale": self.temperature_optimizer.scale,
         }
+
+    def networks(self) -> dict[str, list[torch.Tensor]]:
+        """The layers of actor and critics, by name; see :class:`MLP`."""
+        return {"actor": self.actor.layers, "critic": self.critic.layers}
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""

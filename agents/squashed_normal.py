@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from roundoff.agents.noise_log_prob import noise_log_prob
 from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.softplus_fix import softplus, softplus_naive
 
@@ -25,6 +26,7 @@ class SquashedNormal:
         normal_fix: whether the normal log-probability is computed without sigma^2.
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
+        from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
 
     Source:
         Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
@@ -35,6 +37,7 @@ class SquashedNormal:
     normal_fix: bool
     softplus_fix: bool
     softplus_threshold: float
+    from_noise: bool = False
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
         """The deterministic action, tanh(mu).
@@ -74,7 +77,10 @@ class SquashedNormal:
         """
         mean, log_sigma, sigma = self._parameters(outputs)
         u = mean + sigma * noise
-        log_prob = (normal_log_prob if self.normal_fix else normal_log_prob_naive)(u, mean, sigma, log_sigma)
+        if self.from_noise:
+            log_prob = noise_log_prob(noise, log_sigma)
+        else:
+            log_prob = (normal_log_prob if self.normal_fix else normal_log_prob_naive)(u, mean, sigma, log_sigma)
         minus_2u = u * -2
         squash = softplus(minus_2u, self.softplus_threshold) if self.softplus_fix else softplus_naive(minus_2u)
         log_prob = torch.add(log_prob, u + squash, alpha=2) - 2 * math.log(2)

@@ -21,6 +21,7 @@ from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
 from roundoff.agents.sac import SAC, Metrics
 from roundoff.agents.sampling import Sampler
+from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.agents.streams import Stream, sequence, torch_generator
 from roundoff.agents.vector_environment import VectorEnvironment
@@ -221,6 +222,8 @@ class _Run:
             "returns": list(evaluation.returns),
         }
         log.write("eval", self.step, values)
+        if self.config.keep_networks:
+            write_networks(self.files.snapshots, self.step, self.agent.networks())
         if self.numerics:
             log.write("numerics", self.step, self.numerics.record())
         self._report()
@@ -287,6 +290,8 @@ class _Run:
             assert self.last_evaluation is not None
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
         checkpoint.save(self.files.agent, dict(self.agent.weights()))
+        if self.config.keep_networks:
+            write_states(self.files.snapshots, self.replay)
         if self.numerics:
             self.numerics.write_table(self.files.numerics)
         seconds = self._seconds()

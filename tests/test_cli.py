@@ -13,8 +13,6 @@ import pytest
 
 from roundoff.cli import main
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker, so that the undisturbed sweep is made once
-
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
 
 TINY = """
@@ -109,7 +107,8 @@ def test_plot(undisturbed):
     run = roundoff("plot", undisturbed)
     assert run.returncode == 0, run.stderr
     names = [Path(line).name for line in run.stdout.splitlines()]
-    assert names == ["summary.csv", "runs.csv", "degradation.png", "degradation.svg", "curves.png", "curves.svg"]
+    figures = [f"{name}.{suffix}" for name in ("degradation", "curves", "training") for suffix in ("png", "svg")]
+    assert names == ["summary.csv", "runs.csv", *figures]
     for line in run.stdout.splitlines():
         assert Path(line).stat().st_size > 100
     lines = (undisturbed / "summary.csv").read_text().splitlines()

@@ -3,17 +3,13 @@
 import functools
 import itertools
 import math
-import warnings
 from contextlib import nullcontext
 
 import pytest
 import torch
+from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 import roundoff
 from roundoff.agents.hadam import HAdam
@@ -21,9 +17,6 @@ from roundoff.agents.normal_fix import normal_log_prob
 from roundoff.agents.softplus_fix import softplus
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.simulate.primitives import composites, decomposition
-
-# One worker: the last test asks what the ones before have compared.
-pytestmark = pytest.mark.xdist_group("primitives")
 
 aten = torch.ops.aten
 SAMPLES = 12

@@ -233,7 +233,7 @@ def first_updates(format, fixes, granularity):
 
 def small_rate(format, fixes, granularity):
     """The logarithm of the temperature is -2.3; half an ulp of it is ten steps of the paper's rate."""
-    return journey(agent_of(format, fixes, granularity, lr=1e-4), "log_temperature", 60)
+    return journey(agent_of(format, fixes, granularity, lr=1e-4), "log_temperature", 40)
 
 
 SITUATIONS = {

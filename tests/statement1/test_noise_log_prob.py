@@ -6,10 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
+from paired_agents import CPU, differences, problems, slopes, states, subsets
 
+from roundoff.agents import FIXES, SAC, TrainConfig
 from roundoff.agents.noise_log_prob import noise_log_prob
 from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.softplus_fix import softplus
+from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.formats import round
 from roundoff.simulate import simulate
 from roundoff.testing import assert_equivalent
@@ -121,3 +124,64 @@ def test_types_shapes_and_what_is_not_a_number():
     assert noise_log_prob(zero, nan).isnan()
     assert noise_log_prob(infinity, zero) == -infinity
     assert noise_log_prob(torch.tensor(300.0, dtype=torch.float16), zero.half()) == -infinity
+
+
+# In the agent
+
+
+SEVENTH = "noise_log_prob"
+WIDTHS = (12, 30, 48)
+
+
+@pytest.fixture
+def forget():
+    yield
+    states.cache_clear()
+
+
+def test_it_is_on_where_it_is_named_and_nowhere_else():
+    assert TrainConfig(fixes="all").fixes == FIXES
+    assert TrainConfig(fixes=[SEVENTH, "hadam"]).fixes == ("hadam", SEVENTH)
+    for fixes, on in (("all", False), (["hadam", SEVENTH], True)):
+        assert SAC(3, 1, TrainConfig(fixes=fixes, hidden_units=4), CPU).policy.from_noise == on
+    with pytest.raises(ValueError, match='did you mean "noise_log_prob"'):
+        TrainConfig(fixes=["noise_logprob"])
+
+
+@pytest.mark.usefixtures("forget")
+@settings(max_examples=4)
+@given(problems(), subsets)
+def test_it_changes_nothing_in_float64_beside_any_subset_of_the_six(problem, fixes):
+    one, ten = differences(problem, "fp64", (*fixes, SEVENTH), (1, 10))
+    assert one < 2**-49
+    assert ten < 2**-48
+
+
+@pytest.mark.usefixtures("forget")
+@settings(max_examples=2)
+@given(problems())
+def test_the_difference_it_makes_halves_with_each_bit(problem):
+    table = [differences(problem, f"e11m{m}", (SEVENTH,), (1, 10), seeds=3) for m in WIDTHS]
+    for slope in slopes(WIDTHS, table):
+        assert slope == pytest.approx(-1, abs=0.2)
+
+
+def test_the_policy_takes_it_and_needs_it_in_half():
+    """The case above, through the policy: log sigma is -6.2 for raw outputs of 0 between these bounds."""
+    outputs, noise = torch.tensor([[3.0, 0.0]]).expand(17, 2), torch.linspace(-2, 2, 17)[:, None]
+    errors = []
+    for from_noise in (False, True):
+        policy = SquashedNormal(-14.0, 1.6, True, True, 10.0, from_noise)
+        found = []
+        for format in ("fp64", HALF):
+            dtype = torch.float64 if format == "fp64" else torch.float32
+            leaf = outputs.to(dtype).requires_grad_()
+            with simulate(format):
+                action, log_prob = policy.sample_with_log_prob(leaf, round(noise.to(dtype), HALF))
+                (gradient,) = torch.autograd.grad(log_prob.sum(), leaf)
+            found.append([action.detach(), log_prob.detach(), gradient])
+        errors.append([float((exact - half).abs().max()) for exact, half in zip(*found, strict=True)])
+    (action, *without), (same_action, *with_it) = errors
+    assert action == same_action
+    assert max(with_it) < 2**-6
+    assert min(without) > 0.5
