@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Raised whenever the meaning of what is stored changes.
-VERSION = 2
+VERSION = 3
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

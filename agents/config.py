@@ -63,7 +63,8 @@ class TrainConfig(BaseModel):
     The defaults are the paper's (Tables 4 and 5). Text is not taken for a number; an integer is taken for a float.
 
     Attributes:
-        task: ``<domain>_<task>`` of the DeepMind control suite.
+        task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of a Gymnasium environment with
+            continuous actions.
         format: the number format of the whole agent; stored in canonical form.
         policy: what is simulated in ``format``, and how: ``every-op``, ``storage``, ``mixed-precision``, or a mapping
             with a preset, settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and
@@ -103,7 +104,11 @@ class TrainConfig(BaseModel):
         replay_capacity: transitions kept; older ones are overwritten.
         eval_every: environment steps between evaluations.
         eval_episodes: episodes of an evaluation.
-        checkpoint_every: environment steps between checkpoints (written at the next end of an episode).
+        checkpoint_every: environment steps between checkpoints.
+        environments: environments that training steps together, in two alternating groups if there are several, with
+            one call of the policy per group; see docs/environments.md. Updates stay one per transition.
+        environment_workers: processes that step the environments of training and evaluation; 0: this one does. The
+            metrics do not depend on it.
         device: ``cpu``, ``cuda`` or ``cuda:<n>``.
         threads: CPU threads of PyTorch.
     """
@@ -144,6 +149,8 @@ class TrainConfig(BaseModel):
     eval_every: _Positive = 10_000
     eval_episodes: _Positive = 10
     checkpoint_every: _Positive = 10_000
+    environments: _Positive = 1
+    environment_workers: _Count = 0
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
     threads: _Positive = 1
 
@@ -168,6 +175,16 @@ class TrainConfig(BaseModel):
         if self.log_sigma_min >= self.log_sigma_max:
             raise ValueError(
                 f"log_sigma_min must be below log_sigma_max, got {self.log_sigma_min} and {self.log_sigma_max}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_environment_workers(self) -> Self:
+        most = max(self.environments, self.eval_episodes)
+        if self.environment_workers > most:
+            raise ValueError(
+                f"environment_workers is {self.environment_workers}, but there are {self.environments} environments to"
+                f" train in and {self.eval_episodes} to evaluate in; allowed are 0 to {most}"
             )
         return self
 

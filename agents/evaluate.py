@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from roundoff.agents.environment import Environment
+    from roundoff.agents.vector_environment import EnvironmentGroup
 
 
 @final
@@ -42,7 +42,7 @@ class Evaluation:
 
 
 def evaluate(
-    environments: list[Environment],
+    environments: EnvironmentGroup,
     policy: Callable[[NDArray[np.float64]], NDArray[np.floating]],
     *,
     seed: int,
@@ -58,21 +58,19 @@ def evaluate(
         seed: of the run.
         step: when in the run, in environment steps.
     """
-    for i, environment in enumerate(environments):
-        environment.seed(sequence(seed, Stream.EVALUATION, step, i))
-    running = list(range(len(environments)))
-    observations = [environment.reset() for environment in environments]
-    returns = [0.0] * len(environments)
-    while running:
-        actions = policy(np.stack([observations[i] for i in running]))
-        if not np.isfinite(actions).all():
+    environments.seed([sequence(seed, Stream.EVALUATION, step, i) for i in range(len(environments))])
+    observations = environments.reset()
+    returns = np.zeros(len(environments))
+    running = np.ones(len(environments), dtype=bool)
+    while running.any():
+        chosen = policy(observations[running])
+        if not np.isfinite(chosen).all():
             return Evaluation((), crashed=True)
-        still_running = []
-        for i, action in zip(running, actions, strict=True):
-            transition = environments[i].step(action)
-            observations[i] = transition.observation
-            returns[i] += transition.reward
-            if not transition.last:
-                still_running.append(i)
-        running = still_running
-    return Evaluation(tuple(returns))
+        actions = np.zeros((len(environments), chosen.shape[1]))
+        actions[running] = chosen
+        environments.submit(actions, running)
+        steps = environments.collect()
+        observations = steps.observations
+        returns[running] += steps.rewards[running]
+        running &= ~steps.last
+    return Evaluation(tuple(returns.tolist()))

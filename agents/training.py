@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from roundoff.agents import checkpoint
-from roundoff.agents.environment import Environment
 from roundoff.agents.errors import FileError, RunError
 from roundoff.agents.evaluate import Evaluation, evaluate
 from roundoff.agents.files import directory_lock, make_directory, write_json
@@ -21,8 +20,11 @@ from roundoff.agents.numerics import Numerics
 from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
 from roundoff.agents.sac import SAC, Metrics
+from roundoff.agents.sampling import Sampler
 from roundoff.agents.snapshots import write_networks, write_states
+from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.agents.streams import Stream, sequence, torch_generator
+from roundoff.agents.vector_environment import VectorEnvironment
 from roundoff.formats import Format, round
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.sampling import Sample
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 
@@ -52,7 +55,12 @@ class Progress:
     last_return: float | None
 
 
-def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Progress], None] | None = None) -> Result:
+def train(
+    config: TrainConfig,
+    directory: str | Path,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: StopRequest | None = None,
+) -> Result:
     """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
 
     The same config gives the same metrics and weights, bit for bit, on the same machine, however often the run was
@@ -63,13 +71,15 @@ def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Pro
         config: what to train.
         directory: the run's folder; made if it is missing. Nothing else may be in it.
         on_progress: called at least once per episode, and about once per second.
+        stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
 
     Raises:
-        RunError: the folder is another run's, or the device is missing.
+        RunError: the folder is another run's, the device is missing, or an environment failed.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
+        Stopped: as ``stop`` asked; calling this again continues.
     """
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
@@ -80,8 +90,9 @@ def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Pro
         with directory_lock(directory):
             files.claim(config)
             if not files.result.exists():
-                with _threads(config.threads):
-                    return _Run(config, files, device, on_progress).run()
+                stop = stop or StopRequest()
+                with _threads(config.threads), _environments(config, stop) as environments:
+                    return _Run(config, files, device, environments, on_progress, stop).run()
     result = files.read_result()
     assert result is not None
     return result
@@ -89,24 +100,32 @@ def train(config: TrainConfig, directory: str | Path, on_progress: Callable[[Pro
 
 @final
 class _Run:
-    """A run in progress: the agent, its environment and memory, and where it stands."""
+    """A run in progress: the agent, its environments and memory, and where it stands."""
 
     def __init__(
         self,
         config: TrainConfig,
         files: RunDirectory,
         device: torch.device,
+        environments: VectorEnvironment,
         on_progress: Callable[[Progress], None] | None,
+        stop: StopRequest,
     ) -> None:
         self.config = config
         self.files = files
         self.device = device
         self.on_progress = on_progress
+        self.stop = stop
         self.format = Format.parse(config.format)
-        self.environment = Environment(config.task, config.action_repeat)
-        self.environment.seed(sequence(config.seed, Stream.ENVIRONMENT))
-        self.evaluation_environments: list[Environment] = []
-        sizes = (self.environment.observation_size, self.environment.action_size)
+        *training, self.evaluation_environments = environments.groups
+        numbers = iter(range(config.environments))
+        for group in training:
+            group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
+        self.sampler = Sampler(training)
+        # Of each group, in the run's format: what its next action answers to.
+        self.observations: list[torch.Tensor] = []
+        self.metrics: Metrics = {}
+        sizes = (environments.observation_size, environments.action_size)
         self.agent = SAC(*sizes, config, device)
         # No longer than the run, so that a short one does not claim memory for a long one.
         capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
@@ -124,15 +143,17 @@ class _Run:
 
     def run(self) -> Result:
         """Runs from the last checkpoint, or the beginning, to the end."""
-        length = self._resume() if self.files.checkpoint.exists() else 0
+        length = self._resume() if self.files.checkpoint.exists() else self._begin()
         self._report()
         with MetricsLog(self.files.path, length=length, step=self.step) as log:
             crash = None
             while self.step < self.config.steps and crash is None:
+                if self.stop.made:
+                    self._save(log)
+                    raise Stopped(self.step)
                 if self.step - self.last_checkpoint >= self.config.checkpoint_every:
                     self._save(log)
-                crash = self._episode(log)
-                self._report()
+                crash = self._agent_step(log)
             if crash is None and self.step % self.config.eval_every >= self.config.action_repeat:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.numerics:
@@ -140,56 +161,58 @@ class _Run:
                 log.write("numerics", self.step, self.numerics.record())
         return self._finish(crash)
 
-    def _episode(self, log: MetricsLog) -> Crash | None:
-        """Trains for one episode, or until the run ends."""
-        config = self.config
-        observation = self._to_format(self.environment.reset())
-        episode_return, last = 0.0, False
-        metrics: Metrics = {}
-        while not last and self.step < config.steps:
-            action = self._choose_action(observation)
-            if not np.isfinite(action).all():
-                return Crash(self.step, "the policy took a non-finite action in training")
-            transition = self.environment.step(action)
-            outcome = (action, transition.observation, (transition.reward, transition.discount))
-            row = torch.cat((observation, self._to_format(np.concatenate(outcome))))
+    def _begin(self) -> int:
+        """Begins the first episodes; returns the length of ``metrics.jsonl``."""
+        self.observations = [self._to_format(observations) for observations in self.sampler.begin()]
+        return 0
+
+    def _agent_step(self, log: MetricsLog) -> Crash | None:
+        """Gives actions to one group of environments, and learns from what the next group has done."""
+        actions = self._choose_actions(self.observations[self.sampler.turn])
+        if not np.isfinite(actions).all():
+            return Crash(self.step, "the policy took a non-finite action in training")
+        sample = self.sampler.act(actions)
+        return self._learn(sample, log) if sample else None
+
+    def _learn(self, sample: Sample, log: MetricsLog) -> Crash | None:
+        """Takes over the transitions of a sample, one by one, each with its update."""
+        config, steps = self.config, sample.steps
+        outcomes = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
+        rows = torch.cat((self.observations[sample.group], self._to_format(outcomes)), dim=1)
+        self.observations[sample.group] = self._to_format(steps.observations)
+        for row, last, episode_return in zip(rows, steps.last.tolist(), sample.returns.tolist(), strict=True):
+            if self.step >= config.steps:
+                return None
             self.replay.add(row)
-            observation = self.replay.as_batch(row[None]).next_observations[0]
             self.step += config.action_repeat
             self.agent_steps += 1
-            episode_return += transition.reward
-            last = transition.last
             if self.agent_steps > config.seed_steps:
-                metrics |= self.agent.update(self.replay.sample(config.batch_size, self.replay_generator))
+                self.metrics |= self.agent.update(self.replay.sample(config.batch_size, self.replay_generator))
             if self.step % config.eval_every < config.action_repeat:
                 crash = self._evaluate(log)
                 if crash:
                     return crash
-            if time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
+            if last:
+                values = self.agent.summarize(self.metrics) if self.metrics else {}
+                log.write("train", self.step, {"episode_return": episode_return, **values})
+            if last or time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
                 self._report()
-        if last:
-            values = self.agent.summarize(metrics) if metrics else {}
-            log.write("train", self.step, {"episode_return": episode_return, **values})
         return None
 
-    def _choose_action(self, observation: torch.Tensor) -> NDArray[np.floating[Any]]:
-        """A number of the format for each actuator: random during the seed steps, then the policy's."""
-        if self.agent_steps < self.config.seed_steps:
-            action = self._to_format(self.seed_actions.uniform(-1, 1, self.environment.action_size))
-        else:
-            action = self.agent.act(observation[None], deterministic=False)[0]
-        return self._from_format(action)
+    def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
+        """Numbers of the format for each actuator: random during the seed steps, then the policy's."""
+        if self.agent_steps + self.sampler.under_way < self.config.seed_steps:
+            shape = (len(observations), self.replay.action_size)
+            return self._from_format(self._to_format(self.seed_actions.uniform(-1, 1, shape)))
+        return self._from_format(self.agent.act(observations, deterministic=False))
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
-        config = self.config
-        while len(self.evaluation_environments) < config.eval_episodes:
-            self.evaluation_environments.append(Environment(config.task, config.action_repeat))
 
         def policy(observations: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
             return self._from_format(self.agent.act(self._to_format(observations), deterministic=True))
 
-        evaluation = evaluate(self.evaluation_environments, policy, seed=config.seed, step=self.step)
+        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.step)
         if evaluation.crashed:
             return Crash(self.step, "the policy took a non-finite action in evaluation")
         self.last_evaluation = evaluation
@@ -199,7 +222,7 @@ class _Run:
             "returns": list(evaluation.returns),
         }
         log.write("eval", self.step, values)
-        if config.keep_networks:
+        if self.config.keep_networks:
             write_networks(self.files.snapshots, self.step, self.agent.networks())
         if self.numerics:
             log.write("numerics", self.step, self.numerics.record())
@@ -216,7 +239,7 @@ class _Run:
         return numbers.to(device="cpu", dtype=self.format.carrier).numpy()
 
     def _save(self, log: MetricsLog) -> None:
-        """Writes a checkpoint; only between episodes, where the environment is its random state."""
+        """Writes a checkpoint."""
         self.last_checkpoint = self.step
         state = {
             "config": self.config.as_json(),
@@ -224,7 +247,8 @@ class _Run:
             "replay": self.replay.state_dict(),
             "replay_generator": self.replay_generator.get_state(),
             "seed_actions": json.dumps(self.seed_actions.bit_generator.state),
-            "environment": self.environment.random_state(),
+            "environment": self.sampler.state_dict(),
+            "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "numerics": self.numerics.state_dict() if self.numerics else None,
             "step": self.step,
             "agent_steps": self.agent_steps,
@@ -242,7 +266,9 @@ class _Run:
             self.replay.load_state_dict(state["replay"])
             self.replay_generator.set_state(state["replay_generator"])
             self.seed_actions.bit_generator.state = json.loads(state["seed_actions"])
-            self.environment.set_random_state(state["environment"])
+            observations = self.sampler.load_state_dict(state["environment"])
+            self.observations = [self._to_format(part) for part in observations]
+            self.metrics = {name: value.to(self.device) for name, value in state["metrics"].items()}
             if self.numerics:
                 self.numerics.load_state_dict(state["numerics"])
             self.step = self.last_checkpoint = state["step"]
@@ -283,6 +309,15 @@ class _Run:
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             self.on_progress(Progress(self.step, self.config.steps, last_return))
+
+
+def _environments(config: TrainConfig, stop: StopRequest) -> VectorEnvironment:
+    """The groups to train in, one or two that alternate, and that to evaluate in."""
+    half = config.environments // 2
+    groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
+    begin_next = [*(True for _ in groups[:-1]), False]
+    workers = config.environment_workers
+    return VectorEnvironment(config.task, config.action_repeat, groups, begin_next, workers=workers, on_stop=stop.make)
 
 
 def _open_device(name: str) -> torch.device:

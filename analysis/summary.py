@@ -21,7 +21,7 @@ REFERENCE = "fp32"
 
 _OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step"}
 # These set runs apart without making them different conditions.
-_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every"}
+_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
 
 
 def conditions(runs: pd.DataFrame) -> list[str]:

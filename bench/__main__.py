@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import accumulation, families, formats, simulate, update
+from bench import accumulation, families, formats, sampler, simulate, update
 
 torch.set_num_threads(1)
 formats.main()
@@ -10,3 +10,4 @@ families.main()
 update.main()
 simulate.main()
 accumulation.main()
+sampler.main()

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from roundoff.agents.stopping import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from roundoff.sweeps.plan import Run
 
 _TRIES = 2  # of a run whose worker dies under it
-_GRACE = 5.0  # seconds that a worker has to stop
+_GRACE = PATIENCE  # seconds that workers have to save and stop
 
 # One thread a worker: two threads on two busy cores make a small update ten times slower.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -97,7 +100,13 @@ class _Worker:
             pass  # it has died, and the listener will say so
 
     def stop(self) -> None:
-        """Asks it to stop."""
+        """Asks it to save a checkpoint and stop."""
+        try:
+            assert self.process.stdin is not None
+            self.process.stdin.write(b'{"stop": true}\n')
+            self.process.stdin.flush()
+        except (OSError, ValueError):
+            pass  # it has died, or was asked before
         _close(self.process.stdin)
 
     def wait(self, seconds: float) -> None:
@@ -151,8 +160,9 @@ class _Pool:
     def stop(self) -> None:
         for worker in self._workers:
             worker.stop()
+        end = time.monotonic() + _GRACE
         for worker in self._workers:
-            worker.wait(_GRACE)
+            worker.wait(max(0.0, end - time.monotonic()))
         self._workers.clear()
 
     def _start(self) -> Event:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,7 +131,8 @@ def run_id(config: TrainConfig) -> str:
     """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
     canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
-    return f"{config.task}-{config.format}-s{config.seed}-{digest}"
+    task = re.sub(r"[^\w.-]", "_", config.task)  # gym:Pendulum-v1 would be no good name of a folder
+    return f"{task}-{config.format}-s{config.seed}-{digest}"
 
 
 def _read(path: str | Path) -> str:

@@ -1,8 +1,9 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
 ``{"config": {...}, "directory": "..."}`` comes in; ``{"event": "progress", "step": ..., "return": ...}`` goes out while
-it trains, then ``{"event": "ended"}`` or ``{"event": "failed", "reason": ...}``. When its input closes, the process
-that started it is gone or wants it to stop: it exits at once, and the run continues from its checkpoint next time.
+it trains, then ``{"event": "ended"}`` or ``{"event": "failed", "reason": ...}``. At ``{"stop": true}``, or SIGTERM, the
+run saves a checkpoint, and the process exits with status 143. When its input closes without that, the process that
+started it is gone: it exits at once, and leaves the folder to the next; the run continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
 
 if TYPE_CHECKING:
     from roundoff.agents import Progress
@@ -24,22 +28,43 @@ def main() -> None:
     # Events have the pipe for themselves: whatever libraries print goes to standard error, which is a log file.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    stop, serving = StopRequest(), threading.Event()
+    threading.Thread(target=_read_orders, args=(orders, stop, serving), daemon=True).start()
     import roundoff.agents.training  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
     while True:
-        _serve(json.loads(orders.get()), events)
+        order = orders.get()
+        serving.set()
+        with stopping_on_sigterm(stop):
+            _serve(order, events, stop)
+        serving.clear()
+        if stop.made:
+            _exit_stopped()
 
 
-def _read_orders(orders: queue.SimpleQueue[str]) -> None:
+def _read_orders(orders: queue.SimpleQueue[dict[str, Any]], stop: StopRequest, serving: threading.Event) -> None:
     for line in sys.stdin:
-        orders.put(line)
+        order = json.loads(line)
+        if "stop" not in order:
+            orders.put(order)
+            continue
+        stop.make()
+        if not serving.is_set():
+            _exit_stopped()
+        return
     os._exit(0)
 
 
-def _serve(order: dict[str, Any], events: TextIO) -> None:
+def _exit_stopped() -> NoReturn:
+    """Ends the process without waiting for the thread that reads."""
+    sys.stderr.write("roundoff: stopped as asked\n")
+    sys.stderr.flush()
+    os._exit(128 + signal.SIGTERM)
+
+
+def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
     from roundoff.agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
     from roundoff.formats import RoundoffError  # noqa: PLC0415
 
@@ -47,7 +72,11 @@ def _serve(order: dict[str, Any], events: TextIO) -> None:
         _send(events, event="progress", step=progress.step, last_return=progress.last_return)
 
     try:
-        train(TrainConfig(**order["config"]), order["directory"], report)
+        train(TrainConfig(**order["config"]), order["directory"], report, stop)
+    except Stopped as stopped:
+        sys.stderr.write(f"roundoff: {order['directory']}: {stopped}, and saved\n")
+    except KeyboardInterrupt:  # out of patience
+        _exit_stopped()
     except RoundoffError as error:
         _send(events, event="failed", reason=str(error))
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others

@@ -91,6 +91,9 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, 
             assert process.returncode == 128 + deadly
             assert "the same command continues" in errors
             assert "Traceback" not in errors
+            logs = [log.read_text() for log in out.glob("logs/*")]
+            assert any("roundoff: stopped as asked" in log for log in logs)
+            assert not any("Traceback" in log for log in logs)
     assert checkpoints_survived > 0
     run = roundoff(*command[3:])
     assert run.returncode == 0, run.stderr

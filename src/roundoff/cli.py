@@ -118,14 +118,21 @@ def train(
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
+    from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
     from roundoff.sweeps.plan import plan_run, run_id
     from roundoff.sweeps.progress import RunDisplay
 
     arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
     run_config = plan_run(config, arguments)
     directory = out or Path("runs") / run_id(run_config)
-    with _stoppable(f"the same command continues from the last checkpoint in {directory}"), RunDisplay() as display:
-        result = train_agent(run_config, directory, display.progress)
+    stop = StopRequest()
+    hint = f"the same command continues from the last checkpoint in {directory}"
+    try:
+        with _stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
+            result = train_agent(run_config, directory, display.progress, stop)
+    except Stopped as stopped:
+        print(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGTERM) from None
     outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
     print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
 

@@ -7,6 +7,7 @@ from roundoff.agents.environment import Environment
 from roundoff.agents.errors import RunError
 from roundoff.agents.evaluate import evaluate
 from roundoff.agents.tasks import TASKS
+from roundoff.agents.vector_environment import VectorEnvironment
 
 
 def seeded(task="cartpole_swingup", repeat=8, seed=0):
@@ -88,12 +89,16 @@ def test_an_unstable_simulation_is_an_error():
         environment.step(np.zeros(1))
 
 
+def together(count):
+    return VectorEnvironment("cartpole_swingup", 8, (count,), (False,)).groups[0]
+
+
 def constant(observations):
     return np.full((len(observations), 1), 0.1)
 
 
 def test_evaluation_depends_on_seed_and_step_alone():
-    environments = [Environment("cartpole_swingup", 8) for _ in range(3)]
+    environments = together(3)
     first = evaluate(environments, constant, seed=1, step=800)
     assert len(first.returns) == len(set(first.returns)) == 3
     assert evaluate(environments, constant, seed=1, step=800) == first
@@ -104,12 +109,10 @@ def test_evaluation_depends_on_seed_and_step_alone():
 
 
 def test_episodes_in_lockstep_are_those_run_one_by_one():
-    together = evaluate([Environment("cartpole_swingup", 8) for _ in range(2)], constant, seed=1, step=0)
-    alone = evaluate([Environment("cartpole_swingup", 8)], constant, seed=1, step=0)
-    assert together.returns[0] == alone.returns[0]
+    two, one = (evaluate(together(count), constant, seed=1, step=0) for count in (2, 1))
+    assert two.returns[0] == one.returns[0]
 
 
 def test_a_non_finite_action_crashes_an_evaluation():
-    environments = [Environment("cartpole_swingup", 8) for _ in range(2)]
-    result = evaluate(environments, lambda x: np.array([[0.0], [np.nan]]), seed=0, step=0)
+    result = evaluate(together(2), lambda x: np.array([[0.0], [np.nan]]), seed=0, step=0)
     assert (result.crashed, result.mean, result.std, result.returns) == (True, 0, 0, ())

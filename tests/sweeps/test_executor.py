@@ -142,7 +142,8 @@ def wait_until(condition, seconds=20.0):
         time.sleep(0.02)
 
 
-def test_closing_the_iterator_stops_the_workers(tmp_path):
+def test_closing_the_iterator_stops_the_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("roundoff.sweeps.executor._GRACE", 0.5)  # this worker does not listen
     jobs = [(r, tmp_path / r.id) for r in plan([9, 0]).runs]
     events = execute(jobs, 2, tmp_path, COMMAND)
     kinds = [next(events).kind for _ in range(2)]

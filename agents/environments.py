@@ -1,0 +1,59 @@
+"""What an environment is to the rest, and opening one by the name of its task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roundoff.agents.environment import Environment
+from roundoff.agents.tasks import GYMNASIUM_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from roundoff.agents.environment import Transition
+
+
+class TaskEnvironment(Protocol):
+    """One task: flat observations, actions in [-1, 1], and episodes that follow from a random state.
+
+    At the beginning of an episode everything in it depends on :meth:`random_state` and on the actions that follow.
+    """
+
+    observation_size: int
+    action_size: int
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the random generator; takes effect at the next reset."""
+
+    def reset(self) -> NDArray[np.float64]:
+        """Begins an episode and returns its first observation, flat."""
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action, (action_size,), finite, in [-1, 1]."""
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the random generator as plain values; meaningful between episodes."""
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+
+
+def open_environment(task: str, action_repeat: int) -> TaskEnvironment:
+    """Opens the environment of a task.
+
+    Args:
+        task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of Gymnasium.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+
+    Raises:
+        RunError: there is no such task, or it is none with continuous actions.
+    """
+    if task.startswith(GYMNASIUM_PREFIX):
+        # Only those who use Gymnasium import it.
+        from roundoff.agents.gymnasium_environment import GymnasiumEnvironment  # noqa: PLC0415
+
+        return GymnasiumEnvironment(task, action_repeat)
+    return Environment(task, action_repeat)

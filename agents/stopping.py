@@ -1,0 +1,74 @@
+"""Stopping a run from outside: asked once, it saves and ends at the next safe point; within a bounded time."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Seconds from the request to the end; cluster managers and containers grant about 30 before they kill.
+PATIENCE = 20.0
+
+
+class Stopped(Exception):  # noqa: N818  no error: it was asked to
+    """A run has saved a checkpoint and ended before its time, because it was asked to.
+
+    Attributes:
+        step: environment steps that it had taken.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
+
+
+@final
+class StopRequest:
+    """Whether a run has been asked to stop; anyone may ask, at any time, from any thread."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def make(self) -> None:
+        """Asks the run to save a checkpoint and stop, as soon as it can."""
+        self.made = True
+
+
+@contextmanager
+def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterator[None]:
+    """Turns SIGTERM into a request within the block (main thread only).
+
+    If the block has not ended ``patience`` seconds later (a long evaluation, an environment that hangs), or at a
+    second SIGTERM, it is interrupted by the handler that stood before, or as by Ctrl-C, and what was done since the
+    last checkpoint is lost.
+
+    Args:
+        stop: the request.
+        patience: seconds.
+
+    Raises:
+        KeyboardInterrupt: as described.
+    """
+
+    def first(_number: int, _frame: Any) -> None:
+        stop.make()
+        signal.signal(signal.SIGTERM, now)
+        signal.setitimer(signal.ITIMER_REAL, patience)
+
+    def now(_number: int, frame: Any) -> None:
+        if callable(before[signal.SIGTERM]):
+            before[signal.SIGTERM](signal.SIGTERM, frame)
+        raise KeyboardInterrupt
+
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    signal.signal(signal.SIGTERM, first)
+    signal.signal(signal.SIGALRM, now)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,109 @@
+"""Environments of Gymnasium: repeatable, honest about ends, and refused where no agent of ours can act."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from roundoff.agents import RunError, TrainConfig
+from roundoff.agents.environments import open_environment
+from roundoff.sweeps.plan import run_id
+
+WALK = "gym:odd_environments:Walk-v0"
+
+
+def seeded(task=WALK, repeat=1, seed=0):
+    environment = open_environment(task, repeat)
+    environment.seed(np.random.SeedSequence(seed))
+    return environment
+
+
+def episode(environment, action=0.0):
+    observations, transitions = [environment.reset()], []
+    while not transitions or not transitions[-1].last:
+        transitions.append(environment.step(np.full(environment.action_size, action)))
+        observations.append(transitions[-1].observation)
+    return np.array(observations), transitions
+
+
+@pytest.mark.parametrize("task", [WALK, "gym:Pendulum-v1"])
+def test_an_episode_depends_on_the_random_state_alone(task):
+    used = seeded(task, repeat=2)
+    first, _ = episode(used)
+    state = used.random_state()
+    second, _ = episode(used)
+    assert not np.array_equal(first[0], second[0])
+    fresh = seeded(task, repeat=2, seed=9)
+    fresh.set_random_state(state)
+    assert np.array_equal(episode(fresh)[0], second)
+    assert np.array_equal(episode(seeded(task, repeat=2))[0], first)
+    assert not np.array_equal(episode(seeded(task, repeat=2, seed=1))[0], first)
+
+
+def test_being_out_of_time_is_no_terminal_state_and_leaving_is_one():
+    environment = seeded()
+    ends = [episode(environment)[1] for _ in range(30)]
+    assert {len(transitions) for transitions in ends} > {20}
+    for transitions in ends:
+        assert [t.discount for t in transitions[:-1]] == [1.0] * (len(transitions) - 1)
+        left = abs(transitions[-1].observation[0]) > 1
+        assert transitions[-1].discount == float(not left)
+        assert left or len(transitions) == 20
+
+
+def test_a_repeated_action_sums_rewards_and_ends_with_the_episode():
+    one, three = seeded(), seeded(repeat=3)
+    (_, single), (_, repeated) = episode(one), episode(three)
+    assert len(repeated) == -(-len(single) // 3)
+    for i, transition in enumerate(repeated):
+        part = single[3 * i : 3 * i + 3]
+        assert transition.reward == pytest.approx(sum(step.reward for step in part), rel=1e-12)
+        assert np.array_equal(transition.observation, part[-1].observation)
+    assert repeated[-1].discount == single[-1].discount
+
+
+def test_actions_are_mapped_to_the_range_of_the_environment():
+    environment = seeded()
+    assert (environment.observation_size, environment.action_size) == (2, 2)
+    assert environment.reset().dtype == np.float64
+    for action in (-1.0, 0.0, 1.0):
+        environment.step(np.full(2, action))
+    assert [taken.tolist() for taken in environment._env.unwrapped.actions] == [[-1, 0], [1, 0.25], [3, 0.5]]
+    assert environment._env.unwrapped.actions[0].dtype == np.float32
+
+
+def test_faults_of_an_environment_are_errors():
+    for task, message in (("Raises-v0", "raised ZeroDivisionError: the third step"), ("Nan-v0", "with nan in it")):
+        environment = seeded(f"gym:odd_environments:{task}")
+        with pytest.raises(RunError, match=message):
+            episode(environment)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("CartPole-v1", r"its actions are Discrete\(2\); allowed are continuous actions"),
+        ("Pendulm-v1", "did you mean gym:Pendulum-v1"),
+        ("odd_environments:Unbounded-v0", "without bounds"),
+        ("odd_environments:Integers-v0", "of whole numbers"),
+        ("odd_environments:Named-v0", "its observations are Dict"),
+        ("odd_environments:Endless-v0", "have no time limit"),
+        ("missing_module:Walk-v0", "missing_module"),
+        ("", "Gymnasium cannot make it"),
+        pytest.param(
+            "HalfCheetah-v5",
+            r"pip install 'gymnasium\[mujoco\]'",
+            marks=pytest.mark.skipif(bool(importlib.util.find_spec("imageio")), reason="the extra is installed"),
+        ),
+    ],
+)
+def test_what_no_agent_can_train_on_is_refused_before_anything_is_written(task, message):
+    with pytest.raises(ValidationError, match=message):
+        TrainConfig(task=f"gym:{task}")
+    with pytest.raises(RunError, match=message):
+        open_environment(f"gym:{task}", 1)
+
+
+def test_the_name_of_a_run_can_be_a_folder():
+    assert run_id(TrainConfig(task="gym:Pendulum-v1")).startswith("gym_Pendulum-v1-fp32-s0-")

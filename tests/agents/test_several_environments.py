@@ -1,0 +1,185 @@
+"""Training in several environments at once, and stopping between any two steps."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roundoff.agents import TrainConfig, checkpoint, train
+from roundoff.agents.sac import SAC
+from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
+
+WALK = "gym:odd_environments:Walk-v0"
+SMALL = {
+    "task": WALK,
+    "steps": 240,
+    "hidden_units": 4,
+    "batch_size": 4,
+    "seed_steps": 20,
+    "eval_every": 100,
+    "eval_episodes": 2,
+    "checkpoint_every": 1000,
+}
+
+
+def config(**keys):
+    return TrainConfig(**(SMALL | keys))
+
+
+def outcome(directory):
+    weights = {name: value.numpy().tobytes() for name, value in checkpoint.load(directory / "agent.pt").items()}
+    return (directory / "metrics.jsonl").read_bytes(), (directory / "result.json").read_bytes(), weights
+
+
+def records(directory, kind):
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [record for line in lines if (record := json.loads(line))["kind"] == kind]
+
+
+class AfterSteps(StopRequest):
+    """Made when it has been looked at a number of times: once for each step of a group."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    @property
+    def made(self):
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"environments": 2, "format": "e5m10", "policy": {"rounding": "stochastic"}, "steps": 60, "eval_every": 50},
+        {"environments": 5, "actor_update_every": 3, "replay_capacity": 50, "steps": 240},
+        {"task": "cartpole_swingup", "action_repeat": 40, "environments": 3, "steps": 2400, "eval_every": 2000},
+    ],
+)
+def test_stopped_anywhere_it_continues_to_the_same_bytes(tmp_path, keys):
+    one = config(**({"steps": 100} | keys))
+    train(one, tmp_path / "straight")
+    stops = 0
+    while not (tmp_path / "run" / "result.json").exists():
+        try:
+            train(one, tmp_path / "run", stop=AfterSteps(1 + 17 * stops % 29))
+        except Stopped:
+            stops += 1
+    assert stops >= 3
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+def test_each_transition_is_learned_from_once(tmp_path, monkeypatch):
+    batches, updates, rows = [], [], []
+    act, update = SAC.act, SAC.update
+
+    def watched_act(self, observations, *, deterministic):
+        if not deterministic:
+            batches.append(len(observations))
+        return act(self, observations, deterministic=deterministic)
+
+    def watched_update(self, batch):
+        updates.append(self.updates)
+        return update(self, batch)
+
+    monkeypatch.setattr(SAC, "act", watched_act)
+    monkeypatch.setattr(SAC, "update", watched_update)
+    monkeypatch.setattr("roundoff.agents.replay.Replay.add", lambda self, row: rows.append(row.clone()), raising=True)
+    monkeypatch.setattr("roundoff.agents.replay.Replay.sample", lambda self, n, g: self.as_batch(rows[-1][None]))
+    result = train(config(environments=5), tmp_path)
+    assert result.step == len(rows) == 240
+    assert len(updates) == 240 - 20
+    assert set(batches) == {3, 2}  # one call for each group
+    # The observations of each environment's transitions are those before; 2 observations, 2 actions, 2 after.
+    groups = [np.array([row.tolist() for row in rows[i::5]]) for i in range(5)]
+    for transitions in groups:
+        follows = (transitions[1:, :2] == transitions[:-1, 4:6]).all(1)
+        ended = ~follows
+        assert 0 < ended.sum() < 40
+        assert (np.abs(transitions[:-1][follows][:, 4]) <= 1).all()
+        assert ((np.abs(transitions[:, 4]) > 1) == (transitions[:, -1] == 0)).all()
+
+
+def test_returns_are_those_of_each_episode(tmp_path, monkeypatch):
+    rows = []
+    add = "roundoff.agents.replay.Replay.add"
+    monkeypatch.setattr(add, lambda self, row: rows.append(row.tolist()))
+    train(config(environments=3, seed_steps=1000), tmp_path)
+    expected, sums, lengths = [], [0.0] * 3, [0] * 3
+    for i, row in enumerate(rows):
+        sums[i % 3] += row[-2]
+        lengths[i % 3] += 1
+        if row[-1] == 0 or lengths[i % 3] == 20:
+            expected.append((i + 1, sums[i % 3]))
+            sums[i % 3], lengths[i % 3] = 0.0, 0
+    found = [(record["step"], record["episode_return"]) for record in records(tmp_path, "train")]
+    assert len(found) > 10
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert [value for _, value in found] == pytest.approx([value for _, value in expected], abs=1e-4)
+
+
+PROGRAM = """
+import sys
+from roundoff.cli import main
+sys.argv[0] = "roundoff"
+main()
+"""
+LONG = SMALL | {"steps": 900, "environments": 3, "eval_every": 600}
+
+
+def test_sigterm_saves_and_the_same_command_continues(tmp_path):
+    settings = [f"{key}={value}" for key, value in LONG.items()]
+    command = [sys.executable, "-c", PROGRAM, "train", "--out", str(tmp_path / "run"), *settings]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size > 0):
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    (line,) = (line for line in errors.splitlines() if "roundoff" in line)
+    assert "and saved; the same command continues" in line
+    assert "Traceback" not in errors
+    step = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"]
+    assert f"stopped at step {step}" in line
+    train(TrainConfig(**LONG), tmp_path / "run")
+    train(TrainConfig(**LONG), tmp_path / "straight")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+def test_patience_ends():
+    stop = StopRequest()
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stopping_on_sigterm(stop, patience=0.05):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.made
+        time.sleep(10)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_memory_does_not_grow(tmp_path):
+    """Once the replay is full, more steps, episodes and checkpoints need no more memory."""
+    seen = {}
+
+    def look(progress):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        seen[progress.step] = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    keys = {"steps": 2200, "environments": 4, "replay_capacity": 100, "seed_steps": 2000, "checkpoint_every": 200}
+    train(config(**keys, eval_every=1100), tmp_path, look)
+    early = max(size for step, size in seen.items() if step <= 500)
+    late = max(size for step, size in seen.items() if step <= 2000)
+    assert late - early < 4
