@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from roundoff.agents.streams import Stream, sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from roundoff.agents.environment import Environment
+    from roundoff.agents.pixel_environment import PixelEnvironment
 
 
 @final
@@ -42,8 +43,8 @@ class Evaluation:
 
 
 def evaluate(
-    environments: list[Environment],
-    policy: Callable[[NDArray[np.float64]], NDArray[np.floating]],
+    environments: Sequence[Environment | PixelEnvironment],
+    policy: Callable[[NDArray[Any]], NDArray[np.floating]],
     *,
     seed: int,
     step: int,
@@ -54,14 +55,14 @@ def evaluate(
 
     Args:
         environments: one per episode.
-        policy: actions (n, action) for observations (n, observation) of the episodes that still run.
+        policy: actions (n, action) for observations (n, ...) of the episodes that still run.
         seed: of the run.
         step: when in the run, in environment steps.
     """
     for i, environment in enumerate(environments):
         environment.seed(sequence(seed, Stream.EVALUATION, step, i))
     running = list(range(len(environments)))
-    observations = [environment.reset() for environment in environments]
+    observations: list[NDArray[Any]] = [environment.reset() for environment in environments]
     returns = [0.0] * len(environments)
     while running:
         actions = policy(np.stack([observations[i] for i in running]))

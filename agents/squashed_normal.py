@@ -25,6 +25,8 @@ class SquashedNormal:
         normal_fix: whether the normal log-probability is computed without sigma^2.
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
+        sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then that of
+            the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
 
     Source:
         Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
@@ -35,6 +37,7 @@ class SquashedNormal:
     normal_fix: bool
     softplus_fix: bool
     softplus_threshold: float
+    sigma_eps: float = 0.0
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
         """The deterministic action, tanh(mu).
@@ -85,4 +88,8 @@ class SquashedNormal:
         mean, raw = outputs.chunk(2, dim=-1)
         half_width = (self.log_sigma_max - self.log_sigma_min) / 2
         log_sigma = torch.tanh(raw) * half_width + (self.log_sigma_min + half_width)
-        return mean, log_sigma, torch.exp(log_sigma)
+        sigma = torch.exp(log_sigma)
+        if self.sigma_eps:
+            sigma = sigma + self.sigma_eps
+            log_sigma = torch.log(sigma)
+        return mean, log_sigma, sigma

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from roundoff.agents import checkpoint
-from roundoff.agents.environment import Environment
+from roundoff.agents.augmentation import images_to_format
 from roundoff.agents.errors import FileError, RunError
 from roundoff.agents.evaluate import Evaluation, evaluate
 from roundoff.agents.files import directory_lock, make_directory, write_json
+from roundoff.agents.frame_replay import FrameReplay
 from roundoff.agents.metrics import MetricsLog
 from roundoff.agents.numerics import Numerics
-from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
-from roundoff.agents.sac import SAC, Metrics
+from roundoff.agents.run_parts import make_agent, make_environment, make_replay
 from roundoff.agents.streams import Stream, sequence, torch_generator
 from roundoff.formats import Format, round
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.environment import Environment, Transition
+    from roundoff.agents.pixel_environment import PixelEnvironment, PixelTransition
+    from roundoff.agents.sac import Metrics
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 
@@ -102,14 +105,11 @@ class _Run:
         self.device = device
         self.on_progress = on_progress
         self.format = Format.parse(config.format)
-        self.environment = Environment(config.task, config.action_repeat)
+        self.environment = make_environment(config)
         self.environment.seed(sequence(config.seed, Stream.ENVIRONMENT))
-        self.evaluation_environments: list[Environment] = []
-        sizes = (self.environment.observation_size, self.environment.action_size)
-        self.agent = SAC(*sizes, config, device)
-        # No longer than the run, so that a short one does not claim memory for a long one.
-        capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
-        self.replay = Replay(capacity, *sizes, dtype=self.agent.dtype, device=device)
+        self.evaluation_environments: list[Environment | PixelEnvironment] = []
+        self.agent = make_agent(config, self.environment, device)
+        self.replay = make_replay(config, self.environment, self.agent.dtype, device)
         self.numerics = Numerics(self.agent.simulation) if config.observe and self.agent.simulation else None
         self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
         self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
@@ -142,7 +142,7 @@ class _Run:
     def _episode(self, log: MetricsLog) -> Crash | None:
         """Trains for one episode, or until the run ends."""
         config = self.config
-        observation = self._to_format(self.environment.reset())
+        observation = self._begin(self.environment.reset())
         episode_return, last = 0.0, False
         metrics: Metrics = {}
         while not last and self.step < config.steps:
@@ -150,10 +150,7 @@ class _Run:
             if not np.isfinite(action).all():
                 return Crash(self.step, "the policy took a non-finite action in training")
             transition = self.environment.step(action)
-            outcome = (action, transition.observation, (transition.reward, transition.discount))
-            row = torch.cat((observation, self._to_format(np.concatenate(outcome))))
-            self.replay.add(row)
-            observation = self.replay.as_batch(row[None]).next_observations[0]
+            observation = self._remember(observation, action, transition)
             self.step += config.action_repeat
             self.agent_steps += 1
             episode_return += transition.reward
@@ -171,6 +168,35 @@ class _Run:
             log.write("train", self.step, {"episode_return": episode_return, **values})
         return None
 
+    def _begin(self, observation: NDArray[Any]) -> torch.Tensor:
+        """The first observation of an episode, as the agent takes it."""
+        if isinstance(self.replay, FrameReplay):
+            self.replay.begin(self._newest_image(observation))
+        return self._perceive(observation)
+
+    def _remember(
+        self, observation: torch.Tensor, action: NDArray[np.floating[Any]], transition: Transition | PixelTransition
+    ) -> torch.Tensor:
+        """Puts a transition from ``observation`` into the replay buffer; returns the next observation."""
+        outcome = (transition.reward, transition.discount)
+        if isinstance(self.replay, FrameReplay):
+            row = self._to_format(np.concatenate((action, outcome)))
+            self.replay.add(row, self._newest_image(transition.observation))
+            return self._perceive(transition.observation)
+        row = torch.cat((observation, self._to_format(np.concatenate((action, transition.observation, outcome)))))
+        self.replay.add(row)
+        return self.replay.as_batch(row[None]).next_observations[0]
+
+    def _newest_image(self, observation: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(observation[-3:])
+
+    def _perceive(self, observations: NDArray[Any]) -> torch.Tensor:
+        """Observations as numbers of the format: states rounded, bytes of images divided by 255 and rounded."""
+        if self.config.observations == "pixels":
+            images = torch.from_numpy(observations).to(self.device)
+            return images_to_format(images, self.format, self.agent.dtype)
+        return self._to_format(observations)
+
     def _choose_action(self, observation: torch.Tensor) -> NDArray[np.floating[Any]]:
         """A number of the format for each actuator: random during the seed steps, then the policy's."""
         if self.agent_steps < self.config.seed_steps:
@@ -183,10 +209,10 @@ class _Run:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
         config = self.config
         while len(self.evaluation_environments) < config.eval_episodes:
-            self.evaluation_environments.append(Environment(config.task, config.action_repeat))
+            self.evaluation_environments.append(make_environment(config))
 
-        def policy(observations: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
-            return self._from_format(self.agent.act(self._to_format(observations), deterministic=True))
+        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
+            return self._from_format(self.agent.act(self._perceive(observations), deterministic=True))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=config.seed, step=self.step)
         if evaluation.crashed:

@@ -1,0 +1,50 @@
+"""The keys of a config that are about pixels, and which of their values go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundoff.agents.config import TrainConfig
+
+# Four 3x3 convolutions, the first with stride 2, leave at least one pixel.
+SMALLEST_IMAGE = 15
+
+PIXEL_KEYS = (
+    "image_size",
+    "frames",
+    "fast_rendering",
+    "image_shift",
+    "original_images",
+    "filters",
+    "feature_size",
+    "weight_standardization",
+    "feature_limit",
+)
+
+
+def check_pixel_keys(config: TrainConfig) -> None:
+    """Refuses keys about pixels in a run from states, and images and memories that are too small.
+
+    Raises:
+        ValueError: naming the key, its value and what to do.
+    """
+    if config.observations == "states":
+        for key in PIXEL_KEYS:
+            value = getattr(config, key)
+            if value != type(config).model_fields[key].default:
+                raise ValueError(
+                    f"{key} is about learning from pixels, got {key}: {value} with observations: states;"
+                    f" set observations: pixels, or leave {key} out"
+                )
+        return
+    if config.image_size < SMALLEST_IMAGE:
+        raise ValueError(
+            f"image_size must be at least {SMALLEST_IMAGE}, for the four convolutions to leave a pixel,"
+            f" got {config.image_size}"
+        )
+    if config.replay_capacity < config.frames + 1:
+        raise ValueError(
+            f"replay_capacity counts images if observations: pixels, and must be at least frames + 1 ="
+            f" {config.frames + 1}, got {config.replay_capacity}"
+        )
