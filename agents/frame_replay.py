@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from roundoff.agents.checkpoint import filled_part
 from roundoff.agents.errors import RunError
 
 
@@ -118,9 +119,9 @@ class FrameReplay:
         images = min(self._images_added, self.capacity)
         transitions = min(self._added, self.capacity)
         return {
-            "images": _part(self.images, images),
-            "rows": _part(self.rows, transitions),
-            "places": _part(self._places, transitions),
+            "images": filled_part(self.images, images),
+            "rows": filled_part(self.rows, transitions),
+            "places": filled_part(self._places, transitions),
             "images_added": self._images_added,
             "first": self._first,
             "added": self._added,
@@ -142,11 +143,3 @@ class FrameReplay:
         self._images_added += 1
         while self._needed and self._needed[0] < self._images_added - self.capacity:
             self._needed.popleft()
-
-
-def _part(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """The first rows in a storage of their own length: PyTorch saves storages whole."""
-    part = tensor[:length].cpu()
-    # Through bytes, since NumPy does not know bfloat16.
-    shared = torch.from_numpy(part.view(torch.uint8).numpy())
-    return shared.view(part.dtype)

@@ -51,7 +51,6 @@ class Renderer:
         if fast:
             model.vis.quality.offsamples = 0
         self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150.value)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
         self._scene = mujoco.MjvScene(model, maxgeom=max(1000, 2 * model.ngeom))
         if fast:
             self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
@@ -66,7 +65,9 @@ class Renderer:
     def render(self) -> NDArray[np.uint8]:
         """The image of this moment: (3, size, size), red, green, blue; the first row is the top."""
         mujoco = self._mujoco
-        self._context.make_current()  # the program may render elsewhere too
+        # Each time, since another renderer may have been at work: of this module, or of someone else.
+        self._context.make_current()
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
         mujoco.mjv_updateScene(
             self._model, self._data, self._option, self._perturbation, self._camera,
             mujoco.mjtCatBit.mjCAT_ALL.value, self._scene,
