@@ -2,11 +2,12 @@
 
 import torch
 
-from bench import accumulation, families, formats, simulate, update
+from bench import accumulation, families, formats, pixels, simulate, update
 
 torch.set_num_threads(1)
 formats.main()
 families.main()
 update.main()
+pixels.main()
 simulate.main()
 accumulation.main()
