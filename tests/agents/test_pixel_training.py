@@ -10,10 +10,12 @@ import torch
 from roundoff.agents import RunError, TrainConfig, checkpoint, pixel_environment, renderer, train
 from roundoff.agents.drq import DrQ
 from roundoff.agents.frame_replay import FrameReplay
+from roundoff.sweeps import plan_file, run_sweep
+from roundoff.sweeps.progress import ProgressDisplay
 
 SMALL = {
     "observations": "pixels", "image_size": 15, "image_shift": 1, "filters": 2, "feature_size": 4, "hidden_units": 8,
-    "steps": 3000, "action_repeat": 25, "batch_size": 4, "lr": 1e-3, "seed_steps": 10, "replay_capacity": 60,
+    "steps": 2000, "action_repeat": 25, "batch_size": 4, "lr": 1e-3, "seed_steps": 10, "replay_capacity": 30,
     "eval_every": 1000, "eval_episodes": 2, "checkpoint_every": 1000, "sigma_eps": 1e-4, "kahan_momentum_scale": 100.0,
     "actor_update_every": 2,
 }  # fmt: skip
@@ -66,17 +68,17 @@ def outcome(directory):
 def test_interrupted_it_continues_to_the_same_bytes(painted, tmp_path, monkeypatch, keys):
     one = config(**keys)
     assert train(one, tmp_path / "straight").status == "done"
-    for update in (75, 40):  # after the checkpoint of the 80th agent step, and in the last step
+    for update in (50, 40):  # after the checkpoint of the 40th agent step, and in the last step
         with monkeypatch.context() as patched, pytest.raises(Killed):
             kill_at(patched, update)
             train(one, tmp_path / "run")
     state = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
-    assert state["replay"]["images_added"] > 60  # the ring was full
+    assert state["replay"]["images_added"] > 30  # the ring was full
     size = (tmp_path / "run" / "checkpoint.pt").stat().st_size
-    assert size < 60 * 3 * 15 * 15 + 250_000
+    assert size < 30 * 3 * 15 * 15 + 250_000
     seen = []
     train(one, tmp_path / "run", seen.append)
-    assert seen[0].step >= 2000
+    assert seen[0].step == 1000
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
@@ -96,10 +98,10 @@ def test_the_replay_holds_what_the_environment_gave(painted, tmp_path, monkeypat
     watch(pixel_environment.PixelEnvironment, "reset", lambda _, observation: stacks.append(observation))
     watch(pixel_environment.PixelEnvironment, "step", lambda _, transition: stacks.append(transition.observation))
     watch(FrameReplay, "__init__", lambda replay, _: replays.append(replay))
-    train(config(seed_steps=1000, eval_every=3000), tmp_path)
+    train(config(seed_steps=1000, eval_every=2000), tmp_path)
     following = {before.tobytes(): after.tobytes() for before, after in pairwise(stacks)}
     batch = replays[0].sample(300, torch.Generator())
-    assert len({observation.numpy().tobytes() for observation in batch.observations}) == len(replays[0]) > 50
+    assert len({observation.numpy().tobytes() for observation in batch.observations}) == len(replays[0]) > 25
     for before, after in zip(batch.observations, batch.next_observations, strict=True):
         assert following[before.numpy().tobytes()] == after.numpy().tobytes()
 
@@ -120,10 +122,13 @@ def test_without_a_renderer_nothing_is_begun(tmp_path, monkeypatch):
         train(config(), tmp_path)
 
 
-def test_with_a_renderer(tmp_path):
+def test_a_worker_of_a_sweep_renders(tmp_path):
     try:
         renderer.gl_context()
     except RunError as error:
         pytest.skip(str(error))
-    result = train(config(format="e5m10", steps=500, eval_every=500, eval_episodes=1, fast_rendering=True), tmp_path)
-    assert result.status == "done"
+    keys = SMALL | {"steps": 500, "eval_every": 500, "eval_episodes": 1, "fast_rendering": True}
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(json.dumps({"name": "pixels", "base": keys, "grid": {"format": ["e5m10"]}}))
+    with ProgressDisplay() as display:
+        assert run_sweep(plan_file(sweep), tmp_path / "out", workers=1, watcher=display).done == 1
