@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roundoff.agents.adam import Adam
+    from roundoff.agents.baselines import BASELINES
+    from roundoff.agents.coercion import coerce_
     from roundoff.agents.compound_loss_scaling import CompoundLossScaler
     from roundoff.agents.config import TrainConfig
     from roundoff.agents.errors import FileError, RunError
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from roundoff.agents.hadam import HAdam
     from roundoff.agents.kahan_gradients import kahan_add_
     from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
+    from roundoff.agents.loss_scaling import LossScaler
+    from roundoff.agents.master_weights import MasterWeights
     from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
     from roundoff.agents.run_directory import Crash, Result
     from roundoff.agents.sac import SAC
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from roundoff.agents.training import Progress, train
 
 _MODULES = {
+    "BASELINES": "baselines",
     "FIXES": "fixes",
     "SAC": "sac",
     "TASKS": "tasks",
@@ -35,11 +40,14 @@ _MODULES = {
     "FileError": "errors",
     "HAdam": "hadam",
     "KahanEMA": "kahan_momentum",
+    "LossScaler": "loss_scaling",
+    "MasterWeights": "master_weights",
     "PlainEMA": "kahan_momentum",
     "Progress": "training",
     "Result": "run_directory",
     "RunError": "errors",
     "TrainConfig": "config",
+    "coerce_": "coercion",
     "kahan_add_": "kahan_gradients",
     "normal_log_prob": "normal_fix",
     "normal_log_prob_naive": "normal_fix",
@@ -49,6 +57,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "BASELINES",
     "FIXES",
     "SAC",
     "TASKS",
@@ -58,11 +67,14 @@ __all__ = [
     "FileError",
     "HAdam",
     "KahanEMA",
+    "LossScaler",
+    "MasterWeights",
     "PlainEMA",
     "Progress",
     "Result",
     "RunError",
     "TrainConfig",
+    "coerce_",
     "kahan_add_",
     "normal_log_prob",
     "normal_log_prob_naive",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from roundoff.agents.baselines import check_baseline
 from roundoff.agents.fixes import FIXES, parse_fixes
 from roundoff.agents.pixel_keys import check_pixel_keys
 from roundoff.agents.tasks import check_task
@@ -70,9 +71,14 @@ class TrainConfig(BaseModel):
             roles; see ``roundoff.Policy``.
         native: compute with real tensors of PyTorch's type for ``format`` (e5m10: torch.float16, bf16: torch.bfloat16)
             instead of simulating it; see docs/native.md.
+        keep_networks: keep the networks as they are at each evaluation, so that `roundoff plot` can compare them with
+            those of the same run in fp32 (under ``snapshots/``: about 4 bytes a weight, for each evaluation).
         observe: count what rounding does to every operation: adds records to the metrics, and ``numerics.csv``.
         seed: every random stream of the run derives from it.
         fixes: ``"all"``, ``"none"`` or names; stored as a tuple in the order of Table 1.
+        baseline: one of the paper's baselines in place of the fixes: ``naive``, ``coercion``, ``loss_scaling``,
+            ``mixed_precision``, ``amp`` or ``eps``; ``fixes`` is then none. ``none``: the agent with its fixes. See
+            docs/baselines.md.
         steps: length of training in environment steps (agent steps x action repeat).
         action_repeat: how often the environment repeats each action; the rewards are summed.
         hidden_units: width of the hidden layers of actor and critics.
@@ -91,8 +97,8 @@ class TrainConfig(BaseModel):
         log_sigma_min: smallest logarithm of the policy's standard deviation.
         log_sigma_max: largest.
         sigma_eps: added to the policy's standard deviation.
-        initial_loss_scale: for ``compound_loss_scaling``.
-        loss_scale_growth_interval: consecutive finite steps after which the loss scale doubles.
+        initial_loss_scale: for ``compound_loss_scaling``, and for baselines with loss scaling (``amp`` has its own).
+        loss_scale_growth_interval: consecutive finite steps after which the loss scale doubles; likewise.
         softplus_threshold: K of ``softplus_fix``, above which softplus is linear; lowered to the logarithm of the
             format's largest number where that is smaller.
         kahan_momentum_scale: C of ``kahan_momentum``.
@@ -123,8 +129,10 @@ class TrainConfig(BaseModel):
     policy: Annotated[dict[str, Any], BeforeValidator(_check_policy)] = {}
     native: bool = False
     observe: bool = False
+    keep_networks: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = FIXES
+    baseline: Annotated[str, AfterValidator(check_baseline)] = "none"
     steps: _Positive = 500_000
     action_repeat: _Positive = 1
     hidden_units: _Positive = 1024
@@ -163,6 +171,22 @@ class TrainConfig(BaseModel):
     feature_size: Annotated[int, Field(ge=2)] = 50
     weight_standardization: Literal["none", "units", "matrix"] = "units"
     feature_limit: _PositiveFloat | None = 10.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _baselines_have_no_fixes(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("baseline", "none") != "none":
+            return {"fixes": "none", **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check_baseline(self) -> Self:
+        if self.baseline != "none" and self.fixes:
+            raise ValueError(
+                f"baseline: {self.baseline} takes the place of the fixes, got fixes: {', '.join(self.fixes)};"
+                " leave fixes out, or set baseline: none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_log_sigma(self) -> Self:

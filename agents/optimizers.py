@@ -1,18 +1,23 @@
-"""The optimizer of one network as the config asks for it: naive or hAdam, with or without Kahan and loss scaling."""
+"""The optimizer of one network as the config asks for it: with any of the fixes, or as a baseline does it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from roundoff.agents.adam import Adam
+from roundoff.agents.baselines import BASELINES
+from roundoff.agents.coercion import coerce_
 from roundoff.agents.compound_loss_scaling import CompoundLossScaler
 from roundoff.agents.hadam import HAdam
+from roundoff.agents.loss_scaling import LossScaler
+from roundoff.agents.master_weights import MasterWeights
 
 if TYPE_CHECKING:
-    import torch
-
     from roundoff.agents.adam import AdamBase
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.dynamic_loss_scale import DynamicLossScale
     from roundoff.formats import FloatFormat
 
 
@@ -22,32 +27,39 @@ class NetworkOptimizer:
 
     Args:
         flat: the parameters.
-        config: the learning rate, Adam's constants, and which fixes are on.
+        config: the learning rate, Adam's constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
 
     Attributes:
         optimizer: the optimizer itself.
-        scaler: its loss scaler, if ``compound_loss_scaling`` is on.
+        scaler: its loss scaler, if there is one.
+        parameters: what is updated: ``flat``, or its master weights in full precision.
     """
 
     def __init__(self, flat: torch.Tensor, config: TrainConfig, format: FloatFormat, *, kahan: bool) -> None:
         make = HAdam if "hadam" in config.fixes else Adam
-        scaled = "compound_loss_scaling" in config.fixes
+        compound = "compound_loss_scaling" in config.fixes
+        baseline = BASELINES[config.baseline]
+        self._flat = flat
+        self._coerced_to = format.max if baseline.coercion else None
+        self._master = MasterWeights(flat, format) if baseline.master_weights else None
+        self.parameters = self._master.weights if self._master else flat
         self.optimizer: AdamBase = make(
-            [flat],
+            [self.parameters],
             lr=config.lr,
             betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps,
+            eps=config.adam_eps * baseline.eps_factor,
             kahan=kahan and "kahan_gradients" in config.fixes,
-            eps_floor=format.smallest_subnormal if scaled else 0.0,
+            eps_floor=format.smallest_subnormal if compound else 0.0,
         )
-        self.scaler: CompoundLossScaler | None = None
-        if scaled:
-            self.scaler = CompoundLossScaler(
+        self.scaler: DynamicLossScale | None = None
+        if compound or baseline.loss_scaling:
+            scale = CompoundLossScaler if compound else LossScaler
+            self.scaler = scale(
                 self.optimizer,
-                initial_scale=config.initial_loss_scale,
-                growth_interval=config.loss_scale_growth_interval,
+                initial_scale=baseline.initial_scale or config.initial_loss_scale,
+                growth_interval=baseline.growth_interval or config.loss_scale_growth_interval,
                 largest=format.max,
             )
 
@@ -58,16 +70,25 @@ class NetworkOptimizer:
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
-        if self.scaler:
-            self.scaler.step()
+        if self._coerced_to is not None:
+            assert self._flat.grad is not None
+            coerce_([self._flat.grad], self._coerced_to)
+        if self._master:
+            with self._master.updating():
+                self._master.take_gradients()
+                self._step()
         else:
-            self.optimizer.step()
+            self._step()
+        if self._coerced_to is not None:
+            kept = [x for x in self.optimizer.state[self.parameters].values() if isinstance(x, torch.Tensor)]
+            coerce_([self._flat, *kept], self._coerced_to)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the optimizer and its scaler."""
+        """State of the optimizer and its scaler, and the master weights if there are any."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
+            **({"master": self._master.weights} if self._master else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -75,3 +96,11 @@ class NetworkOptimizer:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
+        if self._master:
+            self._master.load(state["master"])
+
+    def _step(self) -> None:
+        if self.scaler:
+            self.scaler.step()
+        else:
+            self.optimizer.step()

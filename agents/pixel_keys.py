@@ -24,7 +24,7 @@ PIXEL_KEYS = (
 
 
 def check_pixel_keys(config: TrainConfig) -> None:
-    """Refuses keys about pixels in a run from states, and images and memories that are too small.
+    """Refuses keys about pixels in a run from states, those about states in one from pixels, and sizes too small.
 
     Raises:
         ValueError: naming the key, its value and what to do.
@@ -38,6 +38,11 @@ def check_pixel_keys(config: TrainConfig) -> None:
                     f" set observations: pixels, or leave {key} out"
                 )
         return
+    if config.keep_networks:
+        raise ValueError(
+            "keep_networks keeps networks whose values are compared on states, got keep_networks: True with"
+            " observations: pixels; set observations: states, or leave keep_networks out"
+        )
     if config.image_size < SMALLEST_IMAGE:
         raise ValueError(
             f"image_size must be at least {SMALLEST_IMAGE}, for the four convolutions to leave a pixel,"

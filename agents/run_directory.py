@@ -76,6 +76,7 @@ class RunDirectory:
         self.result = self.path / "result.json"
         self.numerics = self.path / "numerics.csv"
         self.timing = self.path / "timing.json"
+        self.snapshots = self.path / "snapshots"
 
     def claim(self, config: TrainConfig) -> None:
         """Makes the folder the one of the run with ``config``, or checks that it is.

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import torch
 
+from roundoff.agents.baselines import BASELINES
+from roundoff.agents.coercion import coerce_
 from roundoff.agents.config import NATIVE_FORMATS
 from roundoff.agents.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from roundoff.agents.master_weights import MasterEMA
 from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
@@ -45,7 +48,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
     Args:
         networks: makes the actor's and the critics' network, given ``generator``, ``dtype`` and ``device``.
         action_size: numbers in an action.
-        config: the hyper-parameters, the format and the fixes.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
     Attributes:
@@ -76,7 +79,8 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self.target_entropy = -float(action_size)
         self.updates = self.actions = 0
 
-        fixes = config.fixes
+        fixes, baseline = config.fixes, BASELINES[config.baseline]
+        self._coerced_to = fmt.max if baseline.coercion else None
         self.policy = SquashedNormal(
             log_sigma_min=config.log_sigma_min,
             log_sigma_max=config.log_sigma_max,
@@ -85,6 +89,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
             softplus_threshold=min(config.softplus_threshold, math.log(fmt.max)),
             sigma_eps=config.sigma_eps,
+            from_noise="noise_log_prob" in fixes,
         )
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
         self.actor, self.critic = networks(generator=weights, **options)
@@ -95,11 +100,14 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         target = self.critic.flat.clone()
         self.target = self.critic.views(target)
         with self._arithmetic(0):
-            self.target_average: MovingAverage = (
-                KahanEMA(target, config.tau, scale=config.kahan_momentum_scale, largest=fmt.max)
-                if "kahan_momentum" in fixes
-                else PlainEMA(target, config.tau)
-            )
+            self.target_average: MovingAverage
+            if baseline.master_weights:
+                self.target_average = MasterEMA(target, config.tau, fmt)
+            elif "kahan_momentum" in fixes:
+                scale = config.kahan_momentum_scale
+                self.target_average = KahanEMA(target, config.tau, scale=scale, largest=fmt.max)
+            else:
+                self.target_average = PlainEMA(target, config.tau)
             self.actor_optimizer = NetworkOptimizer(self.actor.flat, config, fmt, kahan=False)
             self.critic_optimizer = NetworkOptimizer(self.critic.flat, config, fmt, kahan=True)
             self.temperature_optimizer = NetworkOptimizer(self.log_temperature, config, fmt, kahan=True)
@@ -113,15 +121,19 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             deterministic: tanh of the mean instead of a sample.
 
         Returns:
-            (n, action) in [-1, 1]; NaN where the network has become NaN.
+            (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
         """
         self.actions += 1
         with self._arithmetic(2 * self.actions + 1):
             outputs = self._policy_outputs(observations)
             if deterministic:
-                return self.policy.mode(outputs)
-            shape = (len(observations), outputs.shape[1] // 2)
-            return self.policy.sample(outputs, self._normal(shape, self._act_noise))
+                actions = self.policy.mode(outputs)
+            else:
+                shape = (len(observations), outputs.shape[1] // 2)
+                actions = self.policy.sample(outputs, self._normal(shape, self._act_noise))
+            if self._coerced_to is not None:
+                coerce_([actions], self._coerced_to)
+        return actions
 
     @abstractmethod
     def _policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
@@ -187,7 +199,9 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     def update_target(self) -> None:
         """Moves the target critics a step towards the critics."""
-        self.target_average.update_(self.critic.flat)
+        self.target_average.update_(self.critic_optimizer.parameters)
+        if self._coerced_to is not None:
+            coerce_([self.target_average.average], self._coerced_to)
 
     def _normal(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         return torch.randn(shape, generator=generator, **self._noise_options).to(self.dtype)
@@ -244,6 +258,10 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             "critic_loss_scale": self.critic_optimizer.scale,
             "temperature_loss_scale": self.temperature_optimizer.scale,
         }
+
+    def networks(self) -> dict[str, list[torch.Tensor]]:
+        """The layers of actor and critics, by name; see :class:`MLP`."""
+        return {"actor": self.actor.layers, "critic": self.critic.layers}
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from roundoff.agents.noise_log_prob import noise_log_prob
 from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.softplus_fix import softplus, softplus_naive
 
@@ -27,6 +28,7 @@ class SquashedNormal:
         softplus_threshold: K.
         sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then that of
             the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
+        from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
 
     Source:
         Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
@@ -38,6 +40,7 @@ class SquashedNormal:
     softplus_fix: bool
     softplus_threshold: float
     sigma_eps: float = 0.0
+    from_noise: bool = False
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
         """The deterministic action, tanh(mu).
@@ -77,7 +80,10 @@ class SquashedNormal:
         """
         mean, log_sigma, sigma = self._parameters(outputs)
         u = mean + sigma * noise
-        log_prob = (normal_log_prob if self.normal_fix else normal_log_prob_naive)(u, mean, sigma, log_sigma)
+        if self.from_noise:
+            log_prob = noise_log_prob(noise, log_sigma)
+        else:
+            log_prob = (normal_log_prob if self.normal_fix else normal_log_prob_naive)(u, mean, sigma, log_sigma)
         minus_2u = u * -2
         squash = softplus(minus_2u, self.softplus_threshold) if self.softplus_fix else softplus_naive(minus_2u)
         log_prob = torch.add(log_prob, u + squash, alpha=2) - 2 * math.log(2)

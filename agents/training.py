@@ -19,8 +19,10 @@ from roundoff.agents.files import directory_lock, make_directory, write_json
 from roundoff.agents.frame_replay import FrameReplay
 from roundoff.agents.metrics import MetricsLog
 from roundoff.agents.numerics import Numerics
+from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
 from roundoff.agents.run_parts import make_agent, make_environment, make_replay
+from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.streams import Stream, sequence, torch_generator
 from roundoff.formats import Format, round
 
@@ -224,6 +226,8 @@ class _Run:
             "returns": list(evaluation.returns),
         }
         log.write("eval", self.step, values)
+        if config.keep_networks:
+            write_networks(self.files.snapshots, self.step, self.agent.networks())
         if self.numerics:
             log.write("numerics", self.step, self.numerics.record())
         self._report()
@@ -287,6 +291,9 @@ class _Run:
             assert self.last_evaluation is not None
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
         checkpoint.save(self.files.agent, dict(self.agent.weights()))
+        if self.config.keep_networks:
+            assert isinstance(self.replay, Replay)  # refused for pixels
+            write_states(self.files.snapshots, self.replay)
         if self.numerics:
             self.numerics.write_table(self.files.numerics)
         seconds = self._seconds()

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from roundoff.analysis.curves import draw_curves
 from roundoff.analysis.degradation import draw_degradation
+from roundoff.analysis.differences import differences, draw_differences
 from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.exponents import draw_exponents
 from roundoff.analysis.store import read_experiment
 from roundoff.analysis.summary import ended, summarize
+from roundoff.analysis.training import draw_training
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +26,10 @@ _NO_DATE = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
     """Writes the degradation plot, the learning curves and their tables into ``directory``.
 
-    Files: ``degradation.png`` and ``.svg``, ``curves.png`` and ``.svg``, for observed runs
-    ``exponents.png`` and ``.svg``, ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv``
-    (every run). The same runs give the same bytes. Each
-    file is replaced as a whole.
+    Files: ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run);
+    ``degradation``, ``curves`` and ``training``, each ``.png`` and ``.svg``; ``exponents``, if runs were observed;
+    ``differences``, also ``.csv``, if runs kept their networks. The same runs give the same bytes. Each file is
+    replaced as a whole.
 
     Args:
         directory: the folder of a sweep, or of runs.
@@ -56,8 +58,14 @@ def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
         _write(path / "runs.csv", _csv(experiment.runs)),
     ]
     figures = {"degradation": draw_degradation(experiment, summary), "curves": draw_curves(experiment)}
+    if len(experiment.training):
+        figures["training"] = draw_training(experiment)
     if len(experiment.exponents):
         figures["exponents"] = draw_exponents(experiment)
+    distances = differences(experiment, warnings)
+    if len(distances):
+        written.append(_write(path / "differences.csv", _csv(distances)))
+        figures["differences"] = draw_differences(experiment, distances)
     for name, drawn in figures.items():
         written += [_write(path / f"{name}.{suffix}", _image(drawn, suffix)) for suffix in ("png", "svg")]
     return written, tuple(warnings)

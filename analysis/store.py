@@ -11,6 +11,7 @@ import pandas as pd
 
 from roundoff.analysis.errors import AnalysisError
 
+_LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
 _RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step"]
 
 
@@ -26,6 +27,10 @@ class Experiment:
         curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
+        training: one row per training episode: ``id``, ``step``, and what was logged at its end: ``q``,
+            ``temperature``, ``critic_loss_scale``, ``actor_loss_scale``; NaN where it was not.
+        config_keys: the columns of ``runs`` that are keys of the config.
+        folders: of the runs, by id.
         warnings: what was damaged and left out.
     """
 
@@ -33,6 +38,9 @@ class Experiment:
     runs: pd.DataFrame
     curves: pd.DataFrame
     exponents: pd.DataFrame
+    training: pd.DataFrame
+    config_keys: frozenset[str]
+    folders: dict[str, Path]
     warnings: tuple[str, ...]
 
 
@@ -68,22 +76,26 @@ def read_experiment(directory: str | Path) -> Experiment:
             " give the folder of a sweep, as `roundoff sweep` printed it"
         )
     rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    exponents: list[dict[str, Any]] = []
+    points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
+    config_keys: set[str] = set()
     for identity, folder in sorted(folders.items()):
         config = planned.get(identity) or _read_config(folder / "config.json", warnings)
         if config is not None:
             rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config)})
-            for record in _read_metrics(folder / "metrics.jsonl", warnings):
-                (exponents if "role" in record else curves).append({"id": identity, **record})
+            config_keys |= config.keys()
+            for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
+                points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
-        pd.DataFrame(curves, columns=["id", "step", "return"]),
-        pd.DataFrame(exponents, columns=["id", "step", "role", "exponent", "results"]),
+        pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
+        pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
+        pd.DataFrame(points["train"], columns=["id", "step", *_LOGGED]),
+        frozenset(config_keys),
+        folders,
         tuple(warnings),
     )
 
@@ -161,8 +173,8 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         return {"status": "unfinished", **nothing}
 
 
-def _read_metrics(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
-    """The points of the learning curve and of the exponent histograms; the latter have a ``role``."""
+def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The points of the learning curve, of the exponent histograms and of training, each with its kind."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -170,20 +182,27 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     except OSError as error:
         warnings.append(f"{path}: {error.strerror}; left out")
         return []
-    points: list[dict[str, Any]] = []
+    points: list[tuple[str, dict[str, Any]]] = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
             record = json.loads(line)
             if record["kind"] == "eval":
-                points.append({"step": int(record["step"]), "return": float(record["return_mean"])})
+                points.append(("eval", {"step": int(record["step"]), "return": float(record["return_mean"])}))
             elif record["kind"] == "numerics":
-                points += _exponents(record)
+                points += [("numerics", point) for point in _exponents(record)]
+            elif record["kind"] == "train":
+                logged = {name: _number(record.get(name)) for name in _LOGGED}
+                points.append(("train", {"step": int(record["step"]), **logged}))
         except (KeyError, TypeError, ValueError, AttributeError):
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
     return points
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
 
 
 def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:

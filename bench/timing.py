@@ -37,6 +37,23 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], *, rounds: int 
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
+def on_device(make: Callable[[], Callable[[], object]], *, warm: int, timed: int) -> tuple[float, float]:
+    """Seconds per call on the current GPU by its own events, and the megabytes at its peak beyond those before."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call = make()
+    for _ in range(warm):
+        call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(timed):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3 / timed, (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
     versions = {}

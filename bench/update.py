@@ -1,47 +1,107 @@
-"""One SAC update with all six fixes: plain float32 against simulated e5m10, one thread."""
+"""One SAC update: a textbook SAC, and ours in float32, in simulated half precision and in native half precision.
+
+On a CPU two sizes; on a GPU the sizes of the paper's Tables 10 and 11, with the memory that the updates need.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from bench.timing import interleaved, record
+from bench.reference_sac import ReferenceSAC
+from bench.timing import interleaved, on_device, record
 from roundoff.agents.config import TrainConfig
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC
 from roundoff.formats import round
 
-SIZES = ((128, 128), (1024, 1024))  # hidden units, batch
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 OBSERVATION, ACTION = 17, 6  # cheetah_run
 
+NAIVE = {"fixes": "none"}
+AGENTS = {  # name: format and settings
+    "fp32, no fixes": ("fp32", NAIVE),
+    "fp32": ("fp32", {}),
+    "simulated e5m10": ("e5m10", {}),
+    "native fp16": ("e5m10", {"native": True}),
+    "native bf16": ("e8m7", {"native": True}),
+}
 
-def updates(format: str, units: int, batch: int, **settings):
+
+def updates(format: str, units: int, batch: int, device: str = "cpu", **settings) -> Callable[[], object]:
     """A function that does one update of an agent of this format, on one fixed batch."""
     config = TrainConfig(task="cheetah_run", format=format, hidden_units=units, batch_size=batch, **settings)
-    cpu = torch.device("cpu")
-    agent = SAC(OBSERVATION, ACTION, config, cpu)
-    replay = Replay(batch, OBSERVATION, ACTION, dtype=torch.float32, device=cpu)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(batch):
-        row = torch.randn(replay.rows.shape[1], generator=generator).clamp(-1, 1)
-        row[-1] = 1.0
-        replay.add(round(row, format))
-    sample = replay.sample(batch, generator)
+    agent = SAC(OBSERVATION, ACTION, config, torch.device(device))
+    replay = Replay(batch, OBSERVATION, ACTION, dtype=agent.dtype, device=torch.device(device))
+    replay.rows.copy_(round(transitions(batch), format))
+    replay.added = batch
+    sample = replay.sample(batch, torch.Generator(device).manual_seed(0))
     return lambda: agent.update(sample)
+
+
+def reference(units: int, batch: int, device: str = "cpu") -> Callable[[], object]:
+    """A function that does one update of the textbook SAC."""
+    torch.manual_seed(0)
+    agent = ReferenceSAC(OBSERVATION, ACTION, units).to(device)
+    sizes = (OBSERVATION, ACTION, OBSERVATION, 1, 1)
+    observations, actions, following, rewards, discounts = transitions(batch).to(device).split(sizes, dim=1)
+    return lambda: agent.update(observations, actions, rewards, following, discounts)
+
+
+def transitions(count: int) -> torch.Tensor:
+    """Rows as :class:`Replay` holds them."""
+    rows = torch.randn(count, 2 * OBSERVATION + ACTION + 2, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
+    rows[:, -1] = 1.0
+    return rows
+
+
+def on_cpu() -> list[dict[str, object]]:
+    """Interleaved on one thread; native half precision in small only, where it does not take minutes."""
+    rows = []
+    for units, batch in ((128, 128), (1024, 1024)):
+        small = units < 1000
+        contestants = {"reference": reference(units, batch)}
+        for name, (format, settings) in AGENTS.items():
+            if small or not settings.get("native"):
+                contestants[name] = updates(format, units, batch, **settings)
+        seconds = interleaved(contestants, rounds=9 if small else 5, seconds=0.3 if small else 0.1)
+        rows.append(_row("cpu", units, batch, seconds))
+    return rows
+
+
+def on_gpu() -> list[dict[str, object]]:
+    """Device events around 500 updates after 500 warm ones, and the peak of memory above what there was before."""
+    rows = []
+    for units, batch in ((1024, 512), (1024, 1024), (2048, 1024), (4096, 512), (4096, 1024)):
+        contestants = {"reference": lambda u=units, b=batch: reference(u, b, "cuda")}
+        for name, (format, settings) in AGENTS.items():
+            contestants[name] = lambda f=format, s=settings, u=units, b=batch: updates(f, u, b, "cuda", **s)
+        seconds, megabytes = {}, {}
+        for name, make in contestants.items():
+            seconds[name], megabytes[name] = on_device(make, warm=500, timed=500)
+        rows.append(_row("cuda", units, batch, seconds) | {"peak_megabytes": megabytes})
+    return rows
+
+
+def _row(device: str, units: int, batch: int, seconds: dict[str, float]) -> dict[str, object]:
+    over = {name: value / seconds["fp32"] for name, value in seconds.items() if name != "fp32"}
+    print(f"SAC update on {device}, {units} units, batch {batch}: fp32 {seconds['fp32'] * 1e3:.2f} ms;", end=" ")
+    print(", ".join(f"{name} {value:.2f} x" for name, value in over.items()))
+    row = {"device": device, "units": units, "batch": batch, "seconds": seconds, "over_fp32": over}
+    return row | {"fp32_over_reference": seconds["fp32"] / seconds["reference"]}
 
 
 def main() -> None:
     """Prints and records the ratios."""
-    rows = []
-    for units, batch in SIZES:
-        seconds = interleaved(
-            {name: updates(name, units, batch) for name in ("fp32", "e5m10")},
-            rounds=7 if units < 1000 else 5,
-            seconds=0.5 if units < 1000 else 0.1,
-        )
-        ratio = seconds["e5m10"] / seconds["fp32"]
-        print(
-            f"SAC update, {units} units, batch {batch}: fp32 {seconds['fp32'] * 1e3:.2f} ms,"
-            f" simulated e5m10 {seconds['e5m10'] * 1e3:.2f} ms, ratio {ratio:.2f}"
-        )
-        rows.append({"units": units, "batch": batch, "seconds": seconds, "simulated_over_plain": ratio})
+    rows = on_cpu()
+    if torch.cuda.is_available():
+        rows += on_gpu()
     print("written to", record("update", rows))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.formats.compiled import as_operator
 from roundoff.formats.errors import FormatError
 
 if TYPE_CHECKING:
@@ -47,13 +48,12 @@ def needs_eager(x: torch.Tensor, axis: int, block: int) -> bool:
     """Whether torch compiles this rounding and would do it wrongly.
 
     Inductor (torch 2.13, on the CPU) leaves numbers of a shorter last block unwritten, where a slice of padded blocks
-    meets a change of dtype. Then :func:`round_eagerly` breaks the graph, rather than be silently wrong.
+    meets a change of dtype. Then :func:`round_eagerly` hides it from the compiler, rather than be silently wrong.
     """
     compiling = torch.compiler.is_compiling() and x.device.type == "cpu"
     return compiling and x.dim() > 0 and x.shape[axis] % block != 0
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def round_eagerly(
     fmt: Format,
     source: torch.Tensor,
@@ -62,5 +62,5 @@ def round_eagerly(
     overflow: Overflow | None,
     random: RandomBits | torch.Tensor | None,
 ) -> None:
-    """``fmt.round_into(...)`` outside a compiled graph."""
-    fmt.round_into(source, target, rounding, overflow, random)
+    """``fmt.round_into(...)`` in a compiled graph, as one operator, into which the compiler does not look."""
+    target.copy_(as_operator(source, fmt, rounding, overflow, random))

@@ -8,7 +8,7 @@ import torch
 
 from roundoff.formats.grid_kernels import row_scales
 from roundoff.formats.modes import Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.native_loops import in_memory, runs_natively
 
 SMALLEST_SCALE = 2.0**-126
 """Scales are never smaller, so that their reciprocals are finite in float32."""
@@ -31,14 +31,16 @@ def scales_of(
     quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
     if quick and runs_natively(slices, Rounding.NEAREST_EVEN):
         return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
-    low, high = value_range(slices, percentile)
+    low, high = value_range(slices, percentile, magnitudes=symmetric)
     if symmetric:
         scale = symmetric_scale(low, high, codes[1], slices.dtype)
         return scale, torch.zeros_like(scale)
     return asymmetric_scale(low, high, codes, slices.dtype)
 
 
-def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+def value_range(
+    slices: torch.Tensor, percentile: float | None, *, magnitudes: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The range of each slice: minimum and maximum, or the given percentile and its mirror image.
 
     A percentile p of n numbers is the one of rank ceil(n p / 100) in ascending order; its mirror image the one of
@@ -47,6 +49,7 @@ def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.T
     Args:
         slices: shape (..., n), n > 0.
         percentile: above 50, up to 100; None for minimum and maximum.
+        magnitudes: whether the percentile is one of the magnitudes.
 
     Returns:
         Two float64 tensors of shape (...); NaN where a slice holds a NaN or an infinity.
@@ -56,12 +59,25 @@ def value_range(slices: torch.Tensor, percentile: float | None) -> tuple[torch.T
     else:
         n = slices.shape[-1]
         rank = max(1, math.ceil(n * percentile / 100))
-        low = slices.kthvalue(n + 1 - rank, dim=-1).values
-        high = slices.kthvalue(rank, dim=-1).values
-        high = torch.where(slices.isfinite().all(-1), high, torch.nan)
+        low, high = _order_statistics(slices, (n - rank, rank - 1), magnitudes=magnitudes)
+        finite = slices.amin(-1).isfinite() & slices.amax(-1).isfinite()
+        high = torch.where(finite, high, torch.nan)
     low, high = low.to(torch.float64), high.to(torch.float64)
     usable = low.isfinite() & high.isfinite()
     return torch.where(usable, low, torch.nan), torch.where(usable, high, torch.nan)
+
+
+def _order_statistics(slices: torch.Tensor, places: tuple[int, int], *, magnitudes: bool) -> list[torch.Tensor]:
+    """What is at places of the ascending order of each slice or its magnitudes; anything where it holds a NaN."""
+    if not in_memory(slices):
+        slices = slices.abs() if magnitudes else slices
+        return [slices.kthvalue(place + 1, dim=-1).values for place in places]
+    # kthvalue keeps the index of every number, three times the memory of the numbers themselves.
+    ordered = slices.clone(memory_format=torch.contiguous_format)
+    if magnitudes:
+        ordered.abs_()
+    ordered.numpy().partition(sorted(set(places)), axis=-1)
+    return [ordered[..., place].clone() for place in places]
 
 
 def symmetric_scale(low: torch.Tensor, high: torch.Tensor, largest_code: int, dtype: torch.dtype) -> torch.Tensor:

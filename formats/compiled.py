@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from roundoff.formats.format import Format
-from roundoff.formats.modes import RandomBits
+from roundoff.formats.modes import WORD_BITS, RandomBits
+
+if TYPE_CHECKING:
+    from roundoff.formats.modes import Overflow, Rounding
 
 
 @torch.library.custom_op("roundoff::round", mutates_args=())
@@ -38,3 +43,24 @@ def _shape(
     given: torch.Tensor | None,  # noqa: ARG001
 ) -> torch.Tensor:
     return torch.empty_like(x)
+
+
+def as_operator(
+    x: torch.Tensor,
+    format: Format | str,
+    rounding: Rounding | str,
+    overflow: Overflow | str | None,
+    random: RandomBits | torch.Tensor | None,
+) -> torch.Tensor:
+    """:func:`roundoff.round` by :func:`round_operator`, for code that torch.compile is tracing."""
+    bits = random if isinstance(random, RandomBits) else None
+    return round_operator(  # type: ignore[no-any-return]
+        x.detach(),
+        str(format),
+        str(rounding),
+        None if overflow is None else str(overflow),
+        None if bits is None else bits.seed,
+        0 if bits is None else bits.step,
+        WORD_BITS if bits is None else bits.bits,
+        None if isinstance(random, RandomBits) else random,
+    )

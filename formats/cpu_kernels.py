@@ -17,6 +17,7 @@ import torch
 from numba import cfunc, types
 
 from roundoff.formats import mode_loops, nearest_loops, random_loops
+from roundoff.formats.loop_names import named_after_content
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
 from roundoff.formats.random_words import CHUNK, keys, thinning
 from roundoff.formats.reinterpret import bits_of32 as _bits_of32  # noqa: F401
@@ -43,7 +44,7 @@ def _compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., No
     ``signature`` has a letter per argument: ``p`` is the address of carrier-wide words, ``k`` of uint32, ``n`` a count.
     """
     kinds = {"p": types.CPointer(_WORD[dtype]), "k": types.CPointer(types.uint32), "n": types.int64}
-    machine_code = cfunc(types.void(*(kinds[letter] for letter in signature)), cache=True)(body)
+    machine_code = cfunc(types.void(*(kinds[letter] for letter in signature)), cache=True)(named_after_content(body))
     prototype = ctypes.CFUNCTYPE(None, *(_C_TYPES.get(letter, ctypes.c_void_p) for letter in signature))
     function = prototype(machine_code.address)
     function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive

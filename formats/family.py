@@ -12,14 +12,13 @@ from roundoff.formats.random_words import check_given, random_words
 from roundoff.formats.rounding import check_choices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from roundoff.formats.format import Format
     from roundoff.formats.modes import Rounding
 
 _STORED = 52  # significand bits of float64
 _BIAS = 1023
-_PIECE = 1 << 14
 
 
 def significand_and_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,28 +39,6 @@ def significand_and_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
     """2^exponent as float64, exactly; ``exponent`` is int64, -1022 to 1023."""
     return ((exponent + _BIAS) << _STORED).view(torch.float64)
-
-
-def in_pieces_of_cache(
-    work: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor],
-    source: torch.Tensor,
-    target: torch.Tensor,
-    words: torch.Tensor | None,
-) -> None:
-    """Writes ``work(source, words)`` to ``target``: element by element, but in pieces on the CPU.
-
-    Work that takes some ten tensor operations is several times faster while its intermediates stay in the cache, and
-    needs no memory to speak of. ``source`` and ``target`` may be the same.
-    """
-    whole = source.device.type != "cpu" or source.numel() <= _PIECE
-    if whole or not (source.is_contiguous() and target.is_contiguous()):
-        target.copy_(work(source, words))
-        return
-    flat_source, flat_target = source.view(-1), target.view(-1)
-    flat_words = None if words is None else words.reshape(-1)
-    for start in range(0, source.numel(), _PIECE):
-        piece = slice(start, start + _PIECE)
-        flat_target[piece] = work(flat_source[piece], None if flat_words is None else flat_words[piece])
 
 
 def code_dtype(bits: int) -> torch.dtype:

@@ -230,8 +230,6 @@ class IntegerFormat(Format):
 
     def _slices(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What shares a scale, along the last axis; groups have shape (..., groups, group), a short last one apart."""
-        if self.symmetric and self.percentile is not None:
-            x = x.abs()
         if self.group is not None:
             axis = self._axis(x)
             rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from roundoff.formats.compiled import as_operator
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
     check_integer,
+    check_random,
     code_dtype,
-    in_pieces_of_cache,
     overflow_policy,
     power_of_two,
     words_for,
 )
 from roundoff.formats.format import Format
+from roundoff.formats.layouts import in_place_of
+from roundoff.formats.logarithmic_kernels import Cells, cells, round_in_mode, round_to_nearest
 from roundoff.formats.modes import Overflow, Rounding
+from roundoff.formats.native_loops import in_memory
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -140,13 +144,33 @@ class LogarithmicFormat(Format):
     ) -> None:
         """Rounds to logarithmic numbers; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
+        if torch.compiler.is_compiling():  # the tables come from decimal arithmetic
+            target.copy_(as_operator(source, self, rounding, overflow, random))
+            return
+        if in_memory(source):
+            check_random(rounding, random, source)
+            in_place_of(
+                lambda x, y: self._round_natively(x, y, rounding, random), source, target, in_order=random is not None
+            )
+            return
+        k = self._logarithms(source, rounding, words_for(rounding, random, source))
+        result = torch.where(k == self._zero, 0.0, torch.copysign(self._numbers(k, source.dtype), source))
+        target.copy_(torch.where(source.isnan(), torch.nan, result))
 
-        def work(x: torch.Tensor, words: torch.Tensor | None) -> torch.Tensor:
-            k = self._logarithms(x, rounding, words)
-            result = torch.where(k == self._zero, 0.0, torch.copysign(self._numbers(k, x.dtype), x))
-            return torch.where(x.isnan(), torch.nan, result)
-
-        in_pieces_of_cache(work, source, target, words_for(rounding, random, source))
+    def _round_natively(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        steps, borders, powers = _tables(self.fraction_bits, source.dtype)
+        how = (self.fraction_bits, self._zero)
+        if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+            round_to_nearest(source, target, *how, borders, powers)
+        else:
+            smallest = float(self._numbers(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
+            round_in_mode(source, target, *how, steps, powers, smallest, rounding, random)
 
     def _logarithms(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
         """K of |x| rounded; the lowest one for zero, anything for NaN."""
@@ -219,7 +243,6 @@ def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
         return [Decimal(2) ** (Decimal(n) / denominator) for n in numerators]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # decimal arithmetic, once
 @cache
 def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     """The floats nearest to 2^(j / 2^f) for j = 0 .. 2^f - 1, of ``dtype``, on the CPU."""
@@ -235,7 +258,6 @@ def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(nearest, dtype=dtype, device="cpu")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # decimal arithmetic, once
 @cache
 def _borders(fraction_bits: int) -> torch.Tensor:
     """The largest float64 numbers below 2^((j + 1/2) / 2^f) for j = 0 .. 2^f - 1, on the CPU."""
@@ -244,3 +266,10 @@ def _borders(fraction_bits: int) -> torch.Tensor:
         near = float(power)
         borders.append(near if Decimal(near) < power else math.nextafter(near, 0.0))
     return torch.tensor(borders, dtype=torch.float64, device="cpu")
+
+
+@cache
+def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[Cells, Cells, torch.Tensor]:
+    """What the compiled loops look up: the powers by cell, the borders by cell, and the powers with 2 after them."""
+    powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])
+    return cells(powers[:-1], fraction_bits), cells(_borders(fraction_bits), fraction_bits), powers

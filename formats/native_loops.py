@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numba import cfunc, types
 
+from roundoff.formats.loop_names import named_after_content
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -57,7 +59,7 @@ def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., Non
     }
     arguments = [kinds[letter] for letter in signature]
     c_types: list[Any] = [_C.get(kind, ctypes.c_void_p) for kind in arguments]
-    machine_code = cfunc(types.void(*arguments), cache=True)(body)
+    machine_code = cfunc(types.void(*arguments), cache=True, error_model="numpy")(named_after_content(body))
     function = ctypes.CFUNCTYPE(None, *c_types)(machine_code.address)
     function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
     return function

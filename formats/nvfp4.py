@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from roundoff.formats.block_mode_kernels import round_blocks_in_mode
 from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, overflow_policy, significand_and_exponent, words_for
+from roundoff.formats.family import check_integer, check_random, overflow_policy, significand_and_exponent, words_for
 from roundoff.formats.format import Format
+from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
 from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.mx import ELEMENTS
+from roundoff.formats.native_loops import in_memory
 from roundoff.formats.shared_scale import AXES, BLOCKS
+from roundoff.formats.strided_block_kernels import round_strided_blocks
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -114,15 +118,40 @@ class NVFP4Format(Format):
     ) -> None:
         """Rounds in blocks; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
         overflow_policy(self, overflow, (Overflow.SATURATE,))
-        words = words_for(rounding, random, source)
+        check_random(rounding, random, source)
         if source.numel() == 0:
             return
         axis = check_axis(self, self.axis, source)
         if needs_eager(source, axis, self.block):
             round_eagerly(self, source, target, rounding, overflow, random)
             return
-        codes, scales, tensor_scale = self._codes(source, axis, rounding, words)
+        if in_memory(source):
+            in_place_of(
+                lambda x, y: self._round_natively(x, y, axis, rounding, random),
+                source,
+                target,
+                in_order=random is not None,
+            )
+            return
+        codes, scales, tensor_scale = self._codes(source, axis, rounding, words_for(rounding, random, source))
         target.copy_(joined(self._numbers(codes, scales, tensor_scale), source, axis))
+
+    def _round_natively(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        axis: int,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        length, inner = along(source, axis)
+        low, high = torch.aminmax(in_order_of_memory(source))
+        tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
+        how = (self.block, 0, _ELEMENT, tensor_scale, rounding, random)
+        if inner > 1:
+            round_strided_blocks(source, target, length, inner, *how)
+        else:
+            round_blocks_in_mode(source, target, length, *how)
 
     def _codes(
         self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
@@ -131,8 +160,7 @@ class NVFP4Format(Format):
         blocks = cut(x, axis, self.block)
         tops = blocks.abs().amax(-1, keepdim=True)
         top = tops.amax()
-        tensor_scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
-        tensor_scale = torch.where(top == 0, 1.0, torch.where(top.isfinite(), tensor_scale, torch.nan))
+        tensor_scale = _tensor_scale(top)
         scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
         total = _SCALE.table.to(x.device)[scales].to(x.dtype) * tensor_scale
         quotients = torch.where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
@@ -176,6 +204,12 @@ class NVFP4Format(Format):
         scale = (scales.to(torch.int64).movedim(axis, -1) if codes.dim() else scales.to(torch.int64)).unsqueeze(-1)
         cells = cut(codes.to(torch.int64), axis, self.block)
         return joined(self._numbers(cells, scale, tensor_scale), codes, axis)
+
+
+def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
+    """The scale of a tensor whose largest magnitude is ``top``; NaN if that is NaN or infinite."""
+    scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
+    return torch.where(top == 0, 1.0, torch.where(top.isfinite(), scale, torch.nan))
 
 
 def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from roundoff.formats.compiled import round_operator
+from roundoff.formats.compiled import as_operator
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
-from roundoff.formats.modes import WORD_BITS, Overflow, RandomBits, Rounding
+from roundoff.formats.modes import Overflow, RandomBits, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,17 +58,7 @@ def round(
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
-        bits = random if isinstance(random, RandomBits) else None
-        return round_operator(  # type: ignore[no-any-return]
-            x.detach(),
-            str(format),
-            str(rounding),
-            None if overflow is None else str(overflow),
-            None if bits is None else bits.seed,
-            0 if bits is None else bits.step,
-            WORD_BITS if bits is None else bits.bits,
-            None if isinstance(random, RandomBits) else random,
-        )
+        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are settled above
     fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)

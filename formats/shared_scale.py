@@ -178,13 +178,13 @@ class SharedScaleFormat(Format):
         if source.numel() == 0:
             return
         length, inner = along(source, axis)
+        how = (self.block, self._addend, self.element, 0.0, rounding, random)
         if inner > 1:
-            how = (self.block, self._addend, self.element, rounding, random)
             round_strided_blocks(source, target, length, inner, *how)
         elif source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self.block, self._addend, self.element)
         else:
-            round_blocks_in_mode(source, target, length, self.block, self._addend, self.element, rounding, random)
+            round_blocks_in_mode(source, target, length, *how)
 
     def _integers(
         self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from roundoff.cli import main
-
-pytestmark = pytest.mark.xdist_group("cli")  # one worker, so that the undisturbed sweep is made once
 
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
 
@@ -20,11 +19,11 @@ TINY = """
 name: tiny
 base:
   task: cartpole_swingup
-  action_repeat: 40
-  steps: 24000
+  action_repeat: 50
+  steps: 12000
   hidden_units: 8
   batch_size: 8
-  seed_steps: 30
+  seed_steps: 10
   eval_every: 4000
   eval_episodes: 2
   checkpoint_every: 1000
@@ -49,6 +48,15 @@ def results(directory):
     }
 
 
+def checkpoints(directory):
+    """The checkpoints there are, each with the moment it was written at."""
+    found = {}
+    for path in directory.glob("runs/*/checkpoint.pt"):
+        with suppress(FileNotFoundError):  # of a run that has just ended
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -66,14 +74,14 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, 
     source = random.Random(0)
     command = [*ROUNDOFF, "sweep", str(tmp_path / "tiny.yaml"), "--out", str(out), "--workers", "2"]
     checkpoints_survived = 0
-    for number, deadly in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)):
+    for deadly in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert "starting" in process.stdout.readline()
-        # wait until runs are under way, then strike at a random moment
-        end = time.monotonic() + 60
-        while not list(out.glob("runs/*/metrics.jsonl")) and time.monotonic() < end:
-            time.sleep(0.05)
-        time.sleep(source.uniform(0, 3) + (3 if number else 0))
+        # wait until a run goes beyond what there was, then strike at a random moment
+        before, end = checkpoints(out), time.monotonic() + 60
+        while checkpoints(out) == before and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(source.uniform(0, 0.5))
         if process.poll() is not None:
             break  # a fast machine: there is nothing left to interrupt
         process.send_signal(deadly)
@@ -96,7 +104,8 @@ def test_plot(undisturbed):
     run = roundoff("plot", undisturbed)
     assert run.returncode == 0, run.stderr
     names = [Path(line).name for line in run.stdout.splitlines()]
-    assert names == ["summary.csv", "runs.csv", "degradation.png", "degradation.svg", "curves.png", "curves.svg"]
+    figures = [f"{name}.{suffix}" for name in ("degradation", "curves", "training") for suffix in ("png", "svg")]
+    assert names == ["summary.csv", "runs.csv", *figures]
     for line in run.stdout.splitlines():
         assert Path(line).stat().st_size > 100
     lines = (undisturbed / "summary.csv").read_text().splitlines()
@@ -108,7 +117,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "seed=[1, 5]", cwd=tmp_path)
     assert run.returncode == 0
-    assert "4 runs, 96000 environment steps" in run.stdout
+    assert "4 runs, 48000 environment steps" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "new", "done", "new"]
@@ -169,13 +178,20 @@ def test_an_unwritable_folder_is_named(tmp_path):
     assert "out" in run.stderr
 
 
-def test_what_there_is():
-    assert roundoff("--version").stdout.startswith("roundoff ")
-    shown = roundoff("formats", "e5m10", "e4m3").stdout.splitlines()
+def test_what_there_is(capsys, monkeypatch):
+    def printed(*arguments):
+        monkeypatch.setattr(sys, "argv", ["roundoff", *arguments])
+        with suppress(SystemExit):
+            main()
+        return capsys.readouterr().out
+
+    assert roundoff("--version").stdout == printed("--version")
+    assert printed("--version").startswith("roundoff ")
+    shown = printed("formats", "e5m10", "e4m3").splitlines()
     assert [line.split()[0] for line in shown] == ["format", "e5m10", "e4m3"]
     assert "65504" in shown[1]
-    assert "448" in roundoff("formats", "fp8_e4m3").stdout
-    assert "e2m1_finite" in roundoff("verify", "fp4_e2m1", "--quick").stdout
-    presets = roundoff("presets").stdout
+    assert "448" in printed("formats", "fp8_e4m3")
+    assert "e2m1_finite" in printed("verify", "fp4_e2m1", "--quick")
+    presets = printed("presets")
     assert "significand-quick" in presets
     assert "significand: 210 runs" in presets

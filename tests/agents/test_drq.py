@@ -222,6 +222,18 @@ def test_everything_kept_is_of_the_format(format, fixes):
         assert not values.isfinite().all()  # Adam's eps is 0
 
 
+@pytest.mark.parametrize("baseline", ["coercion", "loss_scaling", "mixed_precision", "amp", "eps"])
+def test_baselines_train_from_pixels_too(baseline):
+    agent = make("e5m10", "none", baseline=baseline)
+    before = flat(agent)
+    train(agent, 2, "e5m10")
+    values = flat(agent)
+    assert not torch.equal(values, before)
+    if baseline in ("coercion", "mixed_precision"):
+        assert values.isfinite().all()
+    assert torch.equal(round(values, "e5m10").nan_to_num(7), values.nan_to_num(7))
+
+
 def test_half_natively_and_simulated_stay_together():
     agents = [make("e5m10", native=native) for native in (False, True)]
     for agent in agents:
@@ -259,6 +271,7 @@ def test_the_papers_sizes():
         ({"weight_standardization": "none"}, ["weight_standardization is about", "leave weight_standardization out"]),
         ({"observations": "images"}, ["'states' or 'pixels'"]),
         ({"observations": "pixels", "image_size": 14}, ["at least 15", "got 14"]),
+        ({"observations": "pixels", "keep_networks": True}, ["keep_networks keeps", "observations: states"]),
         ({"observations": "pixels", "replay_capacity": 3}, ["replay_capacity counts images", "= 4, got 3"]),
         ({"observations": "pixels", "weight_standardization": True}, ["'none', 'units' or 'matrix'"]),
         ({"observations": "pixels", "feature_limit": 0}, ["greater than 0"]),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents import SAC, TrainConfig, checkpoint, train
+from roundoff.agents import BASELINES, SAC, TrainConfig, checkpoint, train
 from roundoff.agents.replay import Replay
 from roundoff.formats import Format, round
 from roundoff.simulate import Policy, Simulation
@@ -166,17 +166,28 @@ def test_numbers_that_the_half_kernels_round_are_the_only_other_difference(forma
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fixes", ["none", "all"])
-@pytest.mark.parametrize("format", DTYPES)
-def test_the_simulated_agent_is_the_native_one_bit_for_bit_but_for_known_kernels(format, fixes):
-    native = make(format, native=True, fixes=fixes)
-    simulated = make(format, native=False, fixes=fixes, policy=CPU_SCALARS)
+def assert_bit_identical(updates, **keys):
+    """A native agent, but for the known kernels, and its simulation have the same state at every update."""
+    native = make(**keys, native=True)
+    simulated = make(**keys, native=False, policy=CPU_SCALARS)
     assert all(map(torch.equal, (x.float() for x in leaves(native)), leaves(simulated)))
-    together = zip(steps(native, 100), steps(simulated, 100), strict=True)
+    together = zip(steps(native, updates), steps(simulated, updates), strict=True)
     with KernelsOfFloat32(CONTRACTIONS | SCALED_SUMS):
         while next(together, 0) != 0:
             assert all(bool(alike(x, y).all()) for x, y in zip(leaves(native), leaves(simulated), strict=True))
+    return native
+
+
+@pytest.mark.parametrize("fixes", ["none", "all"])
+@pytest.mark.parametrize("format", DTYPES)
+def test_the_simulated_agent_is_the_native_one_bit_for_bit_but_for_known_kernels(format, fixes):
+    native = assert_bit_identical(100, format=format, fixes=fixes)
     assert bool(leaves(native)[0].isfinite().all()) == (fixes == "all" or format == "e8m7")
+
+
+@pytest.mark.parametrize("baseline", [name for name in BASELINES if name != "none"])
+def test_so_are_the_baselines(baseline):
+    assert_bit_identical(12, format="e5m10", baseline=baseline)
 
 
 @pytest.mark.parametrize("format", DTYPES)

@@ -143,21 +143,19 @@ class Interrupter:
     [
         ("cartpole_swingup", {}),
         ("cartpole_swingup", {"format": "e5m10", "loss_scale_growth_interval": 50}),
-        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 100, "seed_steps": 130}),
-        ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 3050}),
+        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 60, "seed_steps": 75}),
+        ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 2050}),
         ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 50}),
         ("walker_walk", {"fixes": ["kahan_gradients", "hadam"], "actor_update_every": 2}),
         ("cheetah_run", {}),
-        ("cartpole_swingup", {"format": "e5m10", "observe": True, "policy": {"rounding": "stochastic"}}),
+        ("cartpole_swingup", {"format": "e5m10", "observe": True, "policy": {"rounding": "stochastic"}, "steps": 1500}),
     ],
 )
 def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):
-    one = config(task=task, **({"steps": 3000} | keys))
-    train(one, tmp_path / "straight")
+    one = config(task=task, **({"steps": 2000, "eval_every": 1000} | keys))
     interrupter = Interrupter(monkeypatch)
-    train(one, tmp_path / "counted")
+    train(one, tmp_path / "straight")
     moments = interrupter.moments
-    assert outcome(tmp_path / "counted") == outcome(tmp_path / "straight")
     chance = random.Random(task)
     # Kills within the first run, and right at its end, where result and clean-up are written.
     for countdowns in ([chance.randint(1, moments) for _ in range(3)], [moments - chance.randint(0, 12)]):
@@ -235,7 +233,7 @@ train(TrainConfig(**eval(sys.argv[1])), sys.argv[2])
 
 
 def test_killed_by_the_operating_system(tmp_path):
-    keys = SMALL | {"steps": 20_000, "eval_every": 20_000}
+    keys = SMALL | {"steps": 10_000, "eval_every": 10_000}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, repr(keys), str(tmp_path / "run")])
     try:
         while not (tmp_path / "run" / "checkpoint.pt").exists():

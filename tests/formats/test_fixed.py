@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
@@ -17,6 +18,13 @@ FORMATS = [FixedFormat(3, 4), FixedFormat(4, 4, signed=False), FixedFormat(0, 7)
 DTYPES = [torch.float32, torch.float64]
 
 
+@cache
+def steps(x: float, fraction_bits: int, rounding: Rounding, word: int | None) -> int:
+    """``x`` as an integer number of 2^-f, rounded."""
+    k = round_to_integer(abs(Fraction(x)) * 2**fraction_bits, rounding, negative=x < 0, word=word)
+    return -k if x < 0 else k
+
+
 def exact(fmt: FixedFormat, x: float, rounding: Rounding, overflow: Overflow = Overflow.SATURATE, word=None) -> float:
     """The reference: in rational arithmetic, by the definition."""
     if math.isnan(x):
@@ -25,8 +33,7 @@ def exact(fmt: FixedFormat, x: float, rounding: Rounding, overflow: Overflow = O
     high = (1 << fmt.integer_bits + fmt.fraction_bits) - 1
     if abs(x) == float("inf"):
         return float("nan") if overflow == Overflow.WRAP else (high if x > 0 else low) / 2**fmt.fraction_bits
-    k = round_to_integer(abs(Fraction(x)) * 2**fmt.fraction_bits, rounding, negative=x < 0, word=word)
-    k = -k if x < 0 else k
+    k = steps(x, fmt.fraction_bits, rounding, word)
     k = (k - low) % (high - low + 1) + low if overflow == Overflow.WRAP else min(max(k, low), high)
     return float(Fraction(k, 2**fmt.fraction_bits))
 

@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import numpy as np
@@ -18,6 +19,7 @@ FORMATS = [LogarithmicFormat(*w) for w in ((8, 3), (3, 0), (3, 1), (5, 3), (8, 0
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
+@cache
 def power(k: int, f: int, dtype) -> float:
     """The float nearest to 2^(k / 2^f), with mpmath."""
     with mpmath.workprec(200):
@@ -25,6 +27,13 @@ def power(k: int, f: int, dtype) -> float:
         near = NUMPY[dtype](float(exact))
         around = [np.nextafter(near, NUMPY[dtype](-np.inf)), near, np.nextafter(near, NUMPY[dtype](np.inf))]
         return min((float(c) for c in around), key=lambda c: abs(mpmath.mpf(c) - exact))
+
+
+@cache
+def nearest(magnitude: float, f: int) -> int:
+    """The integer nearest to 2^f log2(magnitude)."""
+    with mpmath.workprec(200):
+        return int(mpmath.floor(mpmath.log(magnitude, 2) * 2**f + mpmath.mpf(1) / 2))
 
 
 def exact(fmt, x: float, rounding: Rounding, dtype, word: int | None = None) -> float:
@@ -35,8 +44,7 @@ def exact(fmt, x: float, rounding: Rounding, dtype, word: int | None = None) -> 
     magnitude, sign = abs(x), math.copysign(1.0, x)
     if math.isinf(x):
         return sign * power(-zero - 1, f, dtype)
-    with mpmath.workprec(200):
-        k = int(mpmath.floor(mpmath.log(magnitude, 2) * 2**f + mpmath.mpf(1) / 2))
+    k = nearest(magnitude, f)
     if rounding not in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
         k = max(min(k, -zero - 1), zero)
         values = {j: power(j, f, dtype) if j > zero else 0.0 for j in (k - 1, k, k + 1)}

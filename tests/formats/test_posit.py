@@ -35,6 +35,16 @@ def positive(n: int, es: int) -> list[Fraction]:
     return [number(format(code, f"0{n - 1}b"), es) for code in range(1, 1 << (n - 1))]
 
 
+@cache
+def neighbour_below(n: int, es: int, magnitude: float) -> int:
+    """The code of the largest number that is not above ``magnitude``, and the first one for smaller ones."""
+    low, high = 1, 1 << (n - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if number(format(middle, f"0{n - 1}b"), es) <= magnitude else (low, middle)
+    return low
+
+
 def exact(fmt: PositFormat, x: float, rounding: Rounding, word: int | None = None) -> float:
     """The standard: between neighbours u and w the border is the posit of n + 1 bits whose code is u's and a 1."""
     if not math.isfinite(x):
@@ -43,17 +53,11 @@ def exact(fmt: PositFormat, x: float, rounding: Rounding, word: int | None = Non
         return 0.0
     n, es = fmt.width, fmt.exponent_bits
     magnitude, sign = abs(Fraction(x)), math.copysign(1, x)
-    code, low, high = 0, 1, (1 << (n - 1)) - 1
+    code = low = neighbour_below(n, es, abs(x))
+    last = (1 << (n - 1)) - 1
     at = lambda c: number(format(c, f"0{n - 1}b"), es)  # noqa: E731
-    if magnitude <= at(low):
-        code = low
-    elif magnitude >= at(high):
-        code = high
-    else:
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if at(middle) <= magnitude else (low, middle)
-        u, w, v = at(low), at(high), number(format(2 * low + 1, f"0{n}b"), es)
+    if at(1) < magnitude < at(last):
+        u, w, v = at(low), at(low + 1), number(format(2 * low + 1, f"0{n}b"), es)
         if rounding == Rounding.STOCHASTIC:
             fraction = Fraction(float(magnitude - u) / float(w - u))
         else:

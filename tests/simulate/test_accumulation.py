@@ -8,7 +8,7 @@ import torch
 from accumulation_exact import accumulated, dot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.testing._internal.common_methods_invocations import op_db
+from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.formats import FormatError, round

@@ -1,13 +1,8 @@
 """Every operator in PyTorch's own sample database, forward and backward, under a narrow format."""
 
-import warnings
-
 import pytest
 import torch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
+from operator_samples import op_db
 
 import roundoff
 

@@ -1,14 +1,9 @@
 """Simulated fp16 at kernel granularity against PyTorch's own half-precision kernels, over its sample database."""
 
-import warnings
-
 import pytest
 import torch
+from operator_samples import op_db
 from torch.utils._pytree import tree_leaves, tree_map
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 import roundoff
 

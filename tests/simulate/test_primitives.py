@@ -3,17 +3,13 @@
 import functools
 import itertools
 import math
-import warnings
 from contextlib import nullcontext
 
 import pytest
 import torch
+from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 import roundoff
 from roundoff.agents.hadam import HAdam

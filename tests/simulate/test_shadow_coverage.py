@@ -1,15 +1,10 @@
 """The shadow run on every operator of PyTorch's own sample database: the twins are what float64 computes."""
 
-import warnings
-
 import pytest
 import torch
+from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 import roundoff
 from roundoff.simulate.shadow import Shadow

@@ -15,7 +15,7 @@ from paired_agents import THE_SIX, differences, problems, slopes, states, subset
 from roundoff.agents import HAdam
 
 # e11: float64's exponent, so that nothing over- or underflows: Statement 1 is about precision.
-WIDTHS = (12, 24, 36, 48)
+WIDTHS = (12, 30, 48)
 # By itself it changes no bit (below), so that there is no difference to watch shrinking.
 EXACT = ("compound_loss_scaling",)
 inexact_subsets = subsets.filter(lambda fixes: fixes != EXACT)
@@ -40,7 +40,7 @@ def problem_of(**keys):
     return paired_agents.Problem(3, 2, tuple((usual | keys).items()))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(problems(), subsets)
 def test_no_subset_changes_anything_in_float64(problem, fixes):
     one, ten, hundred = differences(problem, "fp64", fixes, (1, 10, 100))
@@ -50,14 +50,14 @@ def test_no_subset_changes_anything_in_float64(problem, fixes):
     assert hundred < 2**-46
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(problems(), inexact_subsets)
 def test_differences_halve_with_each_bit_after_one_and_ten_updates(problem, fixes):
     for slope in slopes(WIDTHS, table(problem, fixes, (1, 10), seeds=3)):
         assert slope == pytest.approx(-1, abs=0.2)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(problems(largest_rate=1e-4), inexact_subsets)
 def test_differences_halve_with_each_bit_after_a_hundred_updates(problem, fixes):
     for slope in slopes(WIDTHS, table(problem, fixes, (1, 10, 100))):
@@ -72,7 +72,7 @@ def test_all_six_together_after_a_hundred_updates():
         assert all(2 ** (-m - 4) < difference < 2 ** (-m + 7) for difference in row)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(problems(), inexact_subsets)
 def test_differences_halve_with_each_bit_at_primitive_granularity(problem, fixes):
     for slope in slopes(WIDTHS, table(problem, fixes, (1, 5), seeds=3, granularity="primitive")):

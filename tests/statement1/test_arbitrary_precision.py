@@ -148,7 +148,8 @@ def test_normal_log_prob_in_half(granularity, mean, z, log_sigma):
     assert abs(mpf(value) - exact) <= 6.5 * U16 * (square / 2 + abs(log_sigma) + 2)
     for got, expected in zip(gradients[:2], exact_gradients[:2], strict=True):
         assume(abs(expected) < LARGEST16 / 2)
-        assert abs(mpf(got) - expected) <= 6 * U16 * abs(expected) + 2 * TINY16 / sigma
+        # The quotient can be subnormal before it is divided by sigma, and the result after.
+        assert abs(mpf(got) - expected) <= 6 * U16 * abs(expected) + TINY16 / sigma + TINY16
 
 
 def test_naive_normal_log_prob_in_half_has_no_such_bound():
@@ -217,6 +218,7 @@ decays = st.tuples(st.floats(0, 0.95), st.floats(0.5, 0.9999))
 
 
 @both
+@settings(max_examples=50)
 @given(gradients=gradient_lists, betas=decays, exponent=st.integers(-100, 100))
 def test_second_moments_in_float64(optimizer, gradients, betas, exponent):
     gradients = [math.ldexp(g, exponent) for g in gradients]
@@ -228,6 +230,7 @@ def test_second_moments_in_float64(optimizer, gradients, betas, exponent):
     assert abs(mpf(state["second"].item()) - exact) <= units * U64 * exact
 
 
+@settings(max_examples=40)
 @given(gradients=gradient_lists.filter(any), betas=decays, sign=st.sampled_from([-1, 1]))
 def test_hadams_second_moment_has_the_range_of_the_gradient(gradients, betas, sign):
     """Over all of float64's range; Adam's square has half of the exponents."""
@@ -241,7 +244,7 @@ def test_hadams_second_moment_has_the_range_of_the_gradient(gradients, betas, si
 
 @both
 @pytest.mark.parametrize("kahan", [False, True])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     gradients=gradient_lists,
     betas=decays,
@@ -260,6 +263,7 @@ def test_algorithm_1_in_float64_at_any_loss_scale(optimizer, kahan, gradients, b
 
 
 @both
+@settings(max_examples=40)
 @given(gradients=gradient_lists, exponent=st.integers(-40, 40), betas=decays)
 def test_compound_scaling_by_a_power_of_two_changes_no_bit(optimizer, gradients, exponent, betas):
     options = {"lr": 1e-3, "eps": 1e-8, "betas": betas}
@@ -268,7 +272,7 @@ def test_compound_scaling_by_a_power_of_two_changes_no_bit(optimizer, gradients,
     assert scaled == theta
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(gradients=st.lists(st.floats(2.0**-10, 1, width=16), min_size=1, max_size=30), exponent=st.integers(-10, 10))
 def test_hadams_second_moment_in_half(gradients, exponent):
     gradients = [math.ldexp(g, exponent) for g in gradients]
@@ -301,6 +305,7 @@ def kahan_sum(values, dtype):
     return total.item(), compensation.item()
 
 
+@settings(max_examples=50)
 @given(st.lists(st.floats(-1e10, 1e10).filter(lambda x: x == 0 or abs(x) > 1e-200), min_size=1, max_size=200))
 def test_kahan_sums_in_float64(values):
     total, compensation = kahan_sum(values, torch.float64)
@@ -313,7 +318,8 @@ def test_kahan_sums_in_float64(values):
     assert abs(Fraction(total) - Fraction(compensation) - exact) <= bound
 
 
-@given(st.integers(2, 10), st.integers(0, 10**6), st.integers(1, 300))
+@settings(max_examples=40)
+@given(st.integers(2, 10), st.integers(0, 10**6), st.integers(1, 200))
 def test_kahan_sums_of_small_numbers_in_few_bits(m, seed, n):
     """The error is two units of the sum, however many there are; a plain sum stops growing."""
     fmt = f"e5m{m}"
@@ -363,11 +369,11 @@ def test_averages_in_float64(start, sources, tau, scale):
     assert abs(Fraction(plain) - exact) <= 4 * len(sources) * Fraction(U64) * Fraction(largest)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     start=st.floats(-4, 4, width=16),
     source=st.floats(-4, 4, width=16),
-    steps=st.integers(1, 400),
+    steps=st.integers(1, 300),
     tau=st.sampled_from([0.005, 0.01, 0.05]),
 )
 def test_kahan_average_in_half(start, source, steps, tau):

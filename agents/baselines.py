@@ -1,0 +1,58 @@
+"""The paper's baselines by name: what else is done to make training in low precision work, instead of the six fixes."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Baseline:
+    """What a baseline adds to the agent without fixes; docs/baselines.md says it in words.
+
+    Attributes:
+        coercion: NaN becomes 0, and an infinity the largest number of its sign, wherever values are kept.
+        loss_scaling: gradients are computed times a dynamic scale, and divided by it before the optimizer.
+        master_weights: parameters, gradients for the optimizer and its buffers are kept in full precision.
+        initial_scale: where the loss scale begins; None for the config's ``initial_loss_scale``.
+        growth_interval: finite steps after which it doubles; None for ``loss_scale_growth_interval``.
+        eps_factor: by what ``adam_eps`` is multiplied.
+
+    Source:
+        Low-precision SAC, Section 4.3 and Appendix E.
+    """
+
+    coercion: bool = False
+    loss_scaling: bool = False
+    master_weights: bool = False
+    initial_scale: float | None = None
+    growth_interval: int | None = None
+    eps_factor: float = 1.0
+
+
+BASELINES = {
+    "none": Baseline(),
+    "naive": Baseline(),
+    "coercion": Baseline(coercion=True),
+    "loss_scaling": Baseline(loss_scaling=True),
+    "mixed_precision": Baseline(loss_scaling=True, master_weights=True),
+    # The defaults of torch.amp.GradScaler.
+    "amp": Baseline(loss_scaling=True, initial_scale=2.0**16, growth_interval=2000),
+    "eps": Baseline(eps_factor=10.0),
+}
+"""All baselines by name; ``none`` is the agent with whatever fixes are chosen, all others have none."""
+
+
+def check_baseline(name: str) -> str:
+    """Returns ``name`` if there is such a baseline.
+
+    Raises:
+        ValueError: there is none; the nearest one is named.
+    """
+    if name not in BASELINES:
+        near = difflib.get_close_matches(name, BASELINES, n=1)
+        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        raise ValueError(f'unknown baseline "{name}"{hint}; allowed are {", ".join(BASELINES)}')
+    return name

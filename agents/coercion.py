@@ -1,0 +1,25 @@
+"""Numeric coercion: what is not finite is replaced by something that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@torch.no_grad()
+def coerce_(tensors: Iterable[torch.Tensor], largest: float) -> None:
+    """Replaces NaN by 0, infinity by ``largest`` and -infinity by ``-largest``, in place; all else stays as it is.
+
+    Args:
+        tensors: any floating-point type, any shape.
+        largest: the largest finite number of the format.
+
+    Source:
+        Low-precision SAC, Section 4.3, "Numeric coercion".
+    """
+    for x in tensors:
+        torch.nan_to_num_(x, nan=0.0, posinf=largest, neginf=-largest)

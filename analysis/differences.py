@@ -1,0 +1,141 @@
+"""How far the networks of two runs, equal but for their format, are apart during training: weights and Q values."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from roundoff.analysis.style import figure, ordered_looks
+from roundoff.analysis.summary import REFERENCE, exponent_bits, significand_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from roundoff.analysis.store import Experiment
+
+# These may differ in a pair: what the arithmetic is, and what changes no number.
+_ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every"}
+_COLUMNS = {
+    "actor_l1": "mean |difference| of actor weights",
+    "critic_l1": "mean |difference| of critic weights",
+    "q_difference": "mean |difference| of Q values",
+}
+
+
+def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
+    """Compares every run that kept its networks with the fp32 run of the same config otherwise, seed included.
+
+    Args:
+        experiment: its runs; those with ``keep_networks`` have a folder ``snapshots``.
+        warnings: gets a line for each file that cannot be read.
+
+    Returns:
+        A row per run and evaluation that both have: ``task``, ``format``, ``seed``, ``id``, ``reference`` (id of the
+        fp32 run), ``step``, ``actor_l1`` and ``critic_l1``, the mean absolute difference of their weights, and
+        ``q_difference``, the mean absolute difference of the Q values of both critics, computed in float64, on up
+        to 2000 states and actions that the fp32 run met; NaN before that has ended. A weight that is not finite makes
+        its mean NaN.
+
+    Source:
+        Low-precision SAC, Appendix, Figures 11 and 12.
+    """
+    rows: list[dict[str, Any]] = []
+    for reference, run in _pairs(experiment):
+        there, here = (experiment.folders[identity] / "snapshots" for identity in (reference, run["id"]))
+        inputs = _load(there / "states.npz", warnings).get("inputs")
+        for path in sorted(here.glob("[0-9]*.npz"), key=lambda path: int(path.stem)):
+            a, b = _load(there / path.name, warnings), _load(path, warnings)
+            if a and a.keys() == b.keys():
+                rows.append(
+                    {
+                        **{key: run[key] for key in ("task", "format", "seed", "id")},
+                        "reference": reference,
+                        "step": int(path.stem),
+                        "actor_l1": _distance(a, b, "actor"),
+                        "critic_l1": _distance(a, b, "critic"),
+                        "q_difference": _of_values(a, b, inputs),
+                    }
+                )
+    return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *_COLUMNS])
+
+
+def draw_differences(experiment: Experiment, table: pd.DataFrame) -> Figure:
+    """Draws :func:`differences`: a row per task, a line per format for the mean over pairs, thinner ones for pairs."""
+    tasks = sorted(table["task"].unique())
+    formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
+    looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
+    with figure(len(_COLUMNS), len(tasks), width=4.4, height=3.6) as canvas:
+        axes = canvas.subplots(len(tasks), len(_COLUMNS), squeeze=False)
+        for task, row in zip(tasks, axes, strict=True):
+            for axis, (column, label) in zip(row, _COLUMNS.items(), strict=True):
+                for name, style in looks.items():
+                    here = table[(table["task"] == task) & (table["format"] == name)].dropna(subset=[column])
+                    for _, pair in here.groupby("id"):
+                        axis.plot(pair["step"], pair[column], color=style.color, linewidth=0.6, alpha=0.6)
+                    mean = here.groupby("step")[column].mean()
+                    axis.plot(
+                        mean.index, mean, color=style.color, linestyle=style.line, marker=style.marker,
+                        markersize=4, label=name,
+                    )  # fmt: skip
+                axis.set_title(task, fontsize=11)
+                axis.set_ylabel(label)
+                axis.set_xlabel("environment steps")
+                axis.set_ylim(bottom=0)
+        axes[0][0].legend(fontsize=9)
+        canvas.suptitle(f"{experiment.name}: networks compared with those of {REFERENCE} of the same seed", fontsize=12)
+        return canvas
+
+
+def _pairs(experiment: Experiment) -> list[tuple[str, pd.Series[Any]]]:
+    runs = experiment.runs
+    if "keep_networks" not in runs:
+        return []
+    keys = [key for key in runs.columns if key in experiment.config_keys and key not in _ARITHMETIC]
+    kept = runs[runs["keep_networks"].eq(other=True)]
+    plain = kept[(kept["format"] == REFERENCE) & (kept.get("policy", "none") == "none")]
+    references = {tuple(row[keys]): str(row["id"]) for _, row in plain[::-1].iterrows()}
+    pairs = [(references.get(tuple(row[keys])), row) for _, row in kept.iterrows()]
+    return [(reference, row) for reference, row in pairs if reference is not None and reference != row["id"]]
+
+
+def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
+    """The arrays of a file, in float64; none if it is missing or damaged."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name].astype(np.float64) for name in file.files}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        warnings.append(f"{path}: cannot be read ({error}); left out")
+        return {}
+
+
+def _layers(networks: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
+    count = sum(key.startswith(f"{name}_") for key in networks)
+    return [networks[f"{name}_{i}"] for i in range(count)]
+
+
+def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], name: str) -> float:
+    parts = [np.abs(x - y).ravel() for x, y in zip(_layers(a, name), _layers(b, name), strict=True)]
+    return float(np.concatenate(parts).mean())
+
+
+def _of_values(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> float:
+    if inputs is None or not len(inputs):
+        return float("nan")
+    with np.errstate(all="ignore"):  # weights that are not finite
+        values = [_forward(_layers(networks, "critic"), inputs) for networks in (a, b)]
+        return float(np.abs(values[0] - values[1]).mean())
+
+
+def _forward(layers: list[np.ndarray], x: np.ndarray) -> np.ndarray:
+    """An ensemble of perceptrons with ReLU, as :func:`roundoff.agents.networks.forward`; (ensemble, batch, out)."""
+    for i in range(0, len(layers), 2):
+        x = (np.maximum(x, 0.0) if i else x) @ layers[i] + layers[i + 1]
+    return x

@@ -1,0 +1,49 @@
+"""Machine code kept on disk goes by the content of all functions that a loop is made of."""
+
+import types
+
+import numpy as np
+from numba import njit
+
+from roundoff.formats.block_mode_kernels import _rows32
+from roundoff.formats.loop_names import named_after_content
+
+SOURCE = """
+@njit(inline="always")
+def inner(x):
+    return x {operator} STEP
+
+
+def outer(x):
+    return inner(x) + 1
+
+
+def loop(x):
+    return [outer(x) for _ in range(3)]
+"""
+
+
+def loop(operator="+", step=2):
+    module = {"njit": njit, "STEP": step, "__name__": "somewhere"}
+    exec(SOURCE.format(operator=operator), module)
+    return module["loop"]
+
+
+def test_a_change_anywhere_gives_another_name():
+    names = [named_after_content(f).__qualname__ for f in (loop(), loop("-"), loop(step=3), loop(step=np.uint32(2)))]
+    assert len(set(names)) == 4
+    assert named_after_content(loop()).__qualname__ == names[0]
+    assert named_after_content(loop())(5) == [8, 8, 8]
+
+
+def test_what_a_real_loop_is_made_of_counts(monkeypatch):
+    name = named_after_content(_rows32).__qualname__
+    assert name.startswith("_rows32_")
+    from roundoff.formats import tail
+
+    tail_of = tail.round_shifted32
+    changed = types.FunctionType(
+        tail_of.py_func.__code__.replace(co_consts=(*tail_of.py_func.__code__.co_consts, 7)), {}
+    )
+    monkeypatch.setattr(tail_of, "py_func", changed)
+    assert named_after_content(_rows32).__qualname__ != name
