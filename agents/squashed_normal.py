@@ -26,9 +26,9 @@ class SquashedNormal:
         normal_fix: whether the normal log-probability is computed without sigma^2.
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
+        from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
         sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then that of
             the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
-        from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
 
     Source:
         Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
@@ -39,8 +39,8 @@ class SquashedNormal:
     normal_fix: bool
     softplus_fix: bool
     softplus_threshold: float
-    sigma_eps: float = 0.0
     from_noise: bool = False
+    sigma_eps: float = 0.0
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
         """The deterministic action, tanh(mu).
