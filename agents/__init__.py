@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from roundoff.agents.compound_loss_scaling import CompoundLossScaler
     from roundoff.agents.config import TrainConfig
     from roundoff.agents.errors import FileError, RunError
-    from roundoff.agents.fixes import FIXES
+    from roundoff.agents.fixes import FIXES, OPTIONAL_FIXES
     from roundoff.agents.hadam import HAdam
     from roundoff.agents.kahan_gradients import kahan_add_
     from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
     from roundoff.agents.loss_scaling import LossScaler
     from roundoff.agents.master_weights import MasterWeights
+    from roundoff.agents.noise_log_prob import noise_log_prob
     from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
     from roundoff.agents.run_directory import Crash, Result
     from roundoff.agents.sac import SAC
     from roundoff.agents.softplus_fix import softplus, softplus_naive
+    from roundoff.agents.squashed_normal import SquashedNormal
     from roundoff.agents.tasks import TASKS
     from roundoff.agents.training import Progress, train
 
 _MODULES = {
     "BASELINES": "baselines",
     "FIXES": "fixes",
+    "OPTIONAL_FIXES": "fixes",
     "SAC": "sac",
     "TASKS": "tasks",
     "Adam": "adam",
@@ -46,9 +49,11 @@ _MODULES = {
     "Progress": "training",
     "Result": "run_directory",
     "RunError": "errors",
+    "SquashedNormal": "squashed_normal",
     "TrainConfig": "config",
     "coerce_": "coercion",
     "kahan_add_": "kahan_gradients",
+    "noise_log_prob": "noise_log_prob",
     "normal_log_prob": "normal_fix",
     "normal_log_prob_naive": "normal_fix",
     "softplus": "softplus_fix",
@@ -59,6 +64,7 @@ _MODULES = {
 __all__ = [
     "BASELINES",
     "FIXES",
+    "OPTIONAL_FIXES",
     "SAC",
     "TASKS",
     "Adam",
@@ -73,9 +79,11 @@ __all__ = [
     "Progress",
     "Result",
     "RunError",
+    "SquashedNormal",
     "TrainConfig",
     "coerce_",
     "kahan_add_",
+    "noise_log_prob",
     "normal_log_prob",
     "normal_log_prob_naive",
     "softplus",

@@ -38,7 +38,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             gamma * eps would round to 0, and 0 / 0 would be NaN where all gradients were 0.
 
     Raises:
-        RunError: an argument is out of range.
+        RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
     """
 
     def __init__(
@@ -92,18 +92,25 @@ class AdamBase(torch.optim.Optimizer, ABC):
         Args:
             factor: > 0.
         """
-        for group in self.param_groups:
+        for group in (*self.param_groups, self.defaults):  # the latter are for groups that are added later
             group["loss_scale"] *= factor
         moments, seconds = self._buffers()
         if moments:
             _foreach_mul_(moments, factor)
             _foreach_mul_(seconds, self._second_factor(factor))
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what ``state_dict`` returned; groups added later have the loss scale of the first one there."""
+        super().load_state_dict(state_dict)
+        self.defaults["loss_scale"] = self.param_groups[0]["loss_scale"]
+
     def can_rescale(self, factor: float, largest: float) -> bool:
         """Whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
         moments, seconds = self._buffers()
         limits = [largest / factor] * len(moments) + [largest / self._second_factor(factor)] * len(seconds)
         for buffer, limit in zip(moments + seconds, limits, strict=True):
+            if not buffer.numel():
+                continue
             low, high = torch.aminmax(buffer)
             if not max(-low.item(), high.item()) <= limit:  # NaN is not
                 return False
@@ -130,6 +137,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         if not params:
             return
         gradients = [p.grad for p in params]
+        if any(gradient.layout != torch.strided for gradient in gradients):
+            raise RunError(f"{type(self).__name__} takes dense gradients, got a sparse one; use sparse=False there")
         states = [self._state_of(p, kahan=group["kahan"]) for p in params]
         beta1, beta2 = group["betas"]
         for state in states:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundoff.agents.adam import AdamBase
+from roundoff.agents.errors import RunError
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from roundoff.agents.adam import AdamBase
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 _SMALLEST_SCALE = 2.0**-64
@@ -30,6 +31,9 @@ class DynamicLossScale(ABC):
         scale: by what the gradients must be multiplied.
         finite_steps: how many there were since the scale changed.
 
+    Raises:
+        RunError: the optimizer is another one, or a number is out of range.
+
     Source:
         Low-precision SAC, Appendix B, after PyTorch's amp; the checks are the published program's.
     """
@@ -42,6 +46,16 @@ class DynamicLossScale(ABC):
         growth_interval: int = 10_000,
         largest: float = math.inf,
     ) -> None:
+        if not isinstance(optimizer, AdamBase):
+            raise RunError(
+                f"{type(self).__name__} scales the buffers of roundoff's Adam and HAdam, got a"
+                f" {type(optimizer).__module__}.{type(optimizer).__name__}; use roundoff.agents.HAdam"
+            )
+        if not (0 < initial_scale < math.inf and growth_interval >= 1 and largest > 0):
+            raise RunError(
+                f"{type(self).__name__} needs a finite initial_scale > 0, growth_interval >= 1 and largest > 0;"
+                f" got {initial_scale=}, {growth_interval=}, {largest=}"
+            )
         self.optimizer = optimizer
         self.scale = 1.0
         self.growth_interval = growth_interval
@@ -90,7 +104,8 @@ class DynamicLossScale(ABC):
         """Steps with gradients that are finite."""
 
     def _gradients(self) -> list[Tensor]:
-        return [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"]]
+        return [gradient for gradient in gradients if gradient is not None and gradient.numel()]
 
     def _gradients_are_finite(self) -> bool:
         # One pass that gives NaN for NaN; isfinite().all() would take five.

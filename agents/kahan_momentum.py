@@ -121,6 +121,8 @@ class KahanEMA(MovingAverage):
         The buffer lies between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.
         """
+        if not source.numel():
+            return 1.0
         low, high = torch.aminmax(source)
         magnitude = max(-low.item(), high.item())
         factor = 1.0

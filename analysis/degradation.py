@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roundoff.analysis.style import CRASH, REFERENCE, figure, look
-from roundoff.analysis.summary import ALL_TASKS, conditions, ended, exponent_bits, significand_bits
+from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, ended, exponent_bits, significand_bits
 from roundoff.analysis.summary import REFERENCE as FP32
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def draw_degradation(experiment: Experiment, summary: pd.DataFrame) -> Figure:
     columns = min(_MAX_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     runs = ended(experiment.runs)
-    series = list(_series(summary, conditions(experiment.runs)))
+    series = list(_series(summary, experiment.runs))
     with figure(columns, rows) as canvas:
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
         for axis, task in zip(axes, panels, strict=False):
@@ -49,13 +49,14 @@ def draw_degradation(experiment: Experiment, summary: pd.DataFrame) -> Figure:
         return canvas
 
 
-def _series(summary: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _series(summary: pd.DataFrame, runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
     """Label and distinguishing columns of every line."""
+    keys = conditions(runs)
     narrow = summary[(summary["format"] != FP32) & summary["significand_bits"].notna()]
     for where in narrow[["exponent_bits", *keys]].drop_duplicates().itertuples(index=False):
         values = dict(zip(["exponent_bits", *keys], where, strict=True))
         label = f"e{values['exponent_bits']:.0f}mX"
-        yield ", ".join([label, *(f"{key} {values[key]}" for key in keys)]), values
+        yield f"{label}, {condition_label(runs, values)}" if keys else label, values
 
 
 def _where(table: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def _panel(
             linewidth=0,
         )
         axis.plot(x, line["mean"], color=style.color, linestyle=style.line, marker=style.marker, markersize=7)
-        offset = 0.12 * (number - (len(series) - 1) / 2)
+        offset = min(0.12, 0.7 / len(series)) * (number - (len(series) - 1) / 2)
         _dots(axis, _runs_of(runs, task, values), style.color, offset)
     axis.set_title("mean over tasks" if task == ALL_TASKS else f"{task} ({seeds:.0f} seeds)", fontsize=11)
     axis.set_xlabel("significand bits m")
@@ -134,4 +135,4 @@ def _legend(canvas: Figure, axis: Axes, series: list[tuple[str, dict[str, Any]]]
         (axis.plot([], [], "x", color=CRASH, markersize=7, markeredgewidth=1.6)[0], "crashed (scored 0)"),
     ]
     handles, labels = zip(*entries, strict=True)
-    canvas.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10)
+    canvas.legend(handles, labels, loc="outside lower center", ncols=1 if len(series) > 2 else 2, fontsize=10)

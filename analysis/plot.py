@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundoff.analysis.comparison import draw_comparison
 from roundoff.analysis.curves import draw_curves
 from roundoff.analysis.degradation import draw_degradation
 from roundoff.analysis.differences import differences, draw_differences
 from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.exponents import draw_exponents
 from roundoff.analysis.store import read_experiment
-from roundoff.analysis.summary import ended, summarize
+from roundoff.analysis.summary import conditions, ended, summarize
 from roundoff.analysis.training import draw_training
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
     """Writes the degradation plot, the learning curves and their tables into ``directory``.
 
     Files: ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run);
-    ``degradation``, ``curves`` and ``training``, each ``.png`` and ``.svg``; ``exponents``, if runs were observed;
+    ``degradation``, ``curves`` and ``training``, each ``.png`` and ``.svg``; ``comparison``, if something besides
+    task, format and seed varies; ``exponents``, if runs were observed;
     ``differences``, also ``.csv``, if runs kept their networks. The same runs give the same bytes. Each file is
     replaced as a whole.
 
@@ -58,6 +60,8 @@ def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
         _write(path / "runs.csv", _csv(experiment.runs)),
     ]
     figures = {"degradation": draw_degradation(experiment, summary), "curves": draw_curves(experiment)}
+    if conditions(experiment.runs):
+        figures["comparison"] = draw_comparison(experiment, summary)
     if len(experiment.training):
         figures["training"] = draw_training(experiment)
     if len(experiment.exponents):

@@ -78,13 +78,18 @@ def read_experiment(directory: str | Path) -> Experiment:
     rows: list[dict[str, Any]] = []
     points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
     config_keys: set[str] = set()
+    configs: dict[str, dict[str, Any]] = {}
     for identity, folder in sorted(folders.items()):
         config = planned.get(identity) or _read_config(folder / "config.json", warnings)
         if config is not None:
-            rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config)})
-            config_keys |= config.keys()
-            for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
-                points[kind].append({"id": identity, **point})
+            configs[identity] = config
+    known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
+    for identity, config in configs.items():
+        folder = folders[identity]
+        rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config, known_fixes)})
+        config_keys |= config.keys()
+        for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
+            points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     runs = pd.DataFrame(rows)
@@ -130,11 +135,15 @@ def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
+def _flat(config: dict[str, Any], known_fixes: set[str]) -> dict[str, Any]:
     fixes = config.get("fixes")
     return {key: _text(value) for key, value in config.items()} | (
-        {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
+        {"fixes": _fixes(fixes, known_fixes)} if isinstance(fixes, list) else {}
     )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> Any:
@@ -146,10 +155,13 @@ def _text(value: Any) -> Any:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 
 
-def _fixes(names: list[str]) -> str:
-    """A short text for a selection of the six fixes."""
+def _fixes(names: list[str], known: set[str]) -> str:
+    """A short text for a selection of the six fixes; ``known`` are those of all runs together."""
     if len(names) in (0, 6):
         return "all" if names else "none"
+    missing = known - set(names)
+    if len(missing) == 1 and len(names) == 5:
+        return f"all but {missing.pop()}"
     return "+".join(names)
 
 

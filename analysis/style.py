@@ -46,7 +46,8 @@ _SETTINGS = {
 
 def look(number: int) -> Look:
     """The look of one of a few series that have no order, by its number."""
-    return Look(_COLORS[number % 6], _MARKERS[number % 10], _LINES[number % 6])  # type: ignore[arg-type]
+    line = _LINES[(number + number // 6) % 6]  # when colours come again, then with other lines
+    return Look(_COLORS[number % 6], _MARKERS[number % 10], line)  # type: ignore[arg-type]
 
 
 def ordered_looks(count: int) -> list[Look]:

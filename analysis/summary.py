@@ -12,7 +12,7 @@ from roundoff.analysis.statistics import bootstrap_interval, interquartile_mean
 from roundoff.formats import FloatFormat, Format, FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from roundoff.analysis.store import Experiment
 
@@ -28,6 +28,24 @@ def conditions(runs: pd.DataFrame) -> list[str]:
     """Config keys other than task, format and seed that take more than one value, in alphabetical order."""
     keys = sorted(set(runs.columns) - _OUTCOME - _NOT_CONDITIONS)
     return [key for key in keys if len(runs[key].drop_duplicates()) > 1]
+
+
+def condition_label(runs: pd.DataFrame, values: Mapping[str, object]) -> str:
+    """A condition in words: ``values`` by key, without keys whose value another one of the conditions settles.
+
+    (A baseline settles the fixes, which it has none of.)
+    """
+    keys = conditions(runs)
+    told = [key for key in keys if not any(_settles(runs, other, key, keys) for other in keys if other != key)]
+    return ", ".join(f"{key} {values[key]}" for key in told) or "as it is"
+
+
+def _settles(runs: pd.DataFrame, one: str, other: str, keys: list[str]) -> bool:
+    """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
+    if runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
+        return False
+    mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
+    return not mutual or keys.index(one) < keys.index(other)
 
 
 def significand_bits(name: str) -> float:

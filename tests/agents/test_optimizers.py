@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.agents import Adam, CompoundLossScaler, HAdam, RunError
+from roundoff.agents import Adam, CompoundLossScaler, HAdam, KahanEMA, RunError
 from roundoff.simulate import simulate
 
 HALF = "e5m10"
@@ -231,3 +231,41 @@ def test_scaler_state_goes_through_a_state_dict():
     two.optimizer.load_state_dict(one.optimizer.state_dict())
     assert two.state_dict() == one.state_dict() == {"scale": 2e4, "finite_steps": 2}
     assert two.optimizer.param_groups[0]["loss_scale"] == 2e4
+
+
+def test_a_group_added_later_has_the_scale():
+    """Its eps is that of the others: the same steps as without any scale."""
+    steps = {}
+    for scale in (1.0, 1024.0):
+        first, second = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        scaler = CompoundLossScaler(HAdam([first], eps=1e-2), initial_scale=scale)
+        saved = scaler.optimizer.state_dict()
+        scaler.optimizer.load_state_dict(saved)
+        scaler.optimizer.add_param_group({"params": [second]})
+        first.grad, second.grad = (torch.full((3,), 1e-3 * scale, dtype=torch.float64) for _ in range(2))
+        assert scaler.step()
+        assert torch.equal(first, second)
+        steps[scale] = second.detach()
+    torch.testing.assert_close(steps[1.0], steps[1024.0], rtol=1e-14, atol=0)
+
+
+def test_empty_parameters_are_no_obstacle():
+    empty, full = torch.zeros(0, 3, requires_grad=True), torch.ones(2, requires_grad=True)
+    scaler = CompoundLossScaler(HAdam([empty, full]), growth_interval=1, largest=65504.0)
+    empty.grad, full.grad = torch.zeros(0, 3), torch.ones(2)
+    assert scaler.step()
+    assert scaler.scale == 2e4
+    average = torch.zeros(0)
+    KahanEMA(average, 0.1, largest=65504.0).update_(torch.zeros(0))
+    assert average.shape == (0,)
+
+
+def test_what_cannot_be_scaled_is_refused():
+    p = torch.ones(2, requires_grad=True)
+    with pytest.raises(RunError, match=r"got a torch\.optim\.adam\.Adam; use roundoff\.agents\.HAdam"):
+        CompoundLossScaler(torch.optim.Adam([p]))
+    with pytest.raises(RunError, match="got initial_scale=0"):
+        CompoundLossScaler(HAdam([p]), initial_scale=0)
+    p.grad = torch.ones(2).to_sparse()
+    with pytest.raises(RunError, match="dense gradients"):
+        HAdam([p]).step()

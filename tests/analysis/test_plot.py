@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
+from roundoff.analysis.comparison import draw_comparison
 from roundoff.analysis.curves import draw_curves
 from roundoff.analysis.degradation import draw_degradation
 from roundoff.analysis.summary import summarize
@@ -16,8 +17,8 @@ FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 700, "e5m2": 50}
 
 
-def write_run(root, fmt, seed, *, task="cartpole_swingup", fixes=FIXES, score=None, status="done"):
-    identity = f"{task}-{fmt}-s{seed}-{'all' if fixes else 'none'}"
+def write_run(root, fmt, seed, *, task="cartpole_swingup", fixes=FIXES, score=None, status="done", name=None):
+    identity = f"{task}-{fmt}-s{seed}-{name or ('all' if fixes else 'none')}"
     folder = root / "runs" / identity
     folder.mkdir(parents=True)
     config = {"task": task, "format": fmt, "seed": seed, "fixes": fixes, "lr": 1e-3, "steps": 3000}
@@ -121,6 +122,26 @@ def test_conditions_get_rows_and_lines_of_their_own(tmp_path):
         "e5mX, fixes all: mean, 95 % bootstrap interval",
         "e5mX, fixes none: mean, 95 % bootstrap interval",
     ]
+
+
+def test_conditions_are_compared_by_short_names(tmp_path):
+    """Six of six fixes are all, five are all but one; what a condition settles is not said again."""
+    without = [name for name in FIXES if name != "hadam"]
+    runs = [
+        write_run(tmp_path, "e5m10", seed, fixes=fixes, score=score, status=status, name=f"{len(fixes)}")
+        for fixes, score, status in ((FIXES, 800, "done"), (without, 300, "done"), ([], 0, "crashed"))
+        for seed in (0, 1)
+    ]
+    for run in runs:  # follows from the fixes
+        run["config"]["lr"] = 1e-3 if run["config"]["fixes"] else 1e-4
+    write_sweep(tmp_path, runs)
+    experiment = read_experiment(tmp_path)
+    (axis,) = draw_comparison(experiment, summarize(experiment)).axes
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["e5m10, fixes none", "e5m10, fixes all but hadam", "e5m10, fixes all"]
+    crosses = [line for line in axis.lines if line.get_marker() == "x"]
+    assert [len(line.get_xdata()) for line in crosses] == [2, 0, 0]
+    assert "comparison.png" in {path.name for path in plot(tmp_path)[0]}
 
 
 def test_figures_show_every_run(sweep):
