@@ -28,6 +28,20 @@ def save(path: Path, state: dict[str, Any]) -> None:
         torch.save({"version": VERSION, "state": state}, file)
 
 
+def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """The first ``length`` rows, on the CPU, to be saved: PyTorch saves a view with all that it is a view of.
+
+    Args:
+        tensor: contiguous, any type; shared, not copied, if it lies on the CPU.
+        length: at most its own.
+    """
+    part = tensor[:length].cpu()
+    if not length:
+        return torch.empty_like(part)
+    # Through bytes, since NumPy does not know bfloat16.
+    return torch.from_numpy(part.view(torch.uint8).numpy()).view(part.dtype)
+
+
 def load(path: Path) -> dict[str, Any]:
     """Reads what :func:`save` wrote.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from roundoff.agents.baselines import check_baseline
 from roundoff.agents.fixes import FIXES, parse_fixes
+from roundoff.agents.pixel_keys import check_pixel_keys
 from roundoff.agents.tasks import check_task
 
 
@@ -96,12 +97,13 @@ class TrainConfig(BaseModel):
         seed_steps: agent steps with uniform random actions, before updates begin.
         log_sigma_min: smallest logarithm of the policy's standard deviation.
         log_sigma_max: largest.
+        sigma_eps: added to the policy's standard deviation.
         initial_loss_scale: for ``compound_loss_scaling``, and for baselines with loss scaling (``amp`` has its own).
         loss_scale_growth_interval: consecutive finite steps after which the loss scale doubles; likewise.
         softplus_threshold: K of ``softplus_fix``, above which softplus is linear; lowered to the logarithm of the
             format's largest number where that is smaller.
         kahan_momentum_scale: C of ``kahan_momentum``.
-        replay_capacity: transitions kept; older ones are overwritten.
+        replay_capacity: transitions kept (images, if observations are pixels); older ones are overwritten.
         eval_every: environment steps between evaluations.
         eval_episodes: episodes of an evaluation.
         checkpoint_every: environment steps between checkpoints.
@@ -111,6 +113,18 @@ class TrainConfig(BaseModel):
             metrics do not depend on it.
         device: ``cpu``, ``cuda`` or ``cuda:<n>``.
         threads: CPU threads of PyTorch.
+        observations: ``states``, or ``pixels``: see docs/pixels.md. The keys below are about pixels alone.
+        image_size: height and width of an image.
+        frames: images an observation is made of, the newest and those before it.
+        fast_rendering: render without shadows, reflections and smoothed edges; other images, several times faster.
+        image_shift: pixels by which images are shifted at most, at random, in each direction.
+        original_images: one of the two copies of every image in an update is not shifted, as in the paper; false: both
+            are, as in DrQ.
+        filters: of each convolution.
+        feature_size: numbers an observation is reduced to.
+        weight_standardization: of the linear layer to the features: ``units`` (each unit's weights), ``matrix`` (all
+            its weights together, which changes nothing in exact arithmetic) or ``none``.
+        feature_limit: features are scaled down to this magnitude before layer normalization; null: they are not.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -141,6 +155,7 @@ class TrainConfig(BaseModel):
     seed_steps: _Count = 5000
     log_sigma_min: float = -5.0
     log_sigma_max: float = 2.0
+    sigma_eps: Annotated[float, Field(ge=0)] = 0.0
     initial_loss_scale: _PositiveFloat = 1e4
     loss_scale_growth_interval: _Positive = 10_000
     softplus_threshold: _PositiveFloat = 10.0
@@ -153,6 +168,16 @@ class TrainConfig(BaseModel):
     environment_workers: _Count = 0
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
     threads: _Positive = 1
+    observations: Literal["states", "pixels"] = "states"
+    image_size: _Positive = 84
+    frames: _Positive = 3
+    fast_rendering: bool = False
+    image_shift: _Count = 4
+    original_images: bool = True
+    filters: _Positive = 32
+    feature_size: Annotated[int, Field(ge=2)] = 50
+    weight_standardization: Literal["none", "units", "matrix"] = "units"
+    feature_limit: _PositiveFloat | None = 10.0
 
     @model_validator(mode="before")
     @classmethod
@@ -186,6 +211,11 @@ class TrainConfig(BaseModel):
                 f"environment_workers is {self.environment_workers}, but there are {self.environments} environments to"
                 f" train in and {self.eval_episodes} to evaluate in; allowed are 0 to {most}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pixels(self) -> Self:
+        check_pixel_keys(self)
         return self
 
     @model_validator(mode="after")

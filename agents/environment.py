@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Transition(NamedTuple):
     """What a step of the environment gives back."""
 
-    observation: NDArray[np.float64]
-    """After the step, flat."""
+    observation: NDArray[Any]
+    """After the step: flat, float64; or the bytes of images."""
     reward: float
     """Summed over the repeats of the action."""
     discount: float
@@ -42,6 +42,7 @@ class Environment:
 
     Attributes:
         observation_size: numbers in an observation.
+        observation_dtype: of an observation.
         action_size: numbers in an action.
 
     Raises:
@@ -53,9 +54,7 @@ class Environment:
             domain, name = DOMAIN_AND_TASK[check_task(task)]
         except ValueError as error:
             raise RunError(str(error)) from error
-        # States need no renderer, and looking for one costs time or fails on machines without a display.
-        os.environ.setdefault("MUJOCO_GL", "disabled")
-        from dm_control import suite  # noqa: PLC0415  takes a second, and MUJOCO_GL must be set before
+        suite = _suite()
 
         self._env: Any = suite.load(domain, name, task_kwargs={"random": 0})
         self._action_repeat = action_repeat
@@ -64,6 +63,7 @@ class Environment:
         self._half_width = (spec.maximum - spec.minimum) / 2
         self.task = task
         self.action_size = int(spec.shape[0])
+        self.observation_dtype: type[np.generic] = np.float64
         self.observation_size = sum(int(np.prod(part.shape)) for part in self._env.observation_spec().values())
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
@@ -97,6 +97,11 @@ class Environment:
             raise RunError(f"the simulation of {self.task} became unstable: {error}") from error
         return Transition(_flatten(step.observation), reward, float(step.discount), step.last())
 
+    def physics(self) -> tuple[Any, Any]:
+        """The MuJoCo model and its data, as they are now; for looking, not for changing."""
+        physics = self._env.physics
+        return physics.model.ptr, physics.data.ptr
+
     def random_state(self) -> dict[str, Any]:
         """The state of the random generator as plain values; meaningful between episodes."""
         _, keys, position, has_gauss, cached = self._env.task.random.get_state()
@@ -106,6 +111,23 @@ class Environment:
         """Takes over what :meth:`random_state` returned."""
         keys = np.asarray(state["keys"], dtype=np.uint32)
         self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
+
+
+def _suite() -> Any:
+    """The suite, imported without looking for a renderer, which costs time or fails on machines without a display.
+
+    Pixels are rendered by ``roundoff.agents.renderer`` instead, which minds what the user sets.
+    """
+    chosen = os.environ.get("MUJOCO_GL")
+    os.environ["MUJOCO_GL"] = "disabled"
+    try:
+        from dm_control import suite  # noqa: PLC0415  takes a second
+    finally:
+        if chosen is None:
+            del os.environ["MUJOCO_GL"]
+        else:
+            os.environ["MUJOCO_GL"] = chosen
+    return suite
 
 
 def _flatten(observation: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @final
 class Exchange:
-    """A table of float64 with a row per slot; its columns, as arrays, are the attributes.
+    """A table of float64 with a row per slot, and one of observations; their columns, as arrays, are the attributes.
 
     Args:
         buffer: memory of :meth:`bytes_needed`, which other processes may share.
         slots: number of rows.
         observation_size: numbers in an observation.
         action_size: numbers in an action.
+        observation_dtype: of observations.
 
     Attributes:
         active: (slots,), 1 where the next step is to be taken, else 0.
@@ -33,18 +34,27 @@ class Exchange:
         last: (slots,), 1 where the step ended an episode, else 0.
     """
 
-    def __init__(self, buffer: bytearray | mmap, slots: int, observation_size: int, action_size: int) -> None:
-        table = np.frombuffer(buffer, dtype=np.float64).reshape(slots, -1)
-        a, o = action_size, observation_size
+    def __init__(
+        self,
+        buffer: bytearray | mmap,
+        slots: int,
+        observation_size: int,
+        action_size: int,
+        observation_dtype: type[np.generic] = np.float64,
+    ) -> None:
+        numbers = slots * (4 + action_size)
+        table = np.frombuffer(buffer, dtype=np.float64, count=numbers).reshape(slots, -1)
         self.active, self.rewards, self.discounts, self.last = table[:, :4].T
-        self.actions = table[:, 4 : 4 + a]
-        self.next_observations = table[:, 4 + a : 4 + a + o]
-        self.observations = table[:, 4 + a + o :]
+        self.actions = table[:, 4:]
+        observations = np.frombuffer(buffer, dtype=observation_dtype, offset=8 * numbers)
+        self.next_observations, self.observations = observations.reshape(2, slots, observation_size)
 
     @staticmethod
-    def bytes_needed(slots: int, observation_size: int, action_size: int) -> int:
+    def bytes_needed(
+        slots: int, observation_size: int, action_size: int, observation_dtype: type[np.generic] = np.float64
+    ) -> int:
         """Size of the buffer."""
-        return 8 * slots * (4 + action_size + 2 * observation_size)
+        return slots * (8 * (4 + action_size) + 2 * observation_size * np.dtype(observation_dtype).itemsize)
 
 
 @final
@@ -72,7 +82,7 @@ class Slots:
         """Begins an episode in each slot."""
         for slot in slots:
             self._begun[slot] = self._environments[slot].random_state()
-            self._exchange.observations[slot] = self._environments[slot].reset()
+            self._exchange.observations[slot] = self._environments[slot].reset().ravel()
 
     def step(self, slots: Iterable[int], *, begin_next: bool) -> None:
         """Takes a step in each active slot.
@@ -87,7 +97,7 @@ class Slots:
                 continue
             self._stepped[slot] = self._begun[slot]
             transition = self._environments[slot].step(exchange.actions[slot].copy())
-            exchange.next_observations[slot] = exchange.observations[slot] = transition.observation
+            exchange.next_observations[slot] = exchange.observations[slot] = transition.observation.ravel()
             exchange.rewards[slot] = transition.reward
             exchange.discounts[slot] = transition.discount
             exchange.last[slot] = transition.last

@@ -49,14 +49,12 @@ def main() -> None:
 
 def _serve(connection: Connection, memory: int, signals: list[int]) -> None:
     order = json.loads(connection.recv_bytes())
-    environments = {
-        slot: open_environment(order["task"], order["action_repeat"]) for group in order["groups"] for slot in group
-    }
+    environments = {slot: open_environment(**order["opening"]) for group in order["groups"] for slot in group}
     any_environment = next(iter(environments.values()))
     # Not closed explicitly: the arrays need it to the end.
     buffer = mmap.mmap(memory, 0)
     os.close(memory)
-    sizes = (any_environment.observation_size, any_environment.action_size)
+    sizes = (any_environment.observation_size, any_environment.action_size, any_environment.observation_dtype)
     slots = Slots(environments, Exchange(buffer, order["slots"], *sizes))
     _send(connection, {})
     groups, begin_next = order["groups"], order["begin_next"]

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 
 
 class TaskEnvironment(Protocol):
-    """One task: flat observations, actions in [-1, 1], and episodes that follow from a random state.
+    """One task: observations, actions in [-1, 1], and episodes that follow from a random state.
 
     At the beginning of an episode everything in it depends on :meth:`random_state` and on the actions that follow.
     """
 
     observation_size: int
+    observation_dtype: type[np.generic]
     action_size: int
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
         """Seeds the random generator; takes effect at the next reset."""
 
-    def reset(self) -> NDArray[np.float64]:
-        """Begins an episode and returns its first observation, flat."""
+    def reset(self) -> NDArray[Any]:
+        """Begins an episode and returns its first observation."""
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
         """Repeats an action, (action_size,), finite, in [-1, 1]."""
@@ -41,16 +42,21 @@ class TaskEnvironment(Protocol):
         """Takes over what :meth:`random_state` returned."""
 
 
-def open_environment(task: str, action_repeat: int) -> TaskEnvironment:
+def open_environment(task: str, action_repeat: int, pixels: Mapping[str, Any] | None = None) -> TaskEnvironment:
     """Opens the environment of a task.
 
     Args:
         task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of Gymnasium.
         action_repeat: how often each action is repeated (less at the end of an episode).
+        pixels: ``size``, ``frames`` and ``fast`` of a :class:`PixelEnvironment`; None for states.
 
     Raises:
-        RunError: there is no such task, or it is none with continuous actions.
+        RunError: there is no such task, it is none with continuous actions, or there is no renderer.
     """
+    if pixels is not None:
+        from roundoff.agents.pixel_environment import PixelEnvironment  # noqa: PLC0415  states need no renderer
+
+        return PixelEnvironment(task, action_repeat, **pixels)
     if task.startswith(GYMNASIUM_PREFIX):
         # Only those who use Gymnasium import it.
         from roundoff.agents.gymnasium_environment import GymnasiumEnvironment  # noqa: PLC0415

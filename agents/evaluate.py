@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Evaluation:
 
 def evaluate(
     environments: EnvironmentGroup,
-    policy: Callable[[NDArray[np.float64]], NDArray[np.floating]],
+    policy: Callable[[NDArray[Any]], NDArray[np.floating]],
     *,
     seed: int,
     step: int,
@@ -54,7 +54,7 @@ def evaluate(
 
     Args:
         environments: one per episode.
-        policy: actions (n, action) for observations (n, observation) of the episodes that still run.
+        policy: actions (n, action) for observations (n, ...) of the episodes that still run.
         seed: of the run.
         step: when in the run, in environment steps.
     """

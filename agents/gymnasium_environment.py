@@ -73,6 +73,7 @@ class GymnasiumEnvironment:
 
     Attributes:
         observation_size: numbers in an observation.
+        observation_dtype: of an observation.
         action_size: numbers in an action.
 
     Raises:
@@ -92,6 +93,7 @@ class GymnasiumEnvironment:
         self._action_repeat = action_repeat
         self.task = task
         self.action_size = int(np.prod(space.shape))
+        self.observation_dtype: type[np.generic] = np.float64
         self.observation_size = int(np.prod(self._env.observation_space.shape))
         self._entropy: list[int] = [0]
         self._episode = 0

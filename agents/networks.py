@@ -1,7 +1,8 @@
-"""Multi-layer perceptrons whose parameters are one flat tensor."""
+"""Networks whose parameters are one flat tensor; multi-layer perceptrons among them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
@@ -12,49 +13,44 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@final
-class MLP:
-    """An ensemble of perceptrons with ReLU between their layers, computed together.
+class FlatNetwork(ABC):
+    """Weights and biases as views into ``flat``: an optimizer, an average and a checkpoint work on one tensor.
 
-    All weights and biases are views into ``flat``; an optimizer, a moving average and a checkpoint then
-    work on one tensor. ``flat.grad`` holds the gradients, in the same order.
+    ``flat.grad`` holds the gradients, in the same order.
 
     Args:
-        sizes: widths of the layers: inputs, hidden ..., outputs.
-        ensemble: how many perceptrons there are (2 for twin critics).
+        shapes: of every parameter, in order.
         dtype: any floating-point type; the initial weights are rounded to it.
         device: where the parameters live.
-        generator: a CPU generator for the initial weights: orthogonal, gain 1; biases are 0. They are drawn in
-            float32 whatever the dtype, so that runs of one seed in any format start alike.
+        generator: a CPU generator for the initial weights. They are drawn in float32 whatever the dtype, so
+            that runs of one seed in any format start alike.
 
     Attributes:
-        flat: every parameter, layer by layer, weights before biases; 1-D.
-        layers: the views of ``flat`` by layer: weights (ensemble, in, out) and biases (ensemble, 1, out).
+        flat: every parameter; 1-D.
+        layers: the views of ``flat``.
+        trainable: the same views, as leaves that autograd follows.
     """
 
     def __init__(
         self,
-        sizes: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
         *,
-        ensemble: int,
         dtype: torch.dtype,
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        shapes = [shape for n_in, n_out in pairwise(sizes) for shape in ((ensemble, n_in, n_out), (ensemble, 1, n_out))]
-        counts = [a * b * c for a, b, c in shapes]
-        self.flat = torch.zeros(sum(counts), dtype=dtype, device=device)
-        self.flat.grad = torch.zeros_like(self.flat)
         self._shapes = shapes
-        self._counts = counts
+        self._counts = [torch.Size(shape).numel() for shape in shapes]
+        self.flat = torch.zeros(sum(self._counts), dtype=dtype, device=device)
+        self.flat.grad = torch.zeros_like(self.flat)
         self.layers = self.views(self.flat)
-        for weight in self.layers[0::2]:
-            for member in weight:
-                # Orthogonal in the layout (out, in), as is usual.
-                drawn = torch.empty(member.mT.shape, dtype=torch.float32)
-                member.copy_(torch.nn.init.orthogonal_(drawn, generator=generator).mT)
+        self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
         self._gradients = self.views(self.flat.grad)
+
+    @abstractmethod
+    def _initialize(self, generator: torch.Generator) -> None:
+        """Writes the initial values into ``layers``, which are 0."""
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Layers of this network's shapes as views into ``flat``, which is like ``self.flat``."""
@@ -69,6 +65,47 @@ class MLP:
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
         _foreach_copy_(self._gradients, gradients)
+
+
+@final
+class MLP(FlatNetwork):
+    """An ensemble of perceptrons with ReLU between their layers, computed together.
+
+    ``layers`` are, layer by layer, weights (ensemble, in, out) and biases (ensemble, 1, out). The weights begin
+    orthogonal with gain 1, the biases as 0. For the other arguments see :class:`FlatNetwork`.
+
+    Args:
+        sizes: widths of the layers: inputs, hidden ..., outputs.
+        ensemble: how many perceptrons there are (2 for twin critics).
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        ensemble: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(perceptron_shapes(sizes, ensemble), dtype=dtype, device=device, generator=generator)
+
+    def _initialize(self, generator: torch.Generator) -> None:
+        initialize_perceptrons(self.layers, generator)
+
+
+def perceptron_shapes(sizes: Sequence[int], ensemble: int) -> list[tuple[int, ...]]:
+    """Shapes of the weights (ensemble, in, out) and biases (ensemble, 1, out) of perceptrons with these widths."""
+    return [shape for n_in, n_out in pairwise(sizes) for shape in ((ensemble, n_in, n_out), (ensemble, 1, n_out))]
+
+
+def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Draws orthogonal weights for perceptrons, in place; biases stay."""
+    for weight in layers[0::2]:
+        for member in weight:
+            # Orthogonal in the layout (out, in), as is usual.
+            drawn = torch.empty(member.mT.shape, dtype=torch.float32)
+            member.copy_(torch.nn.init.orthogonal_(drawn, generator=generator).mT)
 
 
 def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:

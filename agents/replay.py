@@ -7,6 +7,8 @@ from typing import Any, final
 
 import torch
 
+from roundoff.agents.checkpoint import filled_part
+
 
 @final
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Replay:
     ) -> None:
         self.observation_size = observation_size
         self.action_size = action_size
-        self.rows = torch.zeros(capacity, 2 * observation_size + action_size + 2, dtype=dtype, device=device)
+        # Left as it is, so that the system gives memory with the first row that is written there.
+        self.rows = torch.empty(capacity, 2 * observation_size + action_size + 2, dtype=dtype, device=device)
         self.added = 0
 
     def __len__(self) -> int:
@@ -80,7 +83,7 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """The rows filled so far, and how many were ever added."""
-        return {"rows": self.rows[: len(self)], "added": self.added}
+        return {"rows": filled_part(self.rows, len(self)), "added": self.added}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them over."""

@@ -1,10 +1,11 @@
-"""Soft actor-critic from states, run in a number format."""
+"""Soft actor-critic, run in a number format: what all its agents share, and the one that learns from states."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import torch
 
@@ -21,14 +22,19 @@ from roundoff.formats import FloatFormat, Format, round
 from roundoff.simulate import Policy, Simulation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.networks import FlatNetwork
     from roundoff.agents.replay import Batch
 
 Metrics = dict[str, torch.Tensor]
 
+_Sampled = TypeVar("_Sampled")  # what a replay buffer gives,
+_Prepared = TypeVar("_Prepared")  # and what updates are computed from
 
-@final
-class SAC:
+
+class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
     """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
 
     What it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
@@ -40,7 +46,7 @@ class SAC:
     handed to autograd directly, multiplied by the loss scale. A loss could overflow; it is needed for nothing.
 
     Args:
-        observation_size: numbers in an observation.
+        networks: makes the actor's and the critics' network, given ``generator``, ``dtype`` and ``device``.
         action_size: numbers in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
@@ -52,7 +58,13 @@ class SAC:
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
     """
 
-    def __init__(self, observation_size: int, action_size: int, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        networks: Callable[..., tuple[FlatNetwork, FlatNetwork]],
+        action_size: int,
+        config: TrainConfig,
+        device: torch.device,
+    ) -> None:
         fmt = Format.parse(config.format)
         assert isinstance(fmt, FloatFormat)
         self.config = config
@@ -63,6 +75,7 @@ class SAC:
         self._noise_options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
         self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
+        self._generators = {"act_noise": self._act_noise, "update_noise": self._update_noise}
         self.target_entropy = -float(action_size)
         self.updates = self.actions = 0
 
@@ -75,12 +88,11 @@ class SAC:
             softplus_fix="softplus_fix" in fixes,
             # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
             softplus_threshold=min(config.softplus_threshold, math.log(fmt.max)),
+            sigma_eps=config.sigma_eps,
             from_noise="noise_log_prob" in fixes,
         )
-        hidden = [config.hidden_units] * config.hidden_layers
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
-        self.actor = MLP([observation_size, *hidden, 2 * action_size], ensemble=1, generator=weights, **options)
-        self.critic = MLP([observation_size + action_size, *hidden, 1], ensemble=2, generator=weights, **options)
+        self.actor, self.critic = networks(generator=weights, **options)
         self.log_temperature = torch.tensor([math.log(config.initial_temperature)], **options)
         if not config.native:  # those are of the format already
             for parameters in (self.actor.flat, self.critic.flat, self.log_temperature):
@@ -113,7 +125,7 @@ class SAC:
         """
         self.actions += 1
         with self._arithmetic(2 * self.actions + 1):
-            outputs = forward(self.actor.layers, observations)[0]
+            outputs = self._policy_outputs(observations)
             if deterministic:
                 actions = self.policy.mode(outputs)
             else:
@@ -123,51 +135,58 @@ class SAC:
                 coerce_([actions], self._coerced_to)
         return actions
 
-    def update(self, batch: Batch) -> Metrics:
+    @abstractmethod
+    def _policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        """What the actor's network gives: (n, 2 action)."""
+
+    @abstractmethod
+    def _prepare(self, batch: _Sampled) -> tuple[_Prepared, int, int]:
+        """Transitions as updates want them, how many samples of the policy the critics need, and how many the actor.
+
+        Computed outside of the simulation, like all that happens to data before it enters the agent.
+        """
+
+    def update(self, batch: _Sampled) -> Metrics:
         """One update of the critics, and of actor, temperature and target critics when it is their turn.
 
         Args:
-            batch: transitions, numbers of the format.
+            batch: transitions, as the replay buffer gives them.
 
         Returns:
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
         self.updates += 1
+        prepared, *samples = self._prepare(batch)
         with self._arithmetic(2 * self.updates):
-            shape = (2, len(batch.rows), self.actor.layers[-1].shape[-1] // 2)
-            noise = self._normal(shape, self._update_noise)
-            metrics = self.update_critic(batch, noise[0])
+            shape = (sum(samples), self.actor.layers[-1].shape[-1] // 2)
+            critic_noise, actor_noise = torch.split(self._normal(shape, self._update_noise), samples)
+            metrics = self.update_critic(prepared, critic_noise)
             if self.updates % self.config.actor_update_every == 0:
-                metrics |= self.update_actor_and_temperature(batch, noise[1])
+                metrics |= self.update_actor_and_temperature(prepared, actor_noise)
             if self.updates % self.config.target_update_every == 0:
                 self.update_target()
         return metrics
 
-    def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
+    @abstractmethod
+    def update_critic(self, batch: _Prepared, noise: torch.Tensor) -> Metrics:
         """Moves both critics towards r + discount * (min of the target critics - temperature * log pi)."""
-        with torch.no_grad():
-            next_actions, next_log_prob = self.policy.sample_with_log_prob(
-                forward(self.actor.layers, batch.next_observations)[0], noise
-            )
-            next_q = forward(self.target, torch.cat((batch.next_observations, next_actions), dim=1)).amin(0)
-            next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
-            target = torch.addcmul(batch.rewards, batch.discounts, next_value, value=self.config.discount)
-        q = forward(self.critic.trainable, batch.observations_and_actions)
-        error = q.detach() - target
-        # The derivative of each critic's mean squared error by its outputs.
-        self.critic.compute_gradients(q, error * (2 * self.critic_optimizer.scale / len(batch.rows)))
-        self.critic_optimizer.step()
-        return {"td_error": error, "q": target}
 
-    def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
+    @abstractmethod
+    def update_actor_and_temperature(self, batch: _Prepared, noise: torch.Tensor) -> Metrics:
         """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
+
+    def _targets(
+        self, rewards: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, next_log_prob: torch.Tensor
+    ) -> torch.Tensor:
+        """What the critics are moved towards; all (n, 1)."""
+        next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
+        return torch.addcmul(rewards, discounts, next_value, value=self.config.discount)
+
+    def _step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
+        """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""
         temperature = self.temperature
-        actions, log_prob = self.policy.sample_with_log_prob(
-            forward(self.actor.trainable, batch.observations)[0], noise
-        )
-        q = forward(self.critic.layers, torch.cat((batch.observations, actions), dim=1)).min(dim=0).values
         objective = temperature * log_prob - q
-        mean_weight = self.actor_optimizer.scale / len(batch.rows)
+        mean_weight = self.actor_optimizer.scale / len(objective)
         self.actor.compute_gradients(objective, torch.full_like(objective, mean_weight))
         self.actor_optimizer.step()
 
@@ -207,8 +226,7 @@ class SAC:
             "actor_optimizer": self.actor_optimizer.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "temperature_optimizer": self.temperature_optimizer.state_dict(),
-            "act_noise": self._act_noise.get_state(),
-            "update_noise": self._update_noise.get_state(),
+            **{name: generator.get_state() for name, generator in self._generators.items()},
             "updates": self.updates,
             "actions": self.actions,
         }
@@ -219,8 +237,8 @@ class SAC:
             tensor.copy_(state[name])
         for name in ("target_average", "actor_optimizer", "critic_optimizer", "temperature_optimizer"):
             getattr(self, name).load_state_dict(state[name])
-        self._act_noise.set_state(state["act_noise"])
-        self._update_noise.set_state(state["update_noise"])
+        for name, generator in self._generators.items():
+            generator.set_state(state[name])
         self.updates = state["updates"]
         self.actions = state["actions"]
 
@@ -253,6 +271,56 @@ class SAC:
             "target": self.target_average.average,
             "log_temperature": self.log_temperature,
         }
+
+
+@final
+class SAC(SoftActorCritic["Batch", "Batch"]):
+    """The agent that learns from states; see :class:`SoftActorCritic`.
+
+    Args:
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+        config: the hyper-parameters, the format and the fixes.
+        device: where all tensors live.
+    """
+
+    def __init__(self, observation_size: int, action_size: int, config: TrainConfig, device: torch.device) -> None:
+        hidden = [config.hidden_units] * config.hidden_layers
+
+        def networks(**options: Any) -> tuple[MLP, MLP]:
+            actor = MLP([observation_size, *hidden, 2 * action_size], ensemble=1, **options)
+            return actor, MLP([observation_size + action_size, *hidden, 1], ensemble=2, **options)
+
+        super().__init__(networks, action_size, config, device)
+
+    def _policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        return forward(self.actor.layers, observations)[0]
+
+    def _prepare(self, batch: Batch) -> tuple[Batch, int, int]:
+        return batch, len(batch.rows), len(batch.rows)
+
+    def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
+        """Moves both critics towards r + discount * (min of the target critics - temperature * log pi)."""
+        with torch.no_grad():
+            next_actions, next_log_prob = self.policy.sample_with_log_prob(
+                self._policy_outputs(batch.next_observations), noise
+            )
+            next_q = forward(self.target, torch.cat((batch.next_observations, next_actions), dim=1)).amin(0)
+            target = self._targets(batch.rewards, batch.discounts, next_q, next_log_prob)
+        q = forward(self.critic.trainable, batch.observations_and_actions)
+        error = q.detach() - target
+        # The derivative of each critic's mean squared error by its outputs.
+        self.critic.compute_gradients(q, error * (2 * self.critic_optimizer.scale / len(batch.rows)))
+        self.critic_optimizer.step()
+        return {"td_error": error, "q": target}
+
+    def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
+        """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
+        actions, log_prob = self.policy.sample_with_log_prob(
+            forward(self.actor.trainable, batch.observations)[0], noise
+        )
+        q = forward(self.critic.layers, torch.cat((batch.observations, actions), dim=1)).min(dim=0).values
+        return self._step_actor_and_temperature(q, log_prob)
 
 
 def _simulation(config: TrainConfig, fmt: Format) -> Simulation | None:

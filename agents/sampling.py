@@ -58,7 +58,7 @@ class Sampler:
         """Actions whose outcome has not been given back."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
-    def begin(self) -> list[NDArray[np.float64]]:
+    def begin(self) -> list[NDArray[Any]]:
         """Begins the first episodes; returns the observations of each group, (n, observation)."""
         return [group.reset() for group in self._groups]
 
@@ -86,7 +86,7 @@ class Sampler:
             "actions": [[torch.from_numpy(np.array(taken)) for taken in group] for group in self._actions],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[np.float64]]:
+    def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
         """Takes it over, by repeating the episodes that were running.
 
         Returns:
@@ -103,7 +103,7 @@ class Sampler:
                 self._submit(number, np.stack(pending))
         return observations
 
-    def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[Any]:
         group = self._groups[number]
         observations = group.reset()
         for i in range(max(map(len, histories))):

@@ -27,6 +27,8 @@ class SquashedNormal:
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
         from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
+        sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then that of
+            the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
 
     Source:
         Low-precision SAC, Section 2, equation (1), and Section 3, "2 & 3. Numerical Issues in the Policy".
@@ -38,6 +40,7 @@ class SquashedNormal:
     softplus_fix: bool
     softplus_threshold: float
     from_noise: bool = False
+    sigma_eps: float = 0.0
 
     def mode(self, outputs: torch.Tensor) -> torch.Tensor:
         """The deterministic action, tanh(mu).
@@ -91,4 +94,8 @@ class SquashedNormal:
         mean, raw = outputs.chunk(2, dim=-1)
         half_width = (self.log_sigma_max - self.log_sigma_min) / 2
         log_sigma = torch.tanh(raw) * half_width + (self.log_sigma_min + half_width)
-        return mean, log_sigma, torch.exp(log_sigma)
+        sigma = torch.exp(log_sigma)
+        if self.sigma_eps:
+            sigma = sigma + self.sigma_eps
+            log_sigma = torch.log(sigma)
+        return mean, log_sigma, sigma

@@ -18,6 +18,7 @@ class Stream(IntEnum):
     UPDATE_NOISE = 4
     REPLAY = 5
     EVALUATION = 6
+    AUGMENTATION = 10
 
 
 def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:

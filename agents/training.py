@@ -19,13 +19,11 @@ from roundoff.agents.metrics import MetricsLog
 from roundoff.agents.numerics import Numerics
 from roundoff.agents.replay import Replay
 from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
-from roundoff.agents.sac import SAC, Metrics
+from roundoff.agents.run_parts import make_agent, make_intake, open_environments
 from roundoff.agents.sampling import Sampler
 from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.agents.streams import Stream, sequence, torch_generator
-from roundoff.agents.vector_environment import VectorEnvironment
-from roundoff.formats import Format, round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.sac import Metrics
     from roundoff.agents.sampling import Sample
+    from roundoff.agents.vector_environment import VectorEnvironment
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 
@@ -91,7 +91,7 @@ def train(
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with _threads(config.threads), _environments(config, stop) as environments:
+                with _threads(config.threads), open_environments(config, stop.make) as environments:
                     return _Run(config, files, device, environments, on_progress, stop).run()
     result = files.read_result()
     assert result is not None
@@ -116,7 +116,6 @@ class _Run:
         self.device = device
         self.on_progress = on_progress
         self.stop = stop
-        self.format = Format.parse(config.format)
         *training, self.evaluation_environments = environments.groups
         numbers = iter(range(config.environments))
         for group in training:
@@ -125,11 +124,9 @@ class _Run:
         # Of each group, in the run's format: what its next action answers to.
         self.observations: list[torch.Tensor] = []
         self.metrics: Metrics = {}
-        sizes = (environments.observation_size, environments.action_size)
-        self.agent = SAC(*sizes, config, device)
-        # No longer than the run, so that a short one does not claim memory for a long one.
-        capacity = min(config.replay_capacity, -(-config.steps // config.action_repeat))
-        self.replay = Replay(capacity, *sizes, dtype=self.agent.dtype, device=device)
+        self.action_size = environments.action_size
+        self.agent = make_agent(config, environments, device)
+        self.intake = make_intake(config, environments, self.agent.dtype, device)
         self.numerics = Numerics(self.agent.simulation) if config.observe and self.agent.simulation else None
         self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
         self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
@@ -163,7 +160,11 @@ class _Run:
 
     def _begin(self) -> int:
         """Begins the first episodes; returns the length of ``metrics.jsonl``."""
-        self.observations = [self._to_format(observations) for observations in self.sampler.begin()]
+        observations = self.sampler.begin()
+        for part in observations:
+            for observation in part:
+                self.intake.begin(observation)
+        self.observations = [self.intake.perceive(part) for part in observations]
         return 0
 
     def _agent_step(self, log: MetricsLog) -> Crash | None:
@@ -177,17 +178,17 @@ class _Run:
     def _learn(self, sample: Sample, log: MetricsLog) -> Crash | None:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
-        outcomes = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
-        rows = torch.cat((self.observations[sample.group], self._to_format(outcomes)), dim=1)
-        self.observations[sample.group] = self._to_format(steps.observations)
-        for row, last, episode_return in zip(rows, steps.last.tolist(), sample.returns.tolist(), strict=True):
+        rows = self.intake.rows(self.observations[sample.group], sample)
+        self.observations[sample.group] = self.intake.perceive(steps.observations)
+        ends = zip(steps.last.tolist(), sample.returns.tolist(), strict=True)
+        for i, (last, episode_return) in enumerate(ends):
             if self.step >= config.steps:
                 return None
-            self.replay.add(row)
+            self.intake.remember(rows[i], steps, i)
             self.step += config.action_repeat
             self.agent_steps += 1
             if self.agent_steps > config.seed_steps:
-                self.metrics |= self.agent.update(self.replay.sample(config.batch_size, self.replay_generator))
+                self.metrics |= self.agent.update(self.intake.replay.sample(config.batch_size, self.replay_generator))
             if self.step % config.eval_every < config.action_repeat:
                 crash = self._evaluate(log)
                 if crash:
@@ -202,15 +203,15 @@ class _Run:
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: random during the seed steps, then the policy's."""
         if self.agent_steps + self.sampler.under_way < self.config.seed_steps:
-            shape = (len(observations), self.replay.action_size)
-            return self._from_format(self._to_format(self.seed_actions.uniform(-1, 1, shape)))
-        return self._from_format(self.agent.act(observations, deterministic=False))
+            shape = (len(observations), self.action_size)
+            return self.intake.from_format(self.intake.to_format(self.seed_actions.uniform(-1, 1, shape)))
+        return self.intake.from_format(self.agent.act(observations, deterministic=False))
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
 
-        def policy(observations: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
-            return self._from_format(self.agent.act(self._to_format(observations), deterministic=True))
+        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
+            return self.intake.from_format(self.agent.act(self.intake.perceive(observations), deterministic=True))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.step)
         if evaluation.crashed:
@@ -229,22 +230,13 @@ class _Run:
         self._report()
         return None
 
-    def _to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
-        """What comes from outside enters the run's format here, rounded once, from float64."""
-        rounded = round(torch.from_numpy(values.astype(np.float64)), self.format)
-        return rounded.to(device=self.device, dtype=self.agent.dtype)
-
-    def _from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:
-        """What goes to the outside, in the carrier: NumPy does not know bfloat16."""
-        return numbers.to(device="cpu", dtype=self.format.carrier).numpy()
-
     def _save(self, log: MetricsLog) -> None:
         """Writes a checkpoint."""
         self.last_checkpoint = self.step
         state = {
             "config": self.config.as_json(),
             "agent": self.agent.state_dict(),
-            "replay": self.replay.state_dict(),
+            "replay": self.intake.replay.state_dict(),
             "replay_generator": self.replay_generator.get_state(),
             "seed_actions": json.dumps(self.seed_actions.bit_generator.state),
             "environment": self.sampler.state_dict(),
@@ -263,11 +255,11 @@ class _Run:
         try:
             check_same_config(state["config"], self.config, str(self.files.checkpoint))
             self.agent.load_state_dict(state["agent"])
-            self.replay.load_state_dict(state["replay"])
+            self.intake.replay.load_state_dict(state["replay"])
             self.replay_generator.set_state(state["replay_generator"])
             self.seed_actions.bit_generator.state = json.loads(state["seed_actions"])
             observations = self.sampler.load_state_dict(state["environment"])
-            self.observations = [self._to_format(part) for part in observations]
+            self.observations = [self.intake.perceive(part) for part in observations]
             self.metrics = {name: value.to(self.device) for name, value in state["metrics"].items()}
             if self.numerics:
                 self.numerics.load_state_dict(state["numerics"])
@@ -291,7 +283,8 @@ class _Run:
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
         checkpoint.save(self.files.agent, dict(self.agent.weights()))
         if self.config.keep_networks:
-            write_states(self.files.snapshots, self.replay)
+            assert isinstance(self.intake.replay, Replay)  # refused for pixels
+            write_states(self.files.snapshots, self.intake.replay)
         if self.numerics:
             self.numerics.write_table(self.files.numerics)
         seconds = self._seconds()
@@ -309,15 +302,6 @@ class _Run:
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             self.on_progress(Progress(self.step, self.config.steps, last_return))
-
-
-def _environments(config: TrainConfig, stop: StopRequest) -> VectorEnvironment:
-    """The groups to train in, one or two that alternate, and that to evaluate in."""
-    half = config.environments // 2
-    groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
-    begin_next = [*(True for _ in groups[:-1]), False]
-    workers = config.environment_workers
-    return VectorEnvironment(config.task, config.action_repeat, groups, begin_next, workers=workers, on_stop=stop.make)
 
 
 def _open_device(name: str) -> torch.device:

@@ -21,7 +21,7 @@ from roundoff.agents.environments import open_environment
 from roundoff.agents.errors import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ _GRACE = 5.0  # seconds that a process has to end
 class Steps(NamedTuple):
     """What a step of a group gives back, a row per environment; rows of inactive environments are old."""
 
-    next_observations: NDArray[np.float64]
+    next_observations: NDArray[Any]
     """(n, observation), after the step."""
     rewards: NDArray[np.float64]
     """(n,)."""
@@ -40,7 +40,7 @@ class Steps(NamedTuple):
     """(n,): 0 at a terminal state, else 1."""
     last: NDArray[np.bool_]
     """(n,): whether the step ended an episode."""
-    observations: NDArray[np.float64]
+    observations: NDArray[Any]
     """(n, observation), for the next action: of the next episode where one has ended and the group begins the next."""
 
 
@@ -53,8 +53,7 @@ class VectorEnvironment:
     when the socket to it closes. So nothing is left behind, however this process ends.
 
     Args:
-        task: of every environment.
-        action_repeat: likewise.
+        opening: the arguments of :func:`open_environment`, by name; the same for every environment.
         groups: the number of environments in each.
         begin_next: for each group, whether its environments begin the next episode at the end of one.
         workers: processes; each has its share of every group. 0: all step in this process.
@@ -74,8 +73,7 @@ class VectorEnvironment:
 
     def __init__(
         self,
-        task: str,
-        action_repeat: int,
+        opening: Mapping[str, Any],
         groups: Sequence[int],
         begin_next: Sequence[bool],
         *,
@@ -83,15 +81,15 @@ class VectorEnvironment:
         on_stop: Callable[[], None] | None = None,
     ) -> None:
         assert len(groups) <= MOST_GROUPS
-        first = open_environment(task, action_repeat)
+        first = open_environment(**opening)
         self.observation_size, self.action_size = first.observation_size, first.action_size
         count = sum(groups)
-        sizes = (count, self.observation_size, self.action_size)
+        sizes = (count, self.observation_size, self.action_size, first.observation_dtype)
         slots = np.split(np.arange(count), np.cumsum(groups)[:-1])
         self._backend: _Local | _Processes
         if workers == 0:
             self._exchange = Exchange(bytearray(Exchange.bytes_needed(*sizes)), *sizes)
-            environments = {i: open_environment(task, action_repeat) if i else first for i in range(count)}
+            environments = {i: open_environment(**opening) if i else first for i in range(count)}
             here = [part.tolist() for part in slots]
             self._backend = _Local(Slots(environments, self._exchange), here, begin_next)
         else:
@@ -101,7 +99,7 @@ class VectorEnvironment:
                 os.ftruncate(memory, Exchange.bytes_needed(*sizes))
                 self._exchange = Exchange(mmap.mmap(memory, 0), *sizes)
                 shares = [[part[i::workers].tolist() for part in slots] for i in range(workers)]
-                order = {"task": task, "action_repeat": action_repeat, "slots": count, "begin_next": list(begin_next)}
+                order = {"opening": dict(opening), "slots": count, "begin_next": list(begin_next)}
                 orders = [{**order, "groups": share} for share in shares if any(share)]
                 self._backend = _Processes(orders, memory, on_stop or (lambda: None))
             finally:
@@ -149,7 +147,7 @@ class EnvironmentGroup:
         }
         self._backend.call(self._names, {"call": "seed", "entropy": entropy})
 
-    def reset(self) -> NDArray[np.float64]:
+    def reset(self) -> NDArray[Any]:
         """Begins an episode in each environment; returns the first observations, (n, observation)."""
         self._backend.call(self._names, {"call": "reset", "slots": self._names})
         return self._exchange.observations[self._rows].copy()

@@ -2,12 +2,13 @@
 
 import torch
 
-from bench import accumulation, families, formats, sampler, simulate, update
+from bench import accumulation, families, formats, pixels, sampler, simulate, update
 
 torch.set_num_threads(1)
 formats.main()
 families.main()
 update.main()
+pixels.main()
 simulate.main()
 accumulation.main()
 sampler.main()

@@ -65,7 +65,9 @@ class Policy:
 def sampler(task: str, workers: int, groups: int, stack: ExitStack):
     """A function that takes a step in each of our environments."""
     sizes = [ENVIRONMENTS // groups] * groups
-    environments = stack.enter_context(VectorEnvironment(task, 1, sizes, [True] * groups, workers=workers))
+    environments = stack.enter_context(
+        VectorEnvironment({"task": task, "action_repeat": 1}, sizes, [True] * groups, workers=workers)
+    )
     policy = Policy(environments.observation_size, environments.action_size)
     for i, group in enumerate(environments.groups):
         group.seed([np.random.SeedSequence((i, j)) for j in range(len(group))])

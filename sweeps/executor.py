@@ -78,7 +78,6 @@ class _Worker:
 
     def __init__(self, command: Sequence[str], log: Path, inbox: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         environment = {**os.environ, **_ENVIRONMENT}
-        environment.setdefault("MUJOCO_GL", "disabled")
         self.run: Run | None = None
         self.log = log
         with log.open("ab") as errors:

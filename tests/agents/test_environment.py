@@ -90,7 +90,7 @@ def test_an_unstable_simulation_is_an_error():
 
 
 def together(count):
-    return VectorEnvironment("cartpole_swingup", 8, (count,), (False,)).groups[0]
+    return VectorEnvironment({"task": "cartpole_swingup", "action_repeat": 8}, (count,), (False,)).groups[0]
 
 
 def constant(observations):

@@ -103,7 +103,9 @@ class EachOperationSimulated(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if "generator" in kwargs or func is torch.ops.aten._to_copy.default:  # noise, which is drawn in float32
+        # Noise, which is drawn in float32, and memory that nobody has written to (the replay buffer's).
+        aten = torch.ops.aten
+        if "generator" in kwargs or func in (aten._to_copy.default, aten.empty.memory_format):
             return func(*args, **kwargs)
         copies = {}  # an operand may also be where the result goes
 

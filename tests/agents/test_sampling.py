@@ -9,7 +9,7 @@ ACTIONS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))
 
 
 def sampler(seed):
-    environments = VectorEnvironment("gym:odd_environments:Walk-v0", 1, (2, 2), (True, True))
+    environments = VectorEnvironment({"task": "gym:odd_environments:Walk-v0", "action_repeat": 1}, (2, 2), (True, True))
     for i, group in enumerate(environments.groups):
         group.seed([np.random.SeedSequence((seed, i, j)) for j in range(2)])
     return Sampler(environments.groups)

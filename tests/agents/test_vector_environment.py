@@ -16,6 +16,7 @@ from roundoff.agents.evaluate import evaluate
 from roundoff.agents.vector_environment import VectorEnvironment
 
 WALK = "gym:odd_environments:Walk-v0"
+TWICE = {"task": WALK, "action_repeat": 2}
 
 
 def sequences(count):
@@ -50,9 +51,9 @@ def alive(pid):
 
 def test_the_number_of_processes_changes_nothing_and_their_death_is_an_error():
     sizes, begin_next = (3, 2, 3), (True, True, False)
-    expected = rollout(VectorEnvironment(WALK, 2, sizes, begin_next))
+    expected = rollout(VectorEnvironment(TWICE, sizes, begin_next))
     asked = []
-    with VectorEnvironment(WALK, 2, sizes, begin_next, workers=2, on_stop=lambda: asked.append(1)) as environments:
+    with VectorEnvironment(TWICE, sizes, begin_next, workers=2, on_stop=lambda: asked.append(1)) as environments:
         pids = environments.process_ids
         assert len(pids) == 2
         assert rollout(environments) == expected
@@ -67,7 +68,7 @@ def test_the_number_of_processes_changes_nothing_and_their_death_is_an_error():
 
 
 def test_an_episode_that_ends_is_followed_by_the_next():
-    environments = VectorEnvironment(WALK, 1, (1, 1), (True, False))
+    environments = VectorEnvironment({"task": WALK, "action_repeat": 1}, (1, 1), (True, False))
     training, evaluation = environments.groups
     alone = open_environment(WALK, 1)
     for group in (training, evaluation):
@@ -93,7 +94,9 @@ def test_an_episode_that_ends_is_followed_by_the_next():
 
 def test_the_error_of_an_environment_crosses_processes():
     """And whatever an environment prints, or its worker, is no message."""
-    with VectorEnvironment("gym:odd_environments:Raises-v0", 1, (1,), (True,), workers=1) as environments:
+    with VectorEnvironment(
+        {"task": "gym:odd_environments:Raises-v0", "action_repeat": 1}, (1,), (True,), workers=1
+    ) as environments:
         (group,), (pid,) = environments.groups, environments.process_ids
         group.reset()
         with pytest.raises(RunError, match=r"Raises-v0 raised ZeroDivisionError: the third step"):
@@ -106,7 +109,7 @@ def test_the_error_of_an_environment_crosses_processes():
 PARENT = """
 import sys
 from roundoff.agents.vector_environment import VectorEnvironment
-environments = VectorEnvironment("gym:Pendulum-v1", 1, (1,), (True,), workers=1)
+environments = VectorEnvironment({"task": "gym:Pendulum-v1", "action_repeat": 1}, (1,), (True,), workers=1)
 print(environments.process_ids[0], flush=True)
 sys.stdin.read()
 """
