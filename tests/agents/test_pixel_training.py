@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from roundoff.agents import RunError, TrainConfig, checkpoint, pixel_environment, renderer, train
 from roundoff.agents.drq import DrQ
@@ -132,3 +133,31 @@ def test_a_worker_of_a_sweep_renders(tmp_path):
     sweep.write_text(json.dumps({"name": "pixels", "base": keys, "grid": {"format": ["e5m10"]}}))
     with ProgressDisplay() as display:
         assert run_sweep(plan_file(sweep), tmp_path / "out", workers=1, watcher=display).done == 1
+
+
+def test_workers_render_the_same_episodes(tmp_path):
+    """Evaluation and training in other processes, which paint with the renderer there is."""
+    try:
+        renderer.gl_context()
+    except RunError as error:
+        pytest.skip(str(error))
+    one = config(steps=500, eval_every=500, fast_rendering=True)
+    here, elsewhere = (
+        train(one.model_copy(update={"environment_workers": workers}), tmp_path / str(workers)) for workers in (0, 2)
+    )
+    assert here == elsewhere
+    assert (tmp_path / "0" / "metrics.jsonl").read_bytes() == (tmp_path / "2" / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"task": "gym:Pendulum-v1"}, ["control suite", "gym:Pendulum-v1", "observations: states"]),
+        ({"environments": 2}, ["environments: 1", "got 2"]),
+    ],
+)
+def test_what_has_no_images_in_order_is_refused(keys, words):
+    with pytest.raises(ValidationError) as caught:
+        config(**keys)
+    for word in words:
+        assert word in str(caught.value)
