@@ -30,6 +30,13 @@ def test_the_code_on_the_page_about_simulation_runs(capsys):
     assert "stay in high precision" in printed  # blame
 
 
+def test_the_code_on_the_page_about_environments_runs():
+    ((code, _),) = blocks("environments.md")
+    names = {}
+    exec(compile(code, "environments.md", "exec"), names)
+    assert names["steps"].rewards.shape == (2,)
+
+
 @pytest.mark.parametrize("page", FIX_PAGES)
 def test_every_block_on_the_page_of_a_fix_is_a_program_and_prints_what_the_page_shows(page, capsys):
     code = blocks(f"fixes/{page}")
