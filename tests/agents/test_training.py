@@ -3,12 +3,14 @@
 import json
 import pkgutil
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -443,3 +445,18 @@ def test_a_run_on_a_gpu_can_be_interrupted(tmp_path, monkeypatch, format):
     interrupter.countdown = None
     assert train(one, tmp_path).status == "done"
     assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{"format": "fp32"}, {"format": "e5m10", "observe": True}])
+def test_memory_does_not_grow(tmp_path, keys):
+    """Beyond what the first tenth of a run needs: its replay buffer is full by then."""
+    seen = []
+
+    def look(progress):
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+        seen.append((progress.step, pages * resource.getpagesize()))
+
+    train(config(steps=60_000, replay_capacity=200, eval_every=5000, checkpoint_every=5000, **keys), tmp_path, look)
+    early = max(bytes_held for step, bytes_held in seen if step <= 6000)
+    assert seen[-1][1] - early < 2e6
