@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.analysis.style import CRASH, figure, look
+from roundoff.analysis.style import CRASH, figure, look, return_limits
 from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, ended
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def draw_comparison(experiment: Experiment, summary: pd.DataFrame) -> Figure:
                 _line(axis, height, _where(here, values), _where(runs[runs["task"] == task], values))
             axis.set_title("mean over tasks" if task == ALL_TASKS else task, fontsize=11)
             axis.set_xlabel("return per episode")
-            axis.set_xlim(-40, 1040)
+            axis.set_xlim(return_limits(tasks if task == ALL_TASKS else [task], [*here["min"], *here["max"]]))
             axis.set_ylim(-0.6, len(series) - 0.4)
         axes[0].set_yticks(range(len(series)), labels)
         count = int(summary.loc[summary["task"] != ALL_TASKS, "n"].max())

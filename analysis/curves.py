@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from roundoff.analysis.statistics import bootstrap_interval
-from roundoff.analysis.style import REFERENCE, Look, figure, ordered_looks
+from roundoff.analysis.style import REFERENCE, Look, figure, ordered_looks, return_limits
 from roundoff.analysis.summary import REFERENCE as FP32
 from roundoff.analysis.summary import conditions, exponent_bits, significand_bits
 
@@ -37,6 +37,8 @@ def draw_curves(experiment: Experiment) -> Figure:
     rows = -(-len(panels) // columns)
     with figure(columns, rows, width=6.0, height=4.4) as canvas:
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+        here = experiment.curves[experiment.curves["id"].isin(runs["id"])]
+        axes[0].set_ylim(return_limits(set(runs["task"]), here["return"]))  # of all panels
         for axis, (where, group) in zip(axes, panels, strict=False):
             _panel(axis, group, experiment.curves)
             names = [str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))]
@@ -67,7 +69,6 @@ def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
         ends.append((means[-1], steps[-1], str(name), style))
     axis.set_xlabel("environment steps")
     axis.set_ylabel("return per episode")
-    axis.set_ylim(-40, 1040)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
     if ends:
         _label_ends(axis, ends)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roundoff.analysis.style import CRASH, REFERENCE, figure, look
+from roundoff.analysis.style import CRASH, REFERENCE, figure, look, return_limits
 from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, ended, exponent_bits, significand_bits
 from roundoff.analysis.summary import REFERENCE as FP32
 
@@ -40,6 +40,7 @@ def draw_degradation(experiment: Experiment, summary: pd.DataFrame) -> Figure:
     series = list(_series(summary, experiment.runs))
     with figure(columns, rows) as canvas:
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+        axes[0].set_ylim(return_limits(tasks, [*summary["min"], *summary["max"]]))  # of all panels
         for axis, task in zip(axes, panels, strict=False):
             _panel(axis, task, summary, runs, series)
         for axis in axes[len(panels) :]:
@@ -93,7 +94,6 @@ def _panel(
     axis.set_title("mean over tasks" if task == ALL_TASKS else f"{task} ({seeds:.0f} seeds)", fontsize=11)
     axis.set_xlabel("significand bits m")
     axis.set_ylabel("return per episode")
-    axis.set_ylim(-40, 1040)
     if bits:
         axis.set_xticks(sorted(bits))
         axis.set_xlim(min(bits) - 0.6, max(bits) + 0.6)

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class Look(NamedTuple):
@@ -42,6 +42,21 @@ _SETTINGS = {
     "figure.dpi": 100.0,
     "savefig.dpi": 150.0,
 }
+
+
+def return_limits(tasks: Iterable[str], returns: Iterable[float]) -> tuple[float, float]:
+    """Ends of an axis of returns, with a margin.
+
+    Args:
+        tasks: shown there. Those of the control suite return 0 to 1000, others (``gym:...``) anything.
+        returns: all that are shown; NaN is passed over.
+    """
+    low, high = 0.0, 1000.0
+    if any(":" in task for task in tasks):
+        finite = [0.0, *(float(value) for value in returns if value == value)]  # noqa: PLR0124  not NaN
+        low, high = min(finite), max(finite)
+    margin = 0.04 * ((high - low) or 1.0)
+    return low - margin, high + margin
 
 
 def look(number: int) -> Look:

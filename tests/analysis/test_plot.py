@@ -144,6 +144,19 @@ def test_conditions_are_compared_by_short_names(tmp_path):
     assert "comparison.png" in {path.name for path in plot(tmp_path)[0]}
 
 
+def test_returns_of_other_environments_have_their_own_range(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "all", "fp32", seed, task="gym:Pendulum-v1".replace(":", "_"), score=-1400.0 + 100 * seed)
+    for path in (tmp_path / "all" / "runs").glob("*/config.json"):
+        path.write_text(path.read_text().replace("gym_Pendulum", "gym:Pendulum"))
+    experiment = read_experiment(tmp_path / "all" / "runs")
+    for drawn in (draw_curves(experiment), draw_degradation(experiment, summarize(experiment))):
+        low, high = drawn.axes[0].get_ylim()
+        assert -1500 < low < -1400
+        assert 0 < high < 100
+    plot(tmp_path / "all" / "runs")  # nor any warning
+
+
 def test_figures_show_every_run(sweep):
     runs = json.loads((sweep / "sweep.json").read_text())["runs"]
     runs.append(write_run(sweep, "e5m2", 3, status="crashed"))
