@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import atomic_writer
+from roundoff.agents.files import atomic_writer, cannot_be_written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Raised whenever the meaning of what is stored changes.
@@ -25,7 +26,17 @@ def save(path: Path, state: dict[str, Any]) -> None:
         FileError: it cannot be written.
     """
     with atomic_writer(path) as file:
-        torch.save({"version": VERSION, "state": state}, file)
+        try:
+            torch.save({"version": VERSION, "state": state}, file)
+        except RuntimeError as error:  # what PyTorch makes of a disk that is full
+            reason = next((part.strerror for part in _causes(error) if isinstance(part, OSError)), None)
+            raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:

@@ -37,9 +37,16 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise FileError(f"{path}: cannot be written ({error.strerror}); free space or choose another folder") from error
+        if isinstance(error, OSError):
+            raise FileError(cannot_be_written(path, error.strerror)) from error
+        raise
+
+
+def cannot_be_written(path: str | Path, reason: str | None) -> str:
+    """The message about a file that cannot be written."""
+    return f"{path}: cannot be written ({reason}); free space or choose another folder"
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
 from roundoff.agents.errors import FileError
+from roundoff.agents.files import cannot_be_written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -31,12 +35,8 @@ class MetricsLog:
     """
 
     def __init__(self, directory: Path, *, length: int, step: int) -> None:
-        from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415  slow
-            EventFileWriter,
-        )
-
-        path = directory / "metrics.jsonl"
-        try:
+        self._path = path = directory / "metrics.jsonl"
+        with self._writing():
             size = path.stat().st_size if path.exists() else 0
             if size < length:
                 raise FileError(
@@ -46,11 +46,9 @@ class MetricsLog:
             if size > length:
                 os.truncate(path, length)
             self._file = path.open("ab")
-        except OSError as error:
-            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
-        self._events = EventFileWriter(str(directory / "tensorboard"))
-        if step > 0:
-            self._hide_points_after(step)
+            self._events = _event_file(directory / "tensorboard")
+            if step > 0:
+                self._hide_points_after(step)
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +56,9 @@ class MetricsLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
-        self._events.close()
+        for file in (self._file, self._events):
+            with suppress(OSError):  # every record was flushed, unless that failed, which has been said then
+                file.close()
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Appends one record.
@@ -68,16 +67,28 @@ class MetricsLog:
             kind: ``"eval"`` or ``"train"``.
             step: environment steps.
             values: numbers or lists of numbers by name.
+
+        Raises:
+            FileError: it cannot be written.
         """
         record = {"kind": kind, "step": step, **{name: _finite(value) for name, value in values.items()}}
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-        self._file.flush()
-        self._write_event(kind, step, values)
+        with self._writing():
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+            self._write_event(kind, step, values)
 
     def synced_length(self) -> int:
         """Bytes written so far, all of them on the disk."""
-        os.fsync(self._file.fileno())
+        with self._writing():
+            os.fsync(self._file.fileno())
         return self._file.tell()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileError(cannot_be_written(self._path, error.strerror)) from error
 
     def _write_event(self, kind: str, step: int, values: dict[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -88,17 +99,32 @@ class MetricsLog:
             for name, value in values.items()
             if isinstance(value, int | float)
         ]
-        self._events.add_event(_stamped(Event(step=step, summary=Summary(value=points))))
+        self._add_event(Event(step=step, summary=Summary(value=points)))
 
     def _hide_points_after(self, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
 
-        self._events.add_event(_stamped(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START))))
+        self._add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def _add_event(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._events.write(event.SerializeToString())
+        self._events.flush()
 
 
-def _stamped(event: Any) -> Any:
-    event.wall_time = time.time()
-    return event
+def _event_file(directory: Path) -> Any:
+    """A new event file, written at once: TensorBoard's own writer has a thread, whose errors nobody could catch."""
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow
+    from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        RecordWriter,
+    )
+
+    directory.mkdir(exist_ok=True)
+    # TensorBoard reads them in the order of their names.
+    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+    writer = RecordWriter((directory / name).open("xb"))
+    writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+    return writer
 
 
 def _finite(value: Any) -> Any:

@@ -251,6 +251,26 @@ def test_killed_by_the_operating_system(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("room", [100, 600, 2000, 20_000])
+def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path, room):
+    """No file may grow beyond the room there is, which is how a full disk looks to one that writes."""
+    one = config(steps=2000, eval_every=500, hidden_units=32)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(
+            FileError, match=r"cannot be written \(File too large\); free space or choose another"
+        ) as said:
+            train(one, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(tmp_path / "run") in str(said.value)
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+    train(one, tmp_path / "run")
+    train(one, tmp_path / "straight")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
     result = train(config(steps=1000), tmp_path)
     monkeypatch.setattr(SAC, "__init__", lambda *_: pytest.fail("worked again"))
