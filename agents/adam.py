@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
@@ -15,9 +14,20 @@ from roundoff.agents.errors import RunError
 from roundoff.agents.kahan_gradients import kahan_add_
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
+
+
+class StepNumbers(NamedTuple):
+    """What a step needs to know of its number and the loss scale; tensors where a program is traced."""
+
+    divisor: float | Tensor
+    """What the second moment is divided by, to free it of its bias."""
+    eps: float | Tensor
+    """Added to the denominator."""
+    rate: float | Tensor
+    """Minus the learning rate, over the bias of the first moment."""
 
 
 class AdamBase(torch.optim.Optimizer, ABC):
@@ -97,7 +107,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         moments, seconds = self._buffers()
         if moments:
             _foreach_mul_(moments, factor)
-            _foreach_mul_(seconds, self._second_factor(factor))
+            _foreach_mul_(seconds, self.second_factor(factor))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what ``state_dict`` returned; groups added later have the loss scale of the first one there."""
@@ -107,7 +117,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def can_rescale(self, factor: float, largest: float) -> bool:
         """Whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
         moments, seconds = self._buffers()
-        limits = [largest / factor] * len(moments) + [largest / self._second_factor(factor)] * len(seconds)
+        limits = [largest / factor] * len(moments) + [largest / self.second_factor(factor)] * len(seconds)
         for buffer, limit in zip(moments + seconds, limits, strict=True):
             if not buffer.numel():
                 continue
@@ -121,11 +131,15 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Updates the second moments by one step."""
 
     @abstractmethod
-    def _denominators(self, seconds: list[Tensor], corrections: list[float]) -> list[Tensor]:
-        """The root mean squares, without their bias: new tensors; ``corrections`` are 1 - b2^t."""
+    def _divisor(self, correction: float) -> float:
+        """What frees the second moment of its bias when it is divided by it; ``correction`` is 1 - b2^t."""
 
     @abstractmethod
-    def _second_factor(self, factor: float) -> float:
+    def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
+        """The root mean squares, without their bias: new tensors."""
+
+    @abstractmethod
+    def second_factor(self, factor: float) -> float:
         """By what the second moment is multiplied when gradients are multiplied by ``factor``."""
 
     def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -139,28 +153,57 @@ class AdamBase(torch.optim.Optimizer, ABC):
         gradients = [p.grad for p in params]
         if any(gradient.layout != torch.strided for gradient in gradients):
             raise RunError(f"{type(self).__name__} takes dense gradients, got a sparse one; use sparse=False there")
-        states = [self._state_of(p, kahan=group["kahan"]) for p in params]
-        beta1, beta2 = group["betas"]
+        states = [self.state_of(p, kahan=group["kahan"]) for p in params]
         for state in states:
             state["step"] += 1
+        self.move(group, params, gradients, states, [self.numbers(group, state["step"]) for state in states])
+
+    def numbers(self, group: dict[str, Any], step: int) -> StepNumbers:
+        """The numbers of the step with this number, 1 or more, computed exactly: 1 - 0.999 is 0 in eight bits."""
+        beta1, beta2 = group["betas"]
+        return StepNumbers(
+            self._divisor(1 - beta2**step),
+            max(group["loss_scale"] * group["eps"], group["eps_floor"]),
+            -group["lr"] / (1 - beta1**step),
+        )
+
+    def move(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        numbers: Sequence[StepNumbers],
+    ) -> None:
+        """Updates buffers and parameters."""
+        beta1, beta2 = group["betas"]
         moments = [state["moment"] for state in states]
         seconds = [state["second"] for state in states]
         _foreach_mul_(moments, beta1)
         _foreach_add_(moments, gradients, alpha=1 - beta1)
         self._update_second(seconds, gradients, beta2)
-        # Corrections are Python numbers, exact whatever the format: 1 - 0.999 is 0 in eight bits.
-        denominators = self._denominators(seconds, [1 - beta2 ** state["step"] for state in states])
-        _foreach_add_(denominators, max(group["loss_scale"] * group["eps"], group["eps_floor"]))
-        rates = [-group["lr"] / (1 - beta1 ** state["step"]) for state in states]
+        denominators = self._denominators(seconds, [number.divisor for number in numbers])
+        self.add_eps(denominators, numbers[0].eps)
         if group["kahan"]:
-            for p, state, denominator, rate in zip(params, states, denominators, rates, strict=True):
+            for p, state, denominator, number in zip(params, states, denominators, numbers, strict=True):
                 # The quotient is of the order of 1; lr * m first could underflow.
-                change = torch.div(state["moment"], denominator, out=denominator).mul_(rate)
+                change = torch.div(state["moment"], denominator, out=denominator).mul_(number.rate)
                 kahan_add_(p, state["compensation"], change)
         else:
-            _foreach_addcdiv_(params, moments, denominators, rates)
+            self.add_quotients(params, moments, denominators, [number.rate for number in numbers])
 
-    def _state_of(self, p: Tensor, *, kahan: bool) -> dict[str, Any]:
+    def add_eps(self, denominators: list[Tensor], eps: Any) -> None:
+        """D <- d + eps, which is the same for all."""
+        _foreach_add_(denominators, eps)
+
+    def add_quotients(
+        self, params: list[Tensor], moments: list[Tensor], denominators: list[Tensor], rates: Sequence[Any]
+    ) -> None:
+        """P <- p + rate m / d, as one operation."""
+        _foreach_addcdiv_(params, moments, denominators, rates)
+
+    def state_of(self, p: Tensor, *, kahan: bool) -> dict[str, Any]:
+        """The buffers of a parameter, and how many steps it has made; zeros before the first."""
         state: dict[str, Any] = self.state[p]
         if not state:
             state["step"] = 0
@@ -184,8 +227,12 @@ class Adam(AdamBase):
         _foreach_mul_(seconds, beta2)
         _foreach_addcmul_(seconds, gradients, gradients, 1 - beta2)
 
-    def _denominators(self, seconds: list[Tensor], corrections: list[float]) -> list[Tensor]:
-        return [torch.div(v, correction).sqrt_() for v, correction in zip(seconds, corrections, strict=True)]
+    def _divisor(self, correction: float) -> float:
+        return correction
 
-    def _second_factor(self, factor: float) -> float:
-        return math.pow(factor, 2)
+    def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
+        return [torch.div(v, divisor).sqrt_() for v, divisor in zip(seconds, divisors, strict=True)]
+
+    def second_factor(self, factor: float) -> float:
+        """The square: v is one."""
+        return factor * factor

@@ -7,7 +7,7 @@ from typing import final
 from roundoff.agents.dynamic_loss_scale import DynamicLossScale
 
 # How much below the largest number buffers must stay when the scale grows.
-_HEADROOM = 1.1
+HEADROOM = 1.1
 
 
 @final
@@ -38,7 +38,7 @@ class CompoundLossScaler(DynamicLossScale):
         self.optimizer.rescale_(factor)
 
     def _may_double(self) -> bool:
-        return self.optimizer.can_rescale(2.0, self.largest / _HEADROOM)
+        return self.optimizer.can_rescale(2.0, self.largest / HEADROOM)
 
     def _step_optimizer(self) -> None:
         self.optimizer.step()

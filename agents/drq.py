@@ -114,7 +114,7 @@ class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
         q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
         error = q.detach() - target
         # The derivative of each critic's mean squared error, summed over the copies, by its outputs.
-        self.critic.compute_gradients(q, error * (2 * self.critic_optimizer.scale / batch.size))
+        self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, batch.size))
         self.critic_optimizer.step()
         return {"td_error": error, "q": target}
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
-_SMALLEST_SCALE = 2.0**-64
+SMALLEST_SCALE = 2.0**-64
+"""Below it the scale is not halved."""
 
 
 class DynamicLossScale(ABC):
@@ -70,7 +71,7 @@ class DynamicLossScale(ABC):
             Whether the step was taken.
         """
         if not self._gradients_are_finite():
-            if self.scale > _SMALLEST_SCALE:
+            if self.scale > SMALLEST_SCALE:
                 self._rescale(0.5)
             self.finite_steps = 0
             return False

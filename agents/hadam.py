@@ -11,6 +11,8 @@ from torch import _foreach_mul_
 from roundoff.agents.adam import AdamBase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -33,8 +35,12 @@ class HAdam(AdamBase):
         for w, g in zip(seconds, gradients, strict=True):
             torch.hypot(w, g * math.sqrt(1 - beta2), out=w)
 
-    def _denominators(self, seconds: list[Tensor], corrections: list[float]) -> list[Tensor]:
-        return [torch.div(w, math.sqrt(correction)) for w, correction in zip(seconds, corrections, strict=True)]
+    def _divisor(self, correction: float) -> float:
+        return math.sqrt(correction)
 
-    def _second_factor(self, factor: float) -> float:
+    def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
+        return [torch.div(w, divisor) for w, divisor in zip(seconds, divisors, strict=True)]
+
+    def second_factor(self, factor: float) -> float:
+        """The same: w has the magnitude of a gradient."""
         return factor

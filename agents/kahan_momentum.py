@@ -62,7 +62,6 @@ class PlainEMA(MovingAverage):
         """Takes nothing over."""
 
 
-@final
 class KahanEMA(MovingAverage):
     """The average kept C times as large in a buffer, to which the steps are added by Kahan summation.
 
@@ -98,10 +97,10 @@ class KahanEMA(MovingAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         factor = self._make_room(source)
-        if factor != 1:
-            self.buffer.mul_(factor)
-            self.compensation.mul_(factor)
-        change = torch.sub(self.buffer, source, alpha=self.scale).mul_(-self.tau)
+        # Also by 1: every update is the same operations, and draws as many random bits.
+        self.buffer.mul_(factor)
+        self.compensation.mul_(factor)
+        change = self._difference(source).mul_(-self.tau)
         kahan_add_(self.buffer, self.compensation, change)
         torch.div(self.buffer, self.scale, out=self.average)
 
@@ -114,6 +113,10 @@ class KahanEMA(MovingAverage):
         self.scale = state["scale"]
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
+
+    def _difference(self, source: torch.Tensor) -> torch.Tensor:
+        """Buffer - C source, as one operation."""
+        return torch.sub(self.buffer, source, alpha=self.scale)
 
     def _make_room(self, source: torch.Tensor) -> float:
         """Halves C until C |source| has a factor of 2 to spare; returns by what C changed.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Self, final
 
 import torch
-from torch import _foreach_copy_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,6 @@ class FlatNetwork(ABC):
         self.layers = self.views(self.flat)
         self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
-        self._gradients = self.views(self.flat.grad)
 
     @abstractmethod
     def _initialize(self, generator: torch.Generator) -> None:
@@ -64,7 +63,17 @@ class FlatNetwork(ABC):
             weights: as ``outputs``, or a number for all of them; a loss scale belongs here.
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
-        _foreach_copy_(self._gradients, gradients)
+        assert self.flat.grad is not None
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.flat.grad)
+
+    def bound_to(self, flat: torch.Tensor) -> Self:
+        """This network with its parameters elsewhere: in ``flat``, like ``self.flat``, whose gradients are new."""
+        other = copy(self)
+        other.flat = flat
+        other.flat.grad = torch.zeros_like(flat)
+        other.layers = other.views(flat)
+        other.trainable = [layer.detach().requires_grad_() for layer in other.layers]
+        return other
 
 
 @final

@@ -68,6 +68,10 @@ class NetworkOptimizer:
         """By what gradients must be multiplied."""
         return self.scaler.scale if self.scaler else 1.0
 
+    def mean_weight(self, factor: float, count: int) -> float:
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        return factor * self.scale / count
+
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
         if self._coerced_to is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import torch
@@ -18,17 +19,31 @@ from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.agents.streams import Stream, torch_generator
+from roundoff.agents.tracing import filled_like
 from roundoff.formats import FloatFormat, Format, round
 from roundoff.simulate import Policy, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roundoff.agents.compiled_updates import CompiledUpdates
     from roundoff.agents.config import TrainConfig
     from roundoff.agents.networks import FlatNetwork
     from roundoff.agents.replay import Batch
 
 Metrics = dict[str, torch.Tensor]
+
+
+class _Part(IntEnum):
+    """What an agent computes, for the numbering of random bits."""
+
+    NOISE = 0
+    CRITIC = 1
+    ACTOR = 2
+    TEMPERATURE = 3
+    TARGET = 4
+    ACT = 5
+
 
 _Sampled = TypeVar("_Sampled")  # what a replay buffer gives,
 _Prepared = TypeVar("_Prepared")  # and what updates are computed from
@@ -76,6 +91,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
         self._generators = {"act_noise": self._act_noise, "update_noise": self._update_noise}
+        self.compiled: CompiledUpdates | None = None
         self.target_entropy = -float(action_size)
         self.updates = self.actions = 0
 
@@ -99,7 +115,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
                 parameters.copy_(round(parameters, fmt))
         target = self.critic.flat.clone()
         self.target = self.critic.views(target)
-        with self._arithmetic(0):
+        with self._arithmetic(0, _Part.NOISE):
             self.target_average: MovingAverage
             if baseline.master_weights:
                 self.target_average = MasterEMA(target, config.tau, fmt)
@@ -124,7 +140,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
         """
         self.actions += 1
-        with self._arithmetic(2 * self.actions + 1):
+        with self._arithmetic(self.actions, _Part.ACT):
             outputs = self._policy_outputs(observations)
             if deterministic:
                 actions = self.policy.mode(outputs)
@@ -156,15 +172,19 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
         self.updates += 1
+        updates: Any = self.compiled or self
         prepared, *samples = self._prepare(batch)
-        with self._arithmetic(2 * self.updates):
+        with self._arithmetic(self.updates, _Part.NOISE):
             shape = (sum(samples), self.actor.layers[-1].shape[-1] // 2)
             critic_noise, actor_noise = torch.split(self._normal(shape, self._update_noise), samples)
-            metrics = self.update_critic(prepared, critic_noise)
-            if self.updates % self.config.actor_update_every == 0:
-                metrics |= self.update_actor_and_temperature(prepared, actor_noise)
-            if self.updates % self.config.target_update_every == 0:
-                self.update_target()
+        with self._updating(_Part.CRITIC):
+            metrics: Metrics = updates.update_critic(prepared, critic_noise)
+        if self.updates % self.config.actor_update_every == 0:
+            with self._updating(_Part.ACTOR):
+                metrics |= updates.update_actor_and_temperature(prepared, actor_noise)
+        if self.updates % self.config.target_update_every == 0:
+            with self._updating(_Part.TARGET):
+                updates.update_target()
         return metrics
 
     @abstractmethod
@@ -186,10 +206,12 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""
         temperature = self.temperature
         objective = temperature * log_prob - q
-        mean_weight = self.actor_optimizer.scale / len(objective)
-        self.actor.compute_gradients(objective, torch.full_like(objective, mean_weight))
+        weight = self.actor_optimizer.mean_weight(1, len(objective))
+        self.actor.compute_gradients(objective, filled_like(objective, weight))
         self.actor_optimizer.step()
 
+        if self.simulation is not None:
+            self.simulation.step += _Part.TEMPERATURE - _Part.ACTOR
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
         excess = (entropy - self.target_entropy) * self.temperature_optimizer.scale
@@ -206,12 +228,20 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
     def _normal(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         return torch.randn(shape, generator=generator, **self._noise_options).to(self.dtype)
 
-    def _arithmetic(self, step: int) -> AbstractContextManager[Any]:
-        """The simulation, drawing the random bits of stochastic rounding for this step; nothing for a plain agent."""
+    def _arithmetic(self, count: int, part: _Part) -> AbstractContextManager[Any]:
+        """The simulation, drawing the random bits of stochastic rounding for this part of an update or action.
+
+        The bits of a part do not depend on how many roundings there were in another. A plain agent has none.
+        """
         if self.simulation is None:
             return nullcontext()
-        self.simulation.step = step
+        self.simulation.step = len(_Part) * count + part
         return self.simulation
+
+    def _updating(self, part: _Part) -> AbstractContextManager[Any]:
+        """The simulation for a part of an update; a compiled one enters it itself."""
+        arithmetic = self._arithmetic(self.updates, part)
+        return nullcontext() if self.compiled else arithmetic
 
     @property
     def temperature(self) -> torch.Tensor:
@@ -220,6 +250,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: weights, optimizers, averages, generators."""
+        self._write_back()
         return {
             **self.weights(),
             "target_average": self.target_average.state_dict(),
@@ -233,6 +264,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
+        assert self.compiled is None, "updates are compiled for an agent that is complete"
         for name, tensor in self.weights().items():
             tensor.copy_(state[name])
         for name in ("target_average", "actor_optimizer", "critic_optimizer", "temperature_optimizer"):
@@ -251,6 +283,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         Returns:
             Mean squared TD error of both critics, mean target value, entropy and temperature, and the loss scales.
         """
+        self._write_back()
         return {
             **{name: float(value.double().mean()) for name, value in metrics.items() if name != "td_error"},
             "critic_loss": float(metrics["td_error"].double().square().mean()),
@@ -258,6 +291,10 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             "critic_loss_scale": self.critic_optimizer.scale,
             "temperature_loss_scale": self.temperature_optimizer.scale,
         }
+
+    def _write_back(self) -> None:
+        if self.compiled:
+            self.compiled.write_back()
 
     def networks(self) -> dict[str, list[torch.Tensor]]:
         """The layers of actor and critics, by name; see :class:`MLP`."""
@@ -310,7 +347,7 @@ class SAC(SoftActorCritic["Batch", "Batch"]):
         q = forward(self.critic.trainable, batch.observations_and_actions)
         error = q.detach() - target
         # The derivative of each critic's mean squared error by its outputs.
-        self.critic.compute_gradients(q, error * (2 * self.critic_optimizer.scale / len(batch.rows)))
+        self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, len(batch.rows)))
         self.critic_optimizer.step()
         return {"td_error": error, "q": target}
 

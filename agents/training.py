@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from roundoff.agents import checkpoint
+from roundoff.agents.compiled_updates import compile_updates
 from roundoff.agents.errors import FileError, RunError
 from roundoff.agents.evaluate import Evaluation, evaluate
 from roundoff.agents.files import directory_lock, make_directory, write_json
@@ -60,6 +61,9 @@ def train(
     directory: str | Path,
     on_progress: Callable[[Progress], None] | None = None,
     stop: StopRequest | None = None,
+    *,
+    compiled: bool | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Result:
     """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
 
@@ -72,6 +76,8 @@ def train(
         directory: the run's folder; made if it is missing. Nothing else may be in it.
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
+        compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
+        on_notice: called with what was decided about that.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
@@ -92,7 +98,8 @@ def train(
             if not files.result.exists():
                 stop = stop or StopRequest()
                 with _threads(config.threads), open_environments(config, stop.make) as environments:
-                    return _Run(config, files, device, environments, on_progress, stop).run()
+                    run = _Run(config, files, device, environments, on_progress, stop)
+                    return run.run(compiled=compiled, on_notice=on_notice)
     result = files.read_result()
     assert result is not None
     return result
@@ -138,9 +145,13 @@ class _Run:
         self.started = time.perf_counter()
         self.last_report = 0.0
 
-    def run(self) -> Result:
+    def run(self, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
         """Runs from the last checkpoint, or the beginning, to the end."""
         length = self._resume() if self.files.checkpoint.exists() else self._begin()
+        to_come = (self.config.steps - self.step) // self.config.action_repeat
+        notice = compile_updates(self.agent, self.intake.replay, to_come, wanted=compiled)
+        if on_notice:
+            on_notice(notice)
         self._report()
         with MetricsLog(self.files.path, length=length, step=self.step) as log:
             crash = None

@@ -91,6 +91,8 @@ class Handling:
 def _is_a_formula(operation: OpOverload) -> bool:
     """Whether PyTorch has no kernel of it, but other operations, which is what autograd sees: as in inference mode."""
     name: str = operation.name()  # type: ignore[no-untyped-call]
+    if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
+        return False
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")  # noqa: SLF001
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -23,16 +24,17 @@ from roundoff.simulate.accumulation import accumulate as run_accumulated
 from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
-from roundoff.simulate.policy import OPTIMIZER_STEP, Policy, Role, Rule
+from roundoff.simulate.policy import OPTIMIZER_STEP, Policy, Role, Rule, Scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
 
     from roundoff.simulate.accumulation import Accumulation
     from roundoff.simulate.audit import Audit
+    from roundoff.simulate.graph_writer import GraphWriter
     from roundoff.simulate.observer import Observer
     from roundoff.simulate.report import Report
     from roundoff.simulate.shadow import Shadow, ShadowReport
@@ -75,6 +77,14 @@ class _Draws:
     def reset(self) -> None:
         """A new step begins in this thread."""
         self._mine()[0] = 0
+
+    def made(self) -> int:
+        """How many there were."""
+        return self._mine()[0]
+
+    def skip(self, count: int) -> None:
+        """Counts roundings that were made elsewhere."""
+        self._mine()[0] += count
 
     def next(self) -> int:
         """The number of the next rounding."""
@@ -131,6 +141,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watched = observe or shadow is not None
         self._places = Places(self._stepped) if policy.depends_on_place or watched or _names_steps(policy) else None
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
+        self._writer: GraphWriter | None = None
         self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
         self._handlings: dict[Any, Handling] = {}
         self._warns_unused = warn_unused and bool(policy.rules)
@@ -185,6 +196,35 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
         self._step = number
         self._draws.reset()
+
+    @contextmanager
+    def writing(self, writer: GraphWriter) -> Iterator[None]:
+        """For the block, roundings are written into a graph by ``writer`` instead of being done."""
+        self._writer = writer
+        try:
+            with self:
+                yield
+        finally:
+            self._writer = None
+
+    def reason_against_tracing(self) -> str | None:
+        """Why a program cannot be traced in this simulation, in words; None if it can."""
+        if self._observer or self._shadow:
+            return "an observing simulation looks at numbers, which a traced program does not have"
+        if self.policy.settings("accumulate"):
+            return "rounded accumulation has loops of its own"
+        if self._places or self.policy.settings("operands") or Scalars.ROUNDED in self.policy.settings("scalars"):
+            return "the policy has rules about places, operands or scalars, which are followed while a program runs"
+        return None
+
+    @property
+    def draws(self) -> int:
+        """How many stochastic roundings this thread has made in the current step."""
+        return self._draws.made()
+
+    def skip_draws(self, count: int) -> None:
+        """Counts stochastic roundings that were made elsewhere, by a compiled part of the step."""
+        self._draws.skip(count)
 
     def report(self) -> Report:
         """What an observing simulation has seen so far.
@@ -365,7 +405,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         exact = x.clone() if self._observer else None
         if handling.rounds:
             fmt, rounding = handling.arithmetic.format, handling.arithmetic.rounding
-            if rounding is Rounding.NEAREST_EVEN:
+            if self._writer:
+                self._writer.round_(x, fmt, rounding, self._draw(rounding))
+            elif rounding is Rounding.NEAREST_EVEN:
                 fmt.round_into(x, x)
             else:
                 fmt.round_into(x, x, rounding, None, self._draw(rounding))

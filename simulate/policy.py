@@ -354,6 +354,16 @@ class Policy:
                 settings |= {name: getattr(rule, name) for name in _SETTINGS if getattr(rule, name) is not None}
         return Arithmetic(**settings, **seen), matched
 
+    def formats(self) -> list[Format]:
+        """The formats of results, wherever, each once."""
+        named = (self.format, *(rule.format for rule in self.rules))
+        return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
+
+    def settings(self, name: str) -> list[Any]:
+        """What one setting is for all operations together, and in every rule that has it."""
+        values = (getattr(self, name), *(getattr(rule, name) for rule in self.rules))
+        return [value for value in values if value is not None]
+
     @property
     def depends_on_place(self) -> bool:
         """Whether a module or role matters, so that the simulation must follow them."""

@@ -116,6 +116,10 @@ class RunDisplay:
     ) -> None:
         self._status.stop()
 
+    def notice(self, text: str) -> None:
+        """Shows a line that stays."""
+        self._console.print(text)
+
     def progress(self, progress: Progress) -> None:
         """Shows how far the run is."""
         if self._first_step is None:

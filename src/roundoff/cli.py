@@ -115,6 +115,10 @@ def train(
     observe: Annotated[
         bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
     ] = False,
+    compiled: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time]."),
+    ] = None,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
@@ -129,7 +133,9 @@ def train(
     hint = f"the same command continues from the last checkpoint in {directory}"
     try:
         with _stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
-            result = train_agent(run_config, directory, display.progress, stop)
+            result = train_agent(
+                run_config, directory, display.progress, stop, compiled=compiled, on_notice=display.notice
+            )
     except Stopped as stopped:
         print(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGTERM) from None

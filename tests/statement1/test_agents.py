@@ -110,12 +110,12 @@ def test_the_measure_sees_the_published_hadam(monkeypatch):
         for w, g in zip(seconds, gradients, strict=True):
             torch.hypot(w * math.sqrt(beta2), g * (1 - beta1), out=w)
 
-    def denominators(self, seconds, corrections):
+    def denominators(self, seconds, divisors):
         (beta1, beta2) = self.param_groups[0]["betas"]
         ratio = math.sqrt(1 - beta2) / (1 - beta1)
         eps = self.param_groups[0]["loss_scale"] * self.param_groups[0]["eps"]
         return [
-            (w / math.sqrt(correction) + eps) * ratio - eps for w, correction in zip(seconds, corrections, strict=True)
+            (w / divisor + eps) * ratio - eps for w, divisor in zip(seconds, divisors, strict=True)
         ]
 
     monkeypatch.setattr(HAdam, "_update_second", update_second)

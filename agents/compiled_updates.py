@@ -1,0 +1,154 @@
+"""The updates of an agent that learns from states as compiled programs: one each for critics, actor, and targets."""
+
+from __future__ import annotations
+
+import warnings
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
+from roundoff.agents.replay import Replay
+from roundoff.agents.sac import SAC, SoftActorCritic
+from roundoff.agents.tracing import OptimizerState, TracedKahanEMA, TracedOptimizer, average_state
+from roundoff.simulate import CompileWarning
+from roundoff.simulate import compile as compile_step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from roundoff.agents.replay import Batch
+    from roundoff.agents.sac import Metrics
+
+_BASELINES = ("none", "naive", "eps")
+
+# What compilation costs (seconds, for programs that are on disk) over what it saves of a small simulated update.
+_WORTHWHILE_UPDATES = 3000
+
+
+def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: int, *, wanted: bool | None) -> str:
+    """Compiles the updates of an agent, where that is possible and pays.
+
+    Args:
+        agent: new or resumed; its ``compiled`` is set.
+        replay: its replay buffer.
+        updates: how many there are to come.
+        wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
+
+    Returns:
+        What was decided, and why, in words.
+    """
+    reason = _reason_against(agent, replay)
+    if reason is None and wanted is None:
+        if agent.simulation is None:
+            reason = "it saves little of what is not simulated"
+        elif updates < _WORTHWHILE_UPDATES:
+            reason = f"it takes longer than it saves in {updates} updates"
+    if reason is None and wanted is not False:
+        assert isinstance(agent, SAC)
+        assert isinstance(replay, Replay)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CompileWarning)
+            compiled = CompiledUpdates(agent, replay)
+        if not caught:
+            agent.compiled = compiled
+            return "updates are compiled"
+        reason = str(caught[0].message)
+    return f"updates run eagerly: {reason or 'as asked'}"
+
+
+def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
+    """Why the updates of an agent cannot be compiled, in words; None if they can be."""
+    config = agent.config
+    if not isinstance(agent, SAC) or not isinstance(replay, Replay):
+        return "agents that learn from pixels are not compiled"
+    if config.native:
+        return "native half precision is computed by PyTorch's own kernels"
+    if config.baseline not in _BASELINES:
+        return f"the baseline {config.baseline} is not compiled"
+    if config.device != "cpu":
+        return "the compiled programs are made for the CPU"
+    return None
+
+
+@final
+class CompiledUpdates:
+    """Takes the updates of an agent over: the same bits, in less time.
+
+    The programs change the agent's tensors. What the agent keeps as Python numbers (steps, loss scales) they keep in
+    tensors; :meth:`write_back` tells the agent, before it is saved or its metrics are read.
+
+    Args:
+        agent: an agent as it is, new or resumed.
+        replay: whose batches it is updated with; for their layout.
+    """
+
+    def __init__(self, agent: SAC, replay: Replay) -> None:
+        self._agent = agent
+        self._as_batch = replay.as_batch
+        self._optimizers = {
+            name: OptimizerState(getattr(agent, f"{name}_optimizer")) for name in ("actor", "critic", "temperature")
+        }
+        average = agent.target_average
+        assert isinstance(average, (KahanEMA, PlainEMA))
+        tensors: dict[str, Any] = {name: state.tensors for name, state in self._optimizers.items()}
+        tensors["target"] = average_state(average) if isinstance(average, KahanEMA) else {"average": average.average}
+        threshold = torch.tensor(
+            agent.policy.softplus_threshold, dtype=agent.dtype, device=agent.log_temperature.device
+        )
+        tensors["threshold"] = threshold
+        self._tensors = tensors
+        self._critic = compile_step(self._update_critic, agent.simulation)
+        self._actor = compile_step(self._update_actor_and_temperature, agent.simulation)
+        self._target = compile_step(self._update_target, agent.simulation)
+
+    def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
+        """As ``agent.update_critic``."""
+        return self._critic(self._tensors, batch.rows, noise)
+
+    def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
+        """As ``agent.update_actor_and_temperature``."""
+        return self._actor(self._tensors, batch.rows, noise)
+
+    def update_target(self) -> None:
+        """As ``agent.update_target``."""
+        self._target(self._tensors)
+
+    def write_back(self) -> None:
+        """Tells the agent what its parts keep as Python numbers; waits for the device."""
+        for state in self._optimizers.values():
+            state.write_back()
+        if "scale" in self._tensors["target"]:
+            average = self._agent.target_average
+            assert isinstance(average, KahanEMA)
+            average.scale = float(self._tensors["target"]["scale"])
+
+    def _update_critic(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
+        return self._traced(tensors).update_critic(self._as_batch(rows), noise)
+
+    def _update_actor_and_temperature(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
+        return self._traced(tensors).update_actor_and_temperature(self._as_batch(rows), noise)
+
+    def _update_target(self, tensors: dict[str, Any]) -> None:
+        self._traced(tensors).update_target()
+
+    def _traced(self, tensors: dict[str, Any]) -> SAC:
+        """The agent, made of these tensors."""
+        agent = copy(self._agent)
+        agent.compiled = None
+        for name in self._optimizers:
+            eager = getattr(agent, f"{name}_optimizer")
+            setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))
+        agent.actor = agent.actor.bound_to(tensors["actor"]["parameters"])
+        agent.critic = agent.critic.bound_to(tensors["critic"]["parameters"])
+        agent.log_temperature = tensors["temperature"]["parameters"]
+        agent.policy = replace(agent.policy, softplus_threshold=tensors["threshold"])
+        average = copy(self._agent.target_average)
+        if isinstance(average, KahanEMA):
+            average = TracedKahanEMA(average, tensors["target"])
+        average.average = tensors["target"]["average"]
+        agent.target_average = average
+        agent.target = agent.critic.views(average.average)
+        return agent

@@ -1,0 +1,95 @@
+"""Rounding to a float format given as data, as one operator of PyTorch: what a compiled program keeps in its graph.
+
+Another width is another tensor of parameters, not another program. :mod:`roundoff.formats.float_lowering` tells
+inductor how to write the operator into its loops; without it the operator runs as tensor operations. The bits are the
+same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from roundoff.formats.modes import Overflow
+from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
+from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
+
+if TYPE_CHECKING:
+    from roundoff.formats.floats import FloatFormat
+
+SIGN = {torch.float32: -(1 << 31), torch.float64: -(1 << 63)}
+EXPONENT = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
+_INTEGER_FIELDS = ("shift", "smallest_normal", "largest", "infinite", "zero_sign", "flip")
+
+
+class FloatData(NamedTuple):
+    """A float format as :func:`round_float` takes it."""
+
+    by_addition: bool
+    """How it is rounded: two kinds of loops, each of which serves all formats of its kind."""
+    parameters: torch.Tensor
+    """Its numbers, a vector of the carrier's type."""
+
+
+def float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> FloatData:
+    """The parameters of ``fmt`` in the carrier ``dtype``, for :func:`round_float`.
+
+    Formats with infinities, a negative zero and exponents well inside the carrier's are rounded by an addition that
+    pushes what is too much out of the carrier's significand; the others, such as bfloat16 in float32, bit by bit.
+    """
+    return FloatData(*_float_data(fmt, dtype, device))
+
+
+@lru_cache(maxsize=256)
+def _float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> tuple[bool, torch.Tensor]:
+    stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
+    m, emin, emax = fmt.significand_bits, fmt.emin, fmt.emax
+    ieee = fmt.max == 2.0**emax * (2 - 2.0**-m) and fmt.overflow_policy is Overflow.INFINITY
+    # 1.5 * 2^(stored - m) times twice the largest power of two must be finite.
+    roomy = emax + 1 + stored - m < bias
+    if ieee and roomy and m > 0 and fmt.subnormals and fmt.has_negative_zero:
+        numbers = [2.0**emin, 2.0 ** (emax + 1), 1.5 * 2.0 ** (stored - m), 2.0 ** (bias - emax), 2.0 ** (emax - bias)]
+        return True, torch.tensor(numbers, dtype=dtype, device=device)
+    p = fmt.parameters(dtype)
+    integers = [signed(getattr(p, name), INTEGER[dtype]) for name in _INTEGER_FIELDS]
+    packed = torch.tensor(integers, dtype=INTEGER[dtype]).view(dtype)
+    return False, torch.cat((packed, torch.tensor([p.magic], dtype=dtype))).to(device)
+
+
+@torch.library.custom_op("roundoff::round_float", mutates_args=())
+def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:
+    """A new tensor with the elements of ``x`` rounded to nearest-even, as :func:`roundoff.round` does.
+
+    Args:
+        x: float32 or float64, any shape and device.
+        parameters: of :func:`float_data`, for the same dtype and device.
+        by_addition: likewise.
+
+    Returns:
+        NaN stays NaN; infinities, signed zeros, subnormals and overflow are treated as the format says.
+    """
+    if by_addition:
+        return _round_by_addition(x, parameters)
+    integer = INTEGER[x.dtype]
+    fields = dict(zip(_INTEGER_FIELDS, parameters[:-1].view(integer).unbind(), strict=True))
+    unused = dict.fromkeys(set(FloatParameters._fields) - {*fields, "magic"}, 0)
+    return round_nearest(x, FloatParameters(**fields, **unused, magic=parameters[-1]))  # type: ignore[arg-type]
+
+
+@round_float.register_fake
+def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+def _round_by_addition(x: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+    smallest, beyond, factor, up, down = parameters.unbind()
+    integer = INTEGER[x.dtype]
+    bits = x.view(integer)
+    # The power of two of the last place kept, times 1.5 * 2^stored: the sum has no room for what lies below.
+    binade = (bits & EXPONENT[x.dtype]).view(x.dtype)
+    pushes = torch.minimum(torch.maximum(binade, smallest), beyond) * factor
+    rounded = (x + pushes) - pushes
+    rounded = (rounded * up) * down  # what is beyond the largest number becomes infinite
+    return ((rounded.view(integer) & ~SIGN[x.dtype]) | (bits & SIGN[x.dtype])).view(x.dtype)

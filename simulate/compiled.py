@@ -1,0 +1,162 @@
+"""``compile``: a training step traced under a simulation and compiled, with the same bits as when it runs eagerly."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
+
+import torch
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from roundoff.formats import Format, FormatError
+from roundoff.simulate.graph_writer import FormatsAsData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roundoff.simulate.mode import Simulation
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class CompileWarning(UserWarning):
+    """A step is not compiled, and runs eagerly."""
+
+
+class _Program(NamedTuple):
+    """A compiled step for arguments of certain shapes."""
+
+    call: Callable[[list[torch.Tensor]], Any]
+    data: list[torch.Tensor]
+    """The formats, which come before the arguments."""
+    results: TreeSpec
+    steps: int
+    """By how much it advances the simulation's step,"""
+    draws: int
+    """and how many stochastic roundings it has made in the last one."""
+
+
+@final
+class CompiledStep(Generic[_P, _R]):
+    """What :func:`compile` returns; called like the step.
+
+    Attributes:
+        step: the function itself.
+        simulation: in which it runs; None for plain arithmetic.
+    """
+
+    def __init__(self, step: Callable[_P, _R], simulation: Simulation | None) -> None:
+        self.step = step
+        self.simulation = simulation
+        self._programs: dict[Any, _Program] = {}
+        self._eager = _reason_against(simulation)
+        if self._eager:
+            warnings.warn(f"not compiled: {self._eager}; the step runs eagerly", CompileWarning, stacklevel=3)
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Runs the step in the simulation, whatever is simulated around it."""
+        if self._eager:
+            return self.run_eagerly(*args, **kwargs)
+        if _len_torch_dispatch_stack():
+            with _disable_current_modes():
+                return self._run(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._run(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+        leaves, spec = tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors))
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._compile(leaves, spec)
+        if self.simulation is not None:
+            place = torch.tensor([self.simulation.step, self.simulation.draws])
+            result = program.call([place, *program.data, *tensors])
+            if program.steps:
+                self.simulation.step += program.steps
+            self.simulation.skip_draws(program.draws)
+        else:
+            result = program.call([*program.data, *tensors])
+        returned: Any = tree_unflatten(result, program.results) if result else None
+        return returned
+
+    def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Runs the step in the simulation as it would run without compilation."""
+        with self._arithmetic():
+            return self.step(*args, **kwargs)
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.simulation is None else self.simulation
+
+    def _compile(self, leaves: list[Any], spec: TreeSpec) -> _Program:
+        from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not tensors:
+            raise FormatError("a step to compile takes tensors as arguments, got none")
+        dtypes = [x.dtype for x in tensors if x.dtype.is_floating_point]
+        formats: list[Format] = []
+        if self.simulation is not None:
+            formats = self.simulation.policy.formats()
+        data = FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+
+        def step(tensors: list[torch.Tensor]) -> Any:
+            rest = iter(tensors)
+            given = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            args, kwargs = tree_unflatten(given, spec)
+            return self.step(*args, **kwargs)
+
+        traced = trace(step, tensors, self.simulation, data)
+        return _Program(compile_graph(traced), data.tensors, traced.results, traced.steps, traced.draws)
+
+
+def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
+    """A training step as a compiled program: the bits of the simulation, at the speed of a compiled program.
+
+    ``fast = roundoff.compile(step, simulation)``, then ``fast(parameters, buffers, batch)`` instead of
+    ``with simulation: step(parameters, buffers, batch)``. When it is first called with arguments of certain shapes,
+    the step is traced under the simulation (forward, ``torch.autograd.grad``, in-place updates, all it does with
+    tensors) and compiled by PyTorch's inductor; compiled programs are kept on disk, and serve every float format of a
+    kind, since the format is data to them.
+
+    The results are those of the eager simulation, bit for bit: operations whose compiled loops would round otherwise
+    than PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
+
+    What a step may do: everything that changes from call to call, and every tensor it writes to, is an argument; it
+    may write to its arguments in place, and returns tensors, in any nesting of tuples, lists and dicts, or nothing.
+    Python numbers are constants; other values of them are other programs. It decides by ``torch.where``, not by ``if``.
+
+    Args:
+        step: a function of tensors.
+        simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
+            arithmetic, or have rules about modules, roles, operands or scalars, are not traced.
+
+    Returns:
+        A function like ``step``. Without a C++ compiler, or in a simulation that cannot be traced, it runs the step
+        eagerly, and a :class:`CompileWarning` says so.
+
+    Raises:
+        FormatError: when called: the step reads a number from a tensor, writes to a tensor that is no argument, or
+            takes two arguments that share memory and writes to one of them.
+    """
+    return CompiledStep(step, simulation)
+
+
+def _reason_against(simulation: Simulation | None) -> str | None:
+    """Why a step cannot be compiled, in words."""
+    if simulation is not None:
+        reason = simulation.reason_against_tracing()
+        if reason:
+            return reason
+    from torch._inductor import config, cpp_builder  # noqa: PLC0415  the compiler takes seconds to import
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except Exception:  # noqa: BLE001  whatever it is, there is none
+        return f"there is no C++ compiler ({config.cpp.cxx[-1]}); install g++"
+    return None
