@@ -18,7 +18,7 @@ QUICK = "-quick"
 @functools.cache
 def preset_files() -> dict[str, Path]:
     """The files of all presets, by name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 @functools.cache
