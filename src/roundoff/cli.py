@@ -78,7 +78,7 @@ def sweep(
         for line in describe_plan(plan, directory):
             print(line)
         if not no_estimate:
-            sys.stdout.flush()
+            print("estimating the time; --no-estimate does without", flush=True)
             for line in describe_estimate(plan, directory, workers or usable_cores()):
                 print(line)
         return

@@ -5,7 +5,6 @@ import pytest
 from roundoff.agents import FIXES
 from roundoff.sweeps import SweepError, SweepFileError, plan_file, plan_text
 from roundoff.sweeps.plan import plan_run
-from roundoff.sweeps.presets import preset_files
 
 SMALL = """
 name: small
@@ -116,17 +115,6 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
     with pytest.raises(SweepError, match="not UTF-8"):
         plan_file(tmp_path / "latin.yaml")
-
-
-def test_presets_are_valid():
-    plans = {name: plan_file(path) for name, path in preset_files().items()}
-    assert all(plan.name == name and plan.description for name, plan in plans.items())
-    figure4 = plans["significand"]
-    assert len(figure4.runs) == 6 * 5 * 7
-    assert {run.config.steps for run in figure4.runs} == {500_000}
-    quick = plans["significand-quick"]
-    assert {"fp32", "e5m10"} < {run.config.format for run in quick.runs}
-    assert len({run.config.seed for run in quick.runs}) >= 3
 
 
 def test_a_single_run(tmp_path):
