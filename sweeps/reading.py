@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from roundoff.sweeps.errors import SweepError, SweepFileError
 from roundoff.sweeps.located_yaml import Located, parse
 from roundoff.sweeps.outline import SECTIONS, Outline, texts
-from roundoff.sweeps.presets import includable_files
+from roundoff.sweeps.presets import includable_files, preset_files
 from roundoff.sweeps.sections import apply
 from roundoff.sweeps.values import KEYS, shown, unknown
 
@@ -29,9 +30,10 @@ def read_file(path: str | Path) -> str:
     try:
         return Path(path).read_bytes().decode()
     except OSError as error:
-        raise SweepError(
-            f"{path}: cannot be read ({error.strerror}); give a YAML file, or a name that `roundoff presets` lists"
-        ) from error
+        near = difflib.get_close_matches(str(path), preset_files(), n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        advice = f"give a YAML file, or a name that `roundoff presets` lists{hint}"
+        raise SweepError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
     except ValueError as error:
         if isinstance(error, UnicodeDecodeError):
             raise SweepError(f"{path}: is not UTF-8 text (byte {error.start}); a YAML file is") from error

@@ -110,6 +110,7 @@ def test_arguments_replace_sections_and_choose_runs():
     ]
     assert settings(plan_text(CASES, "f", [], ["case=fast", "seed=[1, 2]"]), "lr", "seed") == [(1e-3, 1)]
     assert settings(plan_text(CASES, "f", ["seed=7"], ["lr=1e-3"]), "lr", "seed") == [(1e-3, 7)]
+    assert settings(plan_text("base: {lr: -1}", "f", ["lr=[1]"]), "lr") == [(1.0,)]  # nobody asks what was replaced
     drawn = "random: {draws: 3, seed: 0, values: {lr: {choice: [1, 2]}}}"
     assert len(plan_text(drawn, "f", ["lr=5"]).runs) == 1
     assert len(plan_text(CASES + "exclude: [{seed: 1}]", "f", ["seed=4"]).runs) == 2  # nothing is left to exclude
