@@ -32,7 +32,7 @@ def check_pixel_keys(config: TrainConfig) -> None:
         ValueError: naming the key, its value and what to do.
     """
     if config.observations == "states":
-        for key in PIXEL_KEYS:
+        for key in sorted(config.model_fields_set.intersection(PIXEL_KEYS)):
             value = getattr(config, key)
             if value != type(config).model_fields[key].default:
                 raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from roundoff.formats.errors import RoundoffError
@@ -33,5 +35,11 @@ class SweepFileError(SweepError):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = tuple(problems)
+        self.problems = tuple(sorted(problems, key=_position))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def _position(problem: Problem) -> tuple[int, int]:
+    """Line and column; what has neither comes last."""
+    found = re.search(r":(\d+):(\d+)$", problem.place)
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)

@@ -66,16 +66,19 @@ class SweepDirectory:
         """
         self.check(plan)
         make_directory(self.path)
-        runs = {run.id: run.config.as_json() for run in plan.runs}
+        entries: dict[str, dict[str, Any]] = {}
+        for run in plan.runs:
+            named = {"case": run.case} if run.case else {}
+            entries[run.id] = {"id": run.id, "config": run.config.as_json(), **named}
         if self.marker.exists():
             for entry in self._read()["runs"]:
-                runs.setdefault(entry["id"], entry["config"])
+                entries.setdefault(entry["id"], entry)
         content = {
             "layout": LAYOUT,
             "name": plan.name,
             "description": plan.description,
             "varying": list(plan.varying),
-            "runs": [{"id": identity, "config": config} for identity, config in runs.items()],
+            "runs": list(entries.values()),
         }
         if not self.marker.exists() or self._read() != content:
             write_json(self.marker, content)

@@ -118,12 +118,14 @@ def test_plot(undisturbed):
 
 def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    run = roundoff("sweep", "tiny.yaml", "--dry-run", "seed=[1, 5]", cwd=tmp_path)
+    run = roundoff("sweep", "tiny.yaml", "--dry-run", "--no-estimate", "seed=[1, 5]", cwd=tmp_path)
     assert run.returncode == 0
     assert "4 runs, 48000 environment steps" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "new", "done", "new"]
+    assert "for 2 of 2 runs that are left" in run.stdout
+    assert "2 runs as long as finished ones took" in run.stdout
 
 
 def test_train_one_run(tmp_path):
@@ -142,8 +144,10 @@ def test_train_one_run(tmp_path):
     ("arguments", "message"),
     [
         (["sweep", "missing.yaml"], "missing.yaml: cannot be read (No such file or directory)"),
+        (["sweep", "significand-quik"], "did you mean significand-quick?"),
         (["sweep", "bad.yaml"], "bad.yaml:2:18: format: unknown format 'fp23'"),
         (["sweep", "significand-quick", "sedd=1"], "did you mean 'seed'?"),
+        (["sweep", "significand-quick", "--only", "seed=9"], "no run has seed: 9"),
         (["sweep", "significand-quick", "--out", "foreign"], "no sweep's folder"),
         (["sweep", "significand-quick", "--out", "bad.yaml/x"], "bad.yaml"),
         (["sweep", "significand-quick", "--workers", "0"], "--workers"),
@@ -197,4 +201,21 @@ def test_what_there_is(capsys, monkeypatch):
     assert "e2m1_finite" in printed("verify", "fp4_e2m1", "--quick")
     presets = printed("presets")
     assert "significand-quick" in presets
-    assert "significand: 210 runs" in presets
+    assert "| paper | 210  | fig4 " in presets
+    assert '"$schema"' in printed("schema")
+
+
+def test_the_command_says_what_it_can_without_pytorch():
+    program = "import sys; from roundoff.cli import app; app(['--help'], standalone_mode=False)"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "sweep" in run.stdout
+
+
+def test_the_function_and_the_package_simulate_are_kept_apart():
+    program = "import roundoff.simulate.policy, roundoff; print(roundoff.simulate('e5m2').__enter__, roundoff.formats)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

@@ -1,17 +1,28 @@
-"""Simulate number formats in PyTorch programs, and find out how few bits a training run needs."""
+"""Simulate number formats in PyTorch programs, and find out how few bits a training run needs.
 
-from roundoff.formats import (
-    FloatFormat,
-    Format,
-    FormatError,
-    Overflow,
-    RandomBits,
-    Rounding,
-    RoundoffError,
-    fake_round,
-    round,
-)
-from roundoff.simulate import Accumulation, Blame, Policy, PolicyWarning, Rule, Simulation, blame, simulate
+The names are imported when they are first used: PyTorch takes seconds to import, and ``roundoff --help`` must not.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roundoff.formats import (
+        FloatFormat,
+        Format,
+        FormatError,
+        Overflow,
+        RandomBits,
+        Rounding,
+        RoundoffError,
+        fake_round,
+        round,
+    )
+    from roundoff.simulate import Accumulation, Blame, Policy, PolicyWarning, Rule, Simulation, blame, simulate
 
 __all__ = [
     "Accumulation",
@@ -32,3 +43,35 @@ __all__ = [
     "round",
     "simulate",
 ]
+
+
+class _Umbrella(ModuleType):
+    """This module: looks names up where they are defined."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "formats":
+            return import_module("roundoff.formats")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        for part in ("roundoff.formats", "roundoff.simulate"):
+            module = import_module(part)
+            if name in module.__all__:
+                value = getattr(module, name)
+                self.__dict__[name] = value
+                return value
+        raise AssertionError(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *__all__})
+
+    # Importing the package roundoff.simulate would put it where the function is looked for.
+    @property
+    def simulate(self) -> Any:
+        return import_module("roundoff.simulate").simulate
+
+    @simulate.setter
+    def simulate(self, _package: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Umbrella

@@ -18,8 +18,6 @@ import typer
 if TYPE_CHECKING:
     from types import FrameType
 
-    from roundoff.sweeps import Plan
-
 app = typer.Typer(
     name="roundoff",
     help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
@@ -57,7 +55,14 @@ def sweep(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes at a time [default: one per core].")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and write nothing.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Run only what has this value, or one of a list; may be repeated."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
+    ] = False,
+    no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file, run_sweep
@@ -65,10 +70,17 @@ def sweep(
     from roundoff.sweeps.progress import ProgressDisplay
     from roundoff.sweeps.sweep import usable_cores
 
-    plan = plan_file(find_sweep(file), overrides or ())
+    plan = plan_file(find_sweep(file), overrides or (), only or ())
     directory = out or Path("results") / plan.name
     if dry_run:
-        _print_plan(plan, directory)
+        from roundoff.sweeps.dry_run import describe_estimate, describe_plan
+
+        for line in describe_plan(plan, directory):
+            print(line)
+        if not no_estimate:
+            print("estimating the time; --no-estimate does without", flush=True)
+            for line in describe_estimate(plan, directory, workers or usable_cores()):
+                print(line)
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     with _stoppable(hint), ProgressDisplay() as display:
@@ -82,27 +94,6 @@ def sweep(
             file=sys.stderr,
         )
         raise typer.Exit(1)
-
-
-def _print_plan(plan: Plan, directory: Path) -> None:
-    from roundoff.sweeps.store import SweepDirectory
-
-    store = SweepDirectory(directory)
-    store.check(plan)
-    print(f"{plan.name}: {len(plan.runs)} runs into {directory}")
-    width = max(len(run.id) for run in plan.runs)
-    for run in plan.runs:
-        values = run.config.as_json()
-        settings = " ".join(f"{key}={_short(values[key])}" for key in plan.varying)
-        print(f"  {run.id:<{width}}  {store.status(run):<7}  {settings}")
-    steps = sum(run.config.steps for run in plan.runs)
-    print(f"{len(plan.runs)} runs, {steps} environment steps; a dry run, nothing was written")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 @app.command()
@@ -174,13 +165,18 @@ def blame(
 
 @app.command()
 def presets() -> None:
-    """List the sweeps that are shipped."""
-    from roundoff.sweeps import plan_file
-    from roundoff.sweeps.presets import preset_files
+    """List the sweeps that are shipped, as a table."""
+    from roundoff.sweeps.presets import presets_table
 
-    for name, path in preset_files().items():
-        plan = plan_file(path)
-        print(f"{name}: {len(plan.runs)} runs\n  {plan.description}\n  {path}")
+    print(presets_table())
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of sweep files, for editors."""
+    from roundoff.sweeps.schema import sweep_schema
+
+    print(json.dumps(sweep_schema(), indent=1))
 
 
 @app.command()
@@ -259,16 +255,18 @@ class _stoppable:  # noqa: N801  used as a statement
 
 def main() -> None:
     """Runs the command; mistakes of the user's end it with one message and status 2."""
-    from roundoff.formats.errors import RoundoffError
-
     try:
         app()
-    except RoundoffError as error:
-        print(f"roundoff: {error}", file=sys.stderr)
-        sys.exit(2)
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # `roundoff formats | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         print(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        from roundoff.formats.errors import RoundoffError
+
+        if not isinstance(error, RoundoffError):
+            raise
+        print(f"roundoff: {error}", file=sys.stderr)
         sys.exit(2)

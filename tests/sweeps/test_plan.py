@@ -1,16 +1,10 @@
 """Planning: the product of the grid, and every mistake with its place."""
 
-import random
-import string
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roundoff.agents import FIXES
 from roundoff.sweeps import SweepError, SweepFileError, plan_file, plan_text
 from roundoff.sweeps.plan import plan_run
-from roundoff.sweeps.presets import preset_files
 
 SMALL = """
 name: small
@@ -123,17 +117,6 @@ def test_files_that_cannot_be_read(tmp_path):
         plan_file(tmp_path / "latin.yaml")
 
 
-def test_presets_are_valid():
-    plans = {name: plan_file(path) for name, path in preset_files().items()}
-    assert all(plan.name == name and plan.description for name, plan in plans.items())
-    figure4 = plans["significand"]
-    assert len(figure4.runs) == 6 * 5 * 7
-    assert {run.config.steps for run in figure4.runs} == {500_000}
-    quick = plans["significand-quick"]
-    assert {"fp32", "e5m10"} < {run.config.format for run in quick.runs}
-    assert len({run.config.seed for run in quick.runs}) >= 3
-
-
 def test_a_single_run(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("lr: 1e-3\nfixes: [hadam]\n")
@@ -145,33 +128,3 @@ def test_a_single_run(tmp_path):
     with pytest.raises(SweepFileError, match=r"run\.yaml:1:1: a run must be a mapping"):
         file.write_text("7")
         plan_run(file)
-
-
-@settings(max_examples=400, deadline=None)
-@given(seed=st.integers(0, 2**32), edits=st.integers(1, 6), name=st.sampled_from(sorted(preset_files())))
-def test_mutated_presets_are_planned_or_refused(seed, edits, name):
-    """Characters and lines deleted, doubled, swapped: never anything but a plan or a message with a place."""
-    source = random.Random(seed)
-    text = preset_files()[name].read_text()
-    for _ in range(edits):
-        at = source.randrange(len(text))
-        match source.randrange(5):
-            case 0:
-                text = text[:at] + text[at + source.randrange(1, 9) :]
-            case 1:
-                text = text[:at] + source.choice(string.printable + "é\x00€") + text[at:]
-            case 2:
-                lines = text.split("\n")
-                lines.insert(source.randrange(len(lines)), source.choice(lines))
-                text = "\n".join(lines)
-            case 3:
-                text = text[:at] + source.choice(["[", "}", ": ", "&a ", "*a", "!!int ", "|", "1e999"]) + text[at:]
-            case _:
-                lines = text.split("\n")
-                source.shuffle(lines)
-                text = "\n".join(lines)
-        text = text or "x"
-    try:
-        plan_text(text, "f")
-    except SweepFileError as error:
-        assert all(problem.place.startswith("f") for problem in error.problems)

@@ -1,0 +1,197 @@
+"""How long runs will take: as long as finished runs like them did, or else as a short calibration measures."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roundoff.agents.files import read_json
+from roundoff.agents.stopping import Stopped, StopRequest
+from roundoff.formats.errors import RoundoffError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from roundoff.agents import Progress, TrainConfig
+    from roundoff.sweeps.plan import Run
+
+CALIBRATION_SECONDS = 30.0
+"""No further kind of run is measured after so long."""
+
+# Keys on which the time of a step does not depend; of the format only what it is computed in counts.
+_FREE = frozenset(
+    {
+        "seed", "lr", "discount", "adam_beta1", "adam_beta2", "adam_eps", "initial_temperature", "tau",
+        "log_sigma_min", "log_sigma_max", "sigma_eps", "initial_loss_scale", "loss_scale_growth_interval",
+        "softplus_threshold", "kahan_momentum_scale", "replay_capacity", "checkpoint_every", "keep_networks",
+    }
+)  # fmt: skip
+# Keys that say how much there is to do, not how long a part of it takes.
+_AMOUNT = frozenset({"steps", "seed_steps", "eval_every", "eval_episodes"})
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long runs will take.
+
+    Attributes:
+        seconds: of each run, by id; runs of which nothing is known are missing.
+        notes: what it rests on, a sentence each.
+    """
+
+    seconds: dict[str, float]
+    notes: tuple[str, ...]
+
+    def total(self, workers: int) -> float:
+        """Seconds until the last run ends if ``workers`` processes take the runs in their order."""
+        busy = [0.0] * workers
+        for seconds in self.seconds.values():
+            heapq.heapreplace(busy, busy[0] + seconds)
+        return max(busy)
+
+
+def estimate(runs: Sequence[Run], folders: Iterable[Path]) -> Estimate:
+    """Estimates the seconds of runs.
+
+    Args:
+        runs: what is to do.
+        folders: of sweeps in which finished runs are looked for.
+
+    Returns:
+        The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`.
+    """
+    past = _past_seconds(folders)
+    seconds: dict[str, float] = {}
+    unknown: dict[str, list[Run]] = {}
+    for run in runs:
+        times = past.get(_kind(run.config.as_json(), _FREE))
+        if times:
+            seconds[run.id] = sum(times) / len(times)
+        else:
+            unknown.setdefault(_kind(run.config.as_json(), _FREE | _AMOUNT), []).append(run)
+    notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
+    measured: list[_Speed] = []
+    unmeasured = 0
+    impossible: dict[str, int] = {}
+    start = time.perf_counter()
+    for alike in sorted(unknown.values(), key=len, reverse=True):
+        if measured and time.perf_counter() - start > CALIBRATION_SECONDS:
+            speed = max(measured, key=lambda found: found.step)
+            unmeasured += 1
+        else:
+            try:
+                speed = _measure(alike[0].config)
+            except RoundoffError as error:
+                impossible[str(error)] = impossible.get(str(error), 0) + len(alike)
+                continue
+            measured.append(speed)
+        seconds |= {run.id: speed.of(run.config) for run in alike}
+    notes += [f"no estimate for {count} runs: {reason}" for reason, count in impossible.items()]
+    if measured:
+        kinds = f"{len(measured)} kind{'s' * (len(measured) > 1)} of runs"
+        notes.append(f"{kinds} measured for a moment, one at a time: several at a time are slower")
+    if unmeasured:
+        notes.append(f"{unmeasured} kinds not measured for lack of time: as slow as the slowest that was")
+    if any(speed.crashed for speed in measured):
+        notes.append("kinds that crashed as soon as they learned count as nothing")
+    in_order = {run.id: seconds[run.id] for run in runs if run.id in seconds}
+    return Estimate(in_order, tuple(notes))
+
+
+def _kind(config: dict[str, Any], ignored: frozenset[str]) -> str:
+    """What runs that take equally long have in common."""
+    from roundoff.formats import Format, FormatError  # noqa: PLC0415  imports torch
+
+    relevant = {key: value for key, value in config.items() if key not in ignored}
+    if not relevant.get("native"):
+        name = relevant.get("format")
+        with suppress(FormatError, TypeError):
+            fmt = Format.parse(str(name))
+            relevant["format"] = name if name in ("fp32", "fp64") else str(fmt.carrier)
+    return json.dumps(relevant, sort_keys=True)
+
+
+def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
+    """What ended runs took, by what they have in common; files that cannot be understood tell nothing."""
+    found: dict[str, list[float]] = {}
+    for folder in folders:
+        for path in folder.glob("runs/*/timing.json"):
+            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError):
+                if (path.parent / "result.json").exists():
+                    seconds = float(read_json(path)["seconds"])
+                    config = read_json(path.parent / "config.json")["config"]
+                    found.setdefault(_kind(config, _FREE), []).append(seconds)
+    return found
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """What parts of a run take: seconds of an agent step with its update, and of an evaluation."""
+
+    step: float
+    evaluation: float
+    crashed: bool
+
+    def of(self, config: TrainConfig) -> float:
+        """Seconds of a whole run; steps before the first update, and its beginning and end, cost little beside it."""
+        steps = math.ceil(config.steps / config.action_repeat)
+        evaluations = math.ceil(config.steps / config.eval_every)
+        return max(0, steps - config.seed_steps) * self.step + evaluations * self.evaluation
+
+
+def _measure(config: TrainConfig) -> _Speed:
+    """Trains for a moment in a temporary folder.
+
+    Raises:
+        RoundoffError: such a run is impossible on this machine.
+    """
+    long = 10**12
+    alike = {"seed_steps": 1, "checkpoint_every": long, "keep_networks": False}
+    alike["replay_capacity"] = min(config.replay_capacity, 10_000)
+    # Rendered episodes take so long that one must do.
+    episodes = 1 if config.observations == "pixels" else config.eval_episodes
+    evaluating = {**alike, "steps": 4 * config.action_repeat, "eval_every": long, "eval_episodes": episodes}
+    with tempfile.TemporaryDirectory(prefix="roundoff-") as folder:
+        steps = _Watch()
+        steps.run(config.model_copy(update={**alike, "steps": long, "eval_every": long}), Path(folder) / "steps")
+        evaluation = _Watch()
+        evaluation.run(config.model_copy(update=evaluating), Path(folder) / "evaluation")
+    if steps.crashed or evaluation.crashed:
+        return _Speed(0.0, 0.0, crashed=True)
+    step = steps.seconds_per_step() * config.action_repeat
+    rest = evaluation.marks[-1][0] - evaluation.marks[0][0] - 4 * step
+    return _Speed(step, max(0.0, rest) * config.eval_episodes / episodes, crashed=False)
+
+
+class _Watch:
+    """Watches a run for about a second after it has warmed up."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, int]] = []
+        self.crashed = False
+        self._stop = StopRequest()
+
+    def run(self, config: TrainConfig, folder: Path) -> None:
+        """Trains until enough is seen, or to the end."""
+        from roundoff.agents import train  # noqa: PLC0415  imports the simulator
+
+        with suppress(Stopped):
+            self.crashed = train(config, folder, self._progress, self._stop).crash is not None
+        self.marks.append((time.perf_counter(), self.marks[-1][1]))
+
+    def _progress(self, progress: Progress) -> None:
+        self.marks.append((time.perf_counter(), progress.step))
+        if len(self.marks) > 2 and self.marks[-1][0] - self.marks[1][0] > 1:
+            self._stop.make()
+
+    def seconds_per_step(self) -> float:
+        """Of an environment step; the marks before the second one are of the warming up."""
+        first, last = self.marks[1 if len(self.marks) > 3 else 0], self.marks[-2]
+        return (last[0] - first[0]) / max(1, last[1] - first[1])

@@ -1,0 +1,41 @@
+"""How long a sweep will take: from finished runs, or measured."""
+
+from roundoff.agents.files import make_directory, write_json
+from roundoff.sweeps import plan_text
+from roundoff.sweeps.estimate import Estimate, estimate
+
+BASE = "base: {action_repeat: 50, steps: 100000, seed_steps: 10, hidden_units: 8, batch_size: 8, eval_every: 50000}\n"
+
+
+def finished(run, folder, seconds):
+    path = make_directory(folder / "runs" / run.id)
+    write_json(path / "config.json", {"config": run.config.as_json(), "version": "0"})
+    write_json(path / "timing.json", {"seconds": seconds, "steps_per_second": 1.0})
+    write_json(path / "result.json", {"status": "done"})
+
+
+def test_runs_take_as_long_as_finished_ones_like_them(tmp_path):
+    plan = plan_text(BASE + "grid: {seed: [0, 1], lr: [1e-3, 1e-4], format: [e5m10, e5m5]}", "f")
+    finished(plan.runs[0], tmp_path, 100.0)
+    finished(plan.runs[2], tmp_path, 300.0)
+    damaged = make_directory(tmp_path / "runs" / "damaged")
+    (damaged / "timing.json").write_text("{")
+    guess = estimate(plan.runs[3:], [tmp_path])
+    assert guess.seconds == {run.id: 200.0 for run in plan.runs[3:]}
+    assert guess.notes == ("5 runs as long as finished ones took",)
+
+
+def test_what_is_unknown_is_measured_and_what_is_impossible_is_said(tmp_path):
+    plan = plan_text(BASE + "cases: [{}, {steps: 200000}, {device: 'cuda:99'}]", "f")
+    guess = estimate(plan.runs, [tmp_path])
+    one, two = list(guess.seconds.values())
+    assert 0.1 < one < 600
+    assert abs(two / one - 2) < 0.1  # both follow from one measurement
+    assert "no estimate for 1 runs: device is cuda:99" in guess.notes[0]
+    assert "1 kind of runs measured" in guess.notes[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_take_runs_in_turn():
+    guess = Estimate({"a": 3.0, "b": 1.0, "c": 1.0, "d": 5.0}, ())
+    assert [guess.total(workers) for workers in (1, 2, 9)] == [10.0, 7.0, 5.0]

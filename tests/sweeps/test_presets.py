@@ -1,0 +1,91 @@
+"""The presets, their table, the page about sweep files, and the schema for editors say the same."""
+
+import json
+import re
+from itertools import product
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from roundoff.sweeps import plan_text
+from roundoff.sweeps.located_yaml import parse
+from roundoff.sweeps.presets import find_sweep, includable_files, preset_files, preset_plans, presets_table
+from roundoff.sweeps.schema import sweep_schema
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
+PLANS = {plan.name: plan for plan in preset_plans()}
+
+
+def ids(name):
+    return {run.id for run in PLANS[name].runs}
+
+
+def test_every_preset_comes_in_both_sizes_and_says_what_it_is():
+    assert set(PLANS) == set(preset_files())
+    assert {f"{name}-quick" for name in PLANS if not name.endswith("-quick")} < set(PLANS)
+    for name, plan in PLANS.items():
+        quick = name.endswith("-quick")
+        assert plan.description
+        assert ("on two cores" in plan.description) == quick
+        assert {run.config.device for run in plan.runs} == {"cpu" if quick else "cuda"}
+        if quick:
+            assert plan.reproduces == PLANS[name.removesuffix("-quick")].reproduces
+            # 5500 agent steps take less than a minute on one core; `make sweep` may take somewhat longer
+            most = 32 if name == "significand-quick" else 24
+            assert sum(run.config.steps // run.config.action_repeat for run in plan.runs) <= most * 5500
+
+
+def test_every_figure_of_the_paper_is_found_by_its_name():
+    for figure, size in product([*(f"fig{number}" for number in range(1, 13)), "table7"], ["", "-quick"]):
+        found = [
+            name for name, plan in PLANS.items() if figure in plan.reproduces and name.endswith("-quick") == bool(size)
+        ]
+        assert len(found) == 1, figure
+        assert find_sweep(f"{figure}{size}") == preset_files()[found[0]]
+    assert find_sweep("fig99") == Path("fig99")
+
+
+def test_runs_are_those_of_earlier_versions_and_shared():
+    assert "cartpole_swingup-e5m10-s0-e8403e981d" in ids("significand-quick")
+    assert "cartpole_swingup-e5m10-s0-b5b3164285" in ids("pixels-quick")
+    assert "cartpole_swingup-e5m10-s0-20dfd3181b" in ids("leave-one-out-quick")
+    assert len(ids("leave-one-out-quick") & ids("baselines-quick") & ids("ablation-quick")) == 3
+    assert len(ids("significand-quick") & ids("bits-quick") & ids("exponent-bits-quick")) == 2
+    assert len(ids("distances-quick") & ids("quality-quick")) == 4
+
+
+def test_the_paper_sizes_are_the_papers():
+    assert len(PLANS["significand"].runs) == 6 * 5 * 7
+    assert len(PLANS["quality"].runs) == 6 * 15 * 2
+    pairs = {(run.config.task, run.config.action_repeat) for run in PLANS["pixels"].runs}
+    assert len(pairs) == 6
+    assert {("cartpole_swingup", 8), ("finger_spin", 2)} < pairs
+
+
+def test_the_page_shows_the_table_of_presets_and_its_files_can_be_planned():
+    assert PAGE.endswith(f"<!-- roundoff presets -->\n{presets_table()}\n"), "run: roundoff presets"
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert [len(plan_text(block, "sweeps.md").runs) for block in blocks] == [9, 6, 4, 10, 11, 12]
+
+
+def test_the_schema_is_current_and_accepts_what_can_be_planned():
+    schema = sweep_schema()
+    committed = json.loads((DOCS / "sweep.schema.json").read_text(encoding="utf-8"))
+    assert committed == schema, "run: roundoff schema > docs/sweep.schema.json"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in includable_files().values():
+        validator.validate(parse(path.read_text(), path.name).plain())
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
+        validator.validate(parse(block, "sweeps.md").plain())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["grid: {formt: [fp32]}", "base: {lr: x}", "base: {fixes: hadam}", "grid: {seed: 1}", "cases: [{nam: a}]",
+     "random: {values: {lr: {normal: [0, 1]}}}", "exclude: [{}]", "base: {task: cartpole}", "seed: 1"],
+)  # fmt: skip
+def test_the_schema_refuses_mistakes(text):
+    assert not jsonschema.Draft202012Validator(sweep_schema()).is_valid(parse(text, "f").plain())
