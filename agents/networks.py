@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self, final
 
 import torch
+from torch import _foreach_copy_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,7 @@ class FlatNetwork(ABC):
         self.layers = self.views(self.flat)
         self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
+        self._gradients: list[torch.Tensor] | None = self.views(self.flat.grad)
 
     @abstractmethod
     def _initialize(self, generator: torch.Generator) -> None:
@@ -63,14 +65,16 @@ class FlatNetwork(ABC):
             weights: as ``outputs``, or a number for all of them; a loss scale belongs here.
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
-        assert self.flat.grad is not None
-        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.flat.grad)
+        if self._gradients is None:
+            self.flat.grad = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        else:
+            _foreach_copy_(self._gradients, gradients)
 
     def bound_to(self, flat: torch.Tensor) -> Self:
-        """This network with its parameters elsewhere: in ``flat``, like ``self.flat``, whose gradients are new."""
+        """This network with its parameters elsewhere, in ``flat``; for traced programs, which make new gradients."""
         other = copy(self)
         other.flat = flat
-        other.flat.grad = torch.zeros_like(flat)
+        other._gradients = None  # noqa: SLF001  it is a network
         other.layers = other.views(flat)
         other.trainable = [layer.detach().requires_grad_() for layer in other.layers]
         return other

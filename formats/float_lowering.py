@@ -26,8 +26,7 @@ from roundoff.formats.tensor_kernels import INTEGER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_REGISTER_SUFFIX = {torch.float32: "", torch.float64: "d", torch.int32: "i", torch.int64: "i"}
-_SAME_WIDTH = ({torch.int32, torch.float32}, {torch.int64, torch.float64})
+_REGISTER_SUFFIX = {torch.float32: "", torch.int32: "i"}
 
 
 @register_lowering(torch.ops.roundoff.round_float, type_promotion_kind=None)
@@ -96,7 +95,7 @@ def vectorised_bitcasts() -> Iterator[None]:
     width = pick_vec_isa().bit_width() if platform.machine() == "x86_64" else 0
 
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Any:
-        if width in (256, 512) and {dtype, src_dtype} in _SAME_WIDTH:
+        if width in (256, 512) and {dtype, src_dtype} == set(_REGISTER_SUFFIX):
             # As GCC's and Clang's vector types, of which a cast keeps the bits.
             registers = [f"__m{width}{_REGISTER_SUFFIX[t]}" for t in (dtype, src_dtype)]
             return f"at::vec::Vectorized<{DTYPE_TO_CPP[dtype]}>(({registers[0]})({registers[1]})({x}))"

@@ -134,7 +134,7 @@ def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledSt
     Args:
         step: a function of tensors.
         simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
-            arithmetic, or have rules about modules, roles, operands or scalars, are not traced.
+            arithmetic, have rules about modules, roles, operands or scalars, or primitive granularity, are not traced.
 
     Returns:
         A function like ``step``. Without a C++ compiler, or in a simulation that cannot be traced, it runs the step

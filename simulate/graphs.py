@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
+from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from roundoff.formats import FormatError, float_lowering
@@ -40,7 +42,9 @@ class Traced(NamedTuple):
 
     graph: GraphModule
     inputs: Sequence[torch.Tensor]
-    """Stand-ins."""
+    """Stand-ins,"""
+    stand_ins: FakeTensorMode
+    """made by this."""
     results: TreeSpec
     steps: int
     draws: int
@@ -57,10 +61,10 @@ def trace(
     Raises:
         FormatError: it cannot be traced.
     """
-    stand_ins = FakeTensorMode()
+    stand_ins = FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
     place = [] if simulation is None else [torch.zeros(2, dtype=torch.int64)]
     # Two pieces of memory, or one: what is written to one must not show in another.
-    inputs = [stand_ins.from_tensor(x.detach()) for x in (*place, *formats.tensors, *tensors)]
+    inputs = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in (*place, *formats.tensors, *tensors)]
     of_formats = slice(len(place), len(place) + len(formats.tensors))
     results: list[TreeSpec] = []
     ends: list[int] = []
@@ -107,7 +111,7 @@ def trace(
     graph.graph.eliminate_dead_code()
     graph.recompile()
     _check_memory(graph, tensors, skipped=of_formats.stop)
-    return Traced(graph, inputs, results[0], *(ends or (0, 0)))
+    return Traced(graph, inputs, stand_ins, results[0], *(ends or (0, 0)))
 
 
 def _place(error: Exception) -> str:
@@ -126,7 +130,8 @@ def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
         "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
         "post_grad_custom_pre_pass": _ThisVersion(),
     }
-    with exact_lowerings(traced.graph), config.patch(settings):
+    context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
+    with context, exact_lowerings(traced.graph), config.patch(settings):
         return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
 
 

@@ -24,7 +24,7 @@ from roundoff.simulate.accumulation import accumulate as run_accumulated
 from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
-from roundoff.simulate.policy import OPTIMIZER_STEP, Policy, Role, Rule, Scalars
+from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -213,6 +213,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "an observing simulation looks at numbers, which a traced program does not have"
         if self.policy.settings("accumulate"):
             return "rounded accumulation has loops of its own"
+        if Granularity.PRIMITIVE in self.policy.settings("granularity"):
+            return "primitive granularity takes operations apart below autograd, which cannot be traced"
         if self._places or self.policy.settings("operands") or Scalars.ROUNDED in self.policy.settings("scalars"):
             return "the policy has rules about places, operands or scalars, which are followed while a program runs"
         return None

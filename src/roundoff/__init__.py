@@ -22,11 +22,25 @@ if TYPE_CHECKING:
         fake_round,
         round,
     )
-    from roundoff.simulate import Accumulation, Blame, Policy, PolicyWarning, Rule, Simulation, blame, simulate
+    from roundoff.simulate import (
+        Accumulation,
+        Blame,
+        CompiledStep,
+        CompileWarning,
+        Policy,
+        PolicyWarning,
+        Rule,
+        Simulation,
+        blame,
+        compile,
+        simulate,
+    )
 
 __all__ = [
     "Accumulation",
     "Blame",
+    "CompileWarning",
+    "CompiledStep",
     "FloatFormat",
     "Format",
     "FormatError",
@@ -39,6 +53,7 @@ __all__ = [
     "Rule",
     "Simulation",
     "blame",
+    "compile",
     "fake_round",
     "round",
     "simulate",

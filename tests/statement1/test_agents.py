@@ -114,9 +114,7 @@ def test_the_measure_sees_the_published_hadam(monkeypatch):
         (beta1, beta2) = self.param_groups[0]["betas"]
         ratio = math.sqrt(1 - beta2) / (1 - beta1)
         eps = self.param_groups[0]["loss_scale"] * self.param_groups[0]["eps"]
-        return [
-            (w / divisor + eps) * ratio - eps for w, divisor in zip(seconds, divisors, strict=True)
-        ]
+        return [(w / divisor + eps) * ratio - eps for w, divisor in zip(seconds, divisors, strict=True)]
 
     monkeypatch.setattr(HAdam, "_update_second", update_second)
     monkeypatch.setattr(HAdam, "_denominators", denominators)

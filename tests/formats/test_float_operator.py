@@ -1,0 +1,53 @@
+"""Formats as data in an operator: the bits of roundoff.round, in both kinds of loops."""
+
+import pytest
+import torch
+
+import roundoff
+from roundoff.formats import Format
+from roundoff.formats.float_operator import float_data, round_float
+
+CPU = torch.device("cpu")
+BY_ADDITION = ["e5m10", "e5m2", "e4m7", "e3m4", "e2m1", "e6m9", "e7m10"]
+BIT_BY_BIT = ["bf16", "e8m10", "fp8_e4m3", "float8_e5m2fnuz", "fp6_e2m3", "e5m0", "e4m3"]
+
+
+def patterns(dtype):
+    """Random bit patterns, and all near the ends of every exponent."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.float32:
+        ends = torch.arange(0, 1 << 32, 1 << 22, dtype=torch.int64)
+        near = (ends[:, None] + torch.arange(-3, 4)).flatten().to(torch.int32)
+        return torch.cat((near, torch.randint(-(2**31), 2**31, (20_000,), generator=generator).int())).view(dtype)
+    return torch.randint(-(2**63), 2**63 - 1, (20_000,), generator=generator).view(dtype)
+
+
+def same(a, b):
+    """The same bits; but a NaN need not be the same NaN: additions make signalling ones quiet."""
+    integer = torch.int32 if a.dtype == torch.float32 else torch.int64
+    return bool(((a.view(integer) == b.view(integer)) | (a.isnan() & b.isnan())).all())
+
+
+@pytest.mark.parametrize("name", BY_ADDITION + BIT_BY_BIT)
+def test_has_the_bits_of_round(name):
+    fmt, x = Format.parse(name), patterns(torch.float32)
+    data = float_data(fmt, x.dtype, CPU)
+    # "e4m3" saturates or not, has infinities or not: whatever it is, the kind must suit it.
+    assert data.by_addition == (name in BY_ADDITION) or name in ("e4m3", "fp6_e2m3")
+    rounded = round_float(x, data.parameters, data.by_addition)
+    assert same(rounded, roundoff.round(x, fmt))
+
+
+@pytest.mark.parametrize("name", ["e8m23", "e5m20", "e11m40"])
+def test_wide_formats_in_float64(name):
+    generator = torch.Generator().manual_seed(1)
+    scales = torch.exp2(torch.randint(-160, 160, (20_000,), generator=generator).double())
+    x = torch.cat((torch.randn(20_000, generator=generator, dtype=torch.float64) * scales, patterns(torch.float64)))
+    data = float_data(Format.parse(name), x.dtype, CPU)
+    rounded = round_float(x, data.parameters, data.by_addition)
+    assert same(rounded, roundoff.round(x, name))
+
+
+def test_one_graph_for_every_width():
+    kinds = {float_data(Format.parse(f"e5m{m}"), torch.float32, CPU).by_addition for m in range(1, 11)}
+    assert kinds == {True}

@@ -1,0 +1,226 @@
+"""Compiled steps: the bits of the eager simulation, whatever the operations, formats and modes; and what is refused."""
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import roundoff
+from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
+from roundoff.simulate import compiled as compiled_module
+
+N = 1003  # no multiple of a vector
+
+
+def same(a, b):
+    integer = {torch.float32: torch.int32, torch.float64: torch.int64}.get(a.dtype)
+    bits = a == b if integer is None else a.view(integer) == b.view(integer)
+    return bool((bits | (a.isnan() & b.isnan())).all()) if a.numel() else True
+
+
+def numbers(seed, n=N):
+    """Of all magnitudes, and special ones."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, generator=generator) * torch.exp2(torch.randint(-30, 16, (n,), generator=generator).float())
+    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -3e38, 65520.0])
+    x[torch.randperm(n, generator=generator)[: len(special)]] = special
+    return x
+
+
+def all_operations(x, y, z):
+    """Every operation that is left to the compiler, written as the kernels write it, or called; see exact_lowerings."""
+    m = x[:1000].view(8, 125)
+    return [
+        x * y, x + y, x - y, x / y, x / 0.0316, 1 - x, x**2, -x, x.abs(), torch.hypot(x, y), torch.log1p(x.abs()),
+        torch.reciprocal(x), torch.sigmoid(x), torch.relu(x), torch.maximum(x, y), torch.minimum(x, y), x.clamp(-2, 3),
+        torch.where(x > y, x, z), torch.sign(x), x.floor(), torch.add(x, y, alpha=0.1234), torch.sub(x, y, alpha=1e4),
+        torch.addcmul(x, y, z, value=0.123), torch.addcmul(x, y, z, value=-1), torch.addcmul(x, y, z),
+        torch.addcdiv(x, y, z, value=0.123), torch.addcdiv(x, y, z), torch.ops.aten.tanh_backward(x, torch.tanh(y)),
+        torch.tanh(x), torch.exp(x), torch.log(x.abs()), torch.sqrt(x.abs()), torch.expm1(x), torch.lerp(x, y, 0.1),
+        torch.sin(z), x.nan_to_num(0.0, 3.0, -3.0), torch.cat((x, y)), x[::3] + y[::3], x.flip(0), x.isfinite().float(),
+        m.sum(1), m.sum(0, keepdim=True), z.mean(), torch.softmax(m.nan_to_num(), 1), m.amax(0), m.mT @ m, m.var(1),
+        torch.nn.functional.layer_norm(m.nan_to_num(), (125,)), torch.nn.functional.softplus(x),
+        *torch._foreach_add([x, y], [y, z], alpha=0.3), *torch._foreach_addcdiv([x], [y], [z], [0.1]),
+        *torch.aminmax(m, dim=1), torch.add(m.t(), m.t(), alpha=0.3), x.double() * 0.1,
+    ]  # fmt: skip
+
+
+def test_every_operation_has_the_bits_of_its_kernel():
+    operands = [numbers(seed) for seed in range(3)]
+    expected = all_operations(*operands)
+    found = roundoff.compile(all_operations, None)(*operands)
+    wrong = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if not same(a, b) or a.dtype != b.dtype]
+    assert not wrong
+
+
+def step(w, moment, x, y):
+    """Forward, backward, an optimizer, in place."""
+    leaf = w.detach().requires_grad_()
+    h = torch.nn.functional.softplus(x @ leaf.view(20, 2))
+    loss = (h - y).square()
+    (gradient,) = torch.autograd.grad(loss, leaf, torch.full_like(loss, 0.1))
+    moment.mul_(0.9).add_(gradient, alpha=0.1)
+    w.addcdiv_(moment, moment.abs() + 0.3, value=-0.1)
+    return {"loss": loss.mean(), "parts": [torch.exp(-h).sum(0), h.amax()]}
+
+
+def arguments(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((40,), (40,), (33, 20), (33, 2))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def assert_same_training(program, simulation, dtype=torch.float32, updates=3):
+    mine, theirs = arguments(dtype), arguments(dtype)
+    for _ in range(updates):
+        found = program(*mine)
+        with simulation:
+            expected = step(*theirs)
+        assert same(found["loss"], expected["loss"])
+        assert all(same(a, b) for a, b in zip(found["parts"], expected["parts"], strict=True))
+        assert all(same(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def fresh(*args, **settings):
+    return simulate(*args, **settings), simulate(*args, **settings)
+
+
+@pytest.mark.parametrize("names", [("e5m10", "e5m2", "e6m9", "e4m7"), ("bf16", "fp8_e4m3", "e8m3")])
+def test_formats_are_data(names):
+    counters.clear()
+    for name in names:
+        eager, mine = fresh(name)
+        assert_same_training(roundoff.compile(step, mine), eager)
+    # All but the first came from the disk, whether the first did or not.
+    assert counters["inductor"]["fxgraph_cache_hit"] >= len(names) - 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rounding": "stochastic", "seed": 3},
+        {"rounding": "toward-zero"},
+    ],
+    ids=str,
+)
+def test_modes(settings):
+    eager, mine = fresh("e5m6", **settings)
+    assert_same_training(roundoff.compile(step, mine), eager)
+
+
+def test_other_families_and_wide_formats():
+    for name, dtype in (("int8", torch.float32), ("posit8", torch.float32), ("e8m20", torch.float64)):
+        eager, mine = fresh(name)
+        assert_same_training(roundoff.compile(step, mine), eager, dtype)
+
+
+def test_rules_about_operations():
+    policy = Policy("e5m4").with_rules(Rule("mm", format="fp32"), Rule("exp", format="e5m2"))
+    eager, mine = fresh(policy)
+    assert_same_training(roundoff.compile(step, mine), eager)
+
+
+def test_random_bits_go_on_between_compiled_and_eager_parts():
+    def part(x):
+        return x * 1.1
+
+    x = torch.linspace(0, 1, 500)
+    eager, mine = fresh("e5m3", rounding="stochastic")
+    program = roundoff.compile(part, mine)
+    for step_number in (4, 5):
+        eager.step = mine.step = step_number
+        with eager:
+            expected = [part(x), part(x), x + x, part(x)]
+        found = [program(x), program(x)]
+        with mine:
+            found.append(x + x)
+            found.append(program(x))  # the simulation around it is its own
+        assert all(same(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_its_own_simulation_acts_inside_another():
+    x = torch.linspace(0, 1, 100)
+    program = roundoff.compile(lambda x: x * 1.1, simulate("e5m6"))
+    with simulate("e5m1"):
+        found = program(x)
+    assert same(found, roundoff.round(x * torch.tensor(1.1), "e5m6"))
+
+
+def test_a_program_for_each_shape_and_number():
+    program = roundoff.compile(lambda x, factor: x * factor, simulate("e5m6"))
+    for n, factor in ((5, 2.0), (6, 2.0), (5, 3.0)):
+        assert same(program(torch.ones(n), factor), torch.full((n,), factor))
+
+
+def reads_a_number(x):
+    return x * 2 if x.sum() > 0 else x
+
+
+def writes_elsewhere(x):
+    ELSEWHERE.add_(x)
+    return x
+
+
+ELSEWHERE = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (reads_a_number, r"test_compiled.py:\d+: return x \* 2 if"),
+        (writes_elsewhere, r"test_compiled.py:\d+: ELSEWHERE.add_"),
+        (lambda x: x.sum().item(), r"read no number from a tensor"),
+        (lambda x: "text", "returns tensors, or nothing"),
+    ],
+)
+def test_what_cannot_be_traced(bad, message):
+    simulation = simulate("e5m6", rounding="stochastic")
+    simulation.step = 7
+    with pytest.raises(FormatError, match=message):
+        roundoff.compile(bad, simulation)(torch.ones(3))
+    assert (simulation.step, simulation.draws) == (7, 0)
+    assert not ELSEWHERE.any()
+
+
+def test_arguments_that_share_memory():
+    def writes(x, y):
+        x.add_(y)
+
+    def reads(x, y):
+        return x + y
+
+    x = torch.ones(4)
+    with pytest.raises(FormatError, match="tensors 0 and 1 of the arguments"):
+        roundoff.compile(writes, None)(x, x[:])
+    assert same(roundoff.compile(reads, None)(x, x[:]), x + x)
+    with pytest.raises(FormatError, match="takes tensors"):
+        roundoff.compile(lambda: torch.ones(2), None)()
+
+
+@pytest.mark.parametrize(
+    ("simulation", "reason"),
+    [
+        (lambda: simulate("e5m6", observe=True), "observing"),
+        (lambda: simulate("e5m6", accumulate="e5m6/8"), "accumulation"),
+        (lambda: simulate(Policy("e5m6").with_rules(Rule(role="backward", format="fp32"))), "places"),
+        (lambda: simulate("e5m6", scalars="rounded"), "scalars"),
+        (lambda: simulate("e5m6", granularity="primitive"), "granularity"),
+    ],
+)
+def test_simulations_that_are_not_traced_run_eagerly(simulation, reason):
+    with pytest.warns(CompileWarning, match=reason):
+        program = roundoff.compile(step, simulation())
+    assert_same_training(program, simulation(), updates=1)
+
+
+def test_without_a_compiler(monkeypatch):
+    def none():
+        raise RuntimeError("none here")
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none)
+    with pytest.warns(CompileWarning, match="install g"):
+        program = roundoff.compile(step, simulate("e5m6"))
+    assert_same_training(program, simulate("e5m6"), updates=1)
+    assert compiled_module.CompileWarning is CompileWarning
+    assert shutil.which("g++"), "the other tests need it"
