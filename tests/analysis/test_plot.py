@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
 from roundoff.analysis.comparison import draw_comparison
@@ -54,6 +55,10 @@ def test_exponents_are_read_and_drawn(sweep):
     assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
     written, _ = plot(sweep)
     assert [path.name for path in written[-2:]] == ["exponents.png", "exponents.svg"]
+    with Image.open(written[-2]) as picture:
+        assert picture.mode == "P"  # 256 colours: a small file
+        assert [round(dots) for dots in picture.info["dpi"]] == [150, 150]
+        assert (255, 255, 255) in {colour for _, colour in picture.convert("RGB").getcolors()}
     svg = written[-1].read_text()
     assert svg.count("<!-- no results -->") == 2  # forward and optimizer
     assert "<!-- e5m10: backward -->" in svg
