@@ -178,8 +178,25 @@ def test_figures_show_every_run(sweep):
     (axis,) = draw_curves(experiment).axes
     assert axis.get_xlabel() == "environment steps"
     assert {text.get_text() for text in axis.texts} == set(LEVEL)
-    crashed_mean = next(line for line in axis.lines if line.get_ydata()[-1] == pytest.approx(45))
+    crashes = [line for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in crashes] == [([1500], [0])]
+    crashed_mean = next(
+        line for line in axis.lines if len(line.get_ydata()) and line.get_ydata()[-1] == pytest.approx(45)
+    )
     assert list(crashed_mean.get_xdata()) == [1000, 2000, 3000]
+
+
+def test_runs_that_all_crash_before_their_first_evaluation_are_seen(tmp_path):
+    for seed in (0, 1):
+        identity = write_run(tmp_path, "e5m10", seed, status="crashed")["id"]
+        (tmp_path / "runs" / identity / "metrics.jsonl").write_text("")
+    drawn = draw_curves(read_experiment(tmp_path / "runs"))
+    (axis,) = drawn.axes
+    (crosses,) = axis.lines
+    assert (list(crosses.get_xdata()), list(crosses.get_ydata())) == ([1500, 1500], [0, 0])
+    assert axis.get_xlim() == (0, 3000)
+    assert [text.get_text() for text in axis.texts] == ["e5m10"]
+    assert "crashed" in drawn.get_suptitle()
 
 
 def files(folder):
