@@ -60,8 +60,9 @@ def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
         style = REFERENCE if name == FP32 else next(looks)
         mine = runs[runs["format"] == name]
         crashes = mine.loc[mine["status"] == "crashed", "crash_step"].to_numpy(float)
-        axis.plot(crashes, np.zeros_like(crashes), color=style.color, marker="x", linestyle="none", markersize=8,
-                  markeredgewidth=1.8, clip_on=False, zorder=3)  # fmt: skip
+        if len(crashes):
+            axis.plot(crashes, np.zeros_like(crashes), color=style.color, marker="x", linestyle="none", markersize=8,
+                      markeredgewidth=1.8, zorder=3)  # fmt: skip
         table = _on_grid(mine, curves)
         if table.empty:
             if len(crashes):  # before the first evaluation, all of them: no line, but a name
