@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -161,45 +160,45 @@ def test_sigterm_saves_and_the_same_command_continues(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
-# As a cluster manager does it: every process of the group gets the signal, the workers too.
+# As a container does it: every process gets the signal, the workers too, whose numbers are printed.
 DURING_AN_EVALUATION = """
 import os, signal
 from roundoff.agents import training
-evaluate = training.evaluate
+evaluate, open_environments, opened = training.evaluate, training.open_environments, []
+def remembered(*arguments):
+    opened.append(open_environments(*arguments))
+    return opened[0]
 def interrupted(environments, policy, **keys):
     calls = []
     def watched(observations):
         calls.append(len(observations))
         if len(calls) == 5:
-            os.killpg(0, signal.SIGTERM)
+            workers = opened[0].process_ids
+            print(*workers, flush=True)
+            for process in (*workers, os.getpid()):
+                os.kill(process, signal.SIGTERM)
         return policy(observations)
     return evaluate(environments, watched, **keys)
-training.evaluate = interrupted
+training.evaluate, training.open_environments = interrupted, remembered
 """
-
-
-def living(group):
-    """The processes of a group that have not ended."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, leader = path.read_text().rpartition(")")[2].split()[:3]
-            if int(leader) == group and state not in "ZX":
-                yield path.parent.name
 
 
 def test_sigterm_in_an_evaluation_with_workers_saves_and_leaves_no_process(tmp_path):
     settings = [f"{key}={value}" for key, value in (LONG | {"environment_workers": 2}).items()]
     command = [sys.executable, "-c", DURING_AN_EVALUATION + PROGRAM, "train", "--out", str(tmp_path / "run"), *settings]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, **pipes)
     try:
-        errors = process.communicate(timeout=60)[1]
+        printed, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 143
     assert "and saved; the same command continues" in errors
     assert "Traceback" not in errors
-    assert not list(living(process.pid))
+    workers = printed.splitlines()[0].split()
+    assert len(workers) == 2
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
     assert [record["step"] for record in records(tmp_path / "run", "eval")] == [600]  # which was finished first
     assert checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"] < 900
     train(TrainConfig(**LONG, environment_workers=2), tmp_path / "run")
