@@ -28,7 +28,7 @@ def draw_curves(experiment: Experiment) -> Figure:
     """Draws the mean return over seeds with its 95 % bootstrap interval, a panel per task and condition.
 
     Runs that have not ended are drawn as far as they are. At each step the mean is over the runs that were evaluated
-    there; a crashed run counts as 0 from its crash on.
+    there; a crashed run counts as 0 from its crash on, and has a cross at 0 where it crashed.
     """
     runs = experiment.runs
     keys = conditions(runs)
@@ -45,7 +45,10 @@ def draw_curves(experiment: Experiment) -> Figure:
             axis.set_title(f"{', '.join(names)} ({group['seed'].nunique()} seeds)", fontsize=11)
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
-        canvas.suptitle(f"{experiment.name}: learning curves\nmean and 95 % bootstrap interval over seeds", fontsize=12)
+        crosses = "; a cross: crashed (scored 0)" if (runs["status"] == "crashed").any() else ""
+        canvas.suptitle(
+            f"{experiment.name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}", fontsize=12
+        )
         return canvas
 
 
@@ -55,8 +58,15 @@ def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
     looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
     for name in formats:
         style = REFERENCE if name == FP32 else next(looks)
-        table = _on_grid(runs[runs["format"] == name], curves)
+        mine = runs[runs["format"] == name]
+        crashes = mine.loc[mine["status"] == "crashed", "crash_step"].to_numpy(float)
+        if len(crashes):
+            axis.plot(crashes, np.zeros_like(crashes), color=style.color, marker="x", linestyle="none", markersize=8,
+                      markeredgewidth=1.8, zorder=3)  # fmt: skip
+        table = _on_grid(mine, curves)
         if table.empty:
+            if len(crashes):  # before the first evaluation, all of them: no line, but a name
+                ends.append((0.0, crashes.max(), str(name), style))
             continue
         generator = np.random.default_rng(zlib.crc32(str(name).encode()))
         scores = [row.dropna().to_numpy(float) for _, row in table.iterrows()]
@@ -70,6 +80,8 @@ def _panel(axis: Axes, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
     axis.set_xlabel("environment steps")
     axis.set_ylabel("return per episode")
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
+    if not axis.collections and "steps" in runs:  # no evaluation to say how long runs are
+        axis.set_xlim(0, float(runs["steps"].max()))
     if ends:
         _label_ends(axis, ends)
 

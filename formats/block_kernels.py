@@ -7,7 +7,7 @@ Minima and maxima are written out: numba's own would widen the integers and mind
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -102,26 +102,41 @@ def _in_place(
     _blocks(data, data, first, last, length, block, addend, emax, emin, spread, largest, sign_mask)
 
 
-def round_blocks(
-    source: torch.Tensor, target: torch.Tensor, length: int, block: int, rule_addend: int, element: Element
-) -> None:
+class BlockSettings(NamedTuple):
+    """What the loop is told of a format."""
+
+    block: int
+    """Elements in a block."""
+    addend: int
+    """Added to the float64 pattern of a block's largest magnitude before its exponent is read."""
+    emax: int
+    emin: int
+    spread: float
+    """1.5 * 2^(23 - m)."""
+    largest: float
+    sign_mask: int
+    """The sign bit, if zero has a sign; else 0."""
+
+
+def block_settings(block: int, rule_addend: int, element: Element) -> BlockSettings:
+    """The settings for blocks of elements with at most 21 stored significand bits; see :class:`BlockSettings`."""
+    spread = 1.5 * 2.0 ** (23 - element.significand_bits)
+    sign_mask = 1 << 31 if element.signed_zero else 0
+    return BlockSettings(block, rule_addend, element.emax, element.emin, spread, element.max, sign_mask)
+
+
+def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settings: BlockSettings) -> None:
     """Rounds blocks of consecutive elements to nearest-even with a shared power-of-two scale.
 
     Args:
-        source: float32 on the CPU, contiguous.
+        source: float32 on the CPU, contiguous, not empty.
         target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
         length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
-        block: elements in a block.
-        rule_addend: added to the float64 pattern of a block's largest magnitude before its exponent is read.
-        element: what the scaled numbers are rounded to; at most 21 stored significand bits.
+        settings: of :func:`block_settings`.
     """
     n = source.numel()
-    if n == 0:
-        return
-    spread = 1.5 * 2.0 ** (23 - element.significand_bits)
-    sign_mask = 1 << 31 if element.signed_zero else 0
-    rest = (length, block, rule_addend, element.emax, element.emin, spread, element.max, sign_mask)
     data = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
     body, signature = (_in_place, "piiiiiiiffi") if target is source else (_copying, "ppiiiiiiiffi")
     kernel = compiled(body, source.dtype, signature)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // block), n)
+    blocks = n // length * -(-length // settings.block)
+    in_pieces(lambda first, last: kernel(*data, first, last, length, *settings), blocks, n)

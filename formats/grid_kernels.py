@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from numpy import float32, float64, int32, uint32
 
-from roundoff.formats.native_loops import compiled, in_pieces
+from roundoff.formats.native_loops import ELEMENTS_PER_THREAD, compiled, in_pieces
 from roundoff.formats.reinterpret import bits_of32, float_of32
 
 # The patterns of minus and plus infinity, as _in_order orders them.
@@ -96,30 +96,39 @@ def _in_order(bits: Any) -> Any:
     return int32(bits ^ int32(int32(bits >> int32(31)) & int32(0x7FFFFFFF)))
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _scale(source: Any, first: Any, last: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any) -> Any:
+    """(scale, zero point) from minimum and maximum; the scale is NaN where there is a NaN or an infinity."""
+    if symmetric:
+        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        largest = uint32(0)
+        for i in range(first, last):
+            magnitude = uint32(bits_of32(source[i]) & uint32(0x7FFFFFFF))
+            largest = magnitude if magnitude > largest else largest  # noqa: FURB136
+        scale = float32(max(float64(float_of32(largest)) / code_max, smallest))
+        return scale if largest < uint32(0x7F800000) else float32(np.nan), float32(0.0)
+    low, high = int32(0x7FFFFFFF), int32(-0x80000000)
+    for i in range(first, last):
+        key = _in_order(int32(bits_of32(source[i])))
+        low = key if key < low else low  # noqa: FURB136
+        high = key if key > high else high  # noqa: FURB136
+    # The arithmetic of roundoff.formats.calibration, operation by operation.
+    bottom = min(float64(float_of32(uint32(_in_order(low)))), 0.0)
+    top = max(float64(float_of32(uint32(_in_order(high)))), 0.0)
+    scale = float32(max((top - bottom) / (code_max - code_min), smallest))
+    zero = min(max(code_min - np.rint(bottom / float64(scale)), code_min), code_max)
+    # NaN sorts beyond infinity, to either side; with one of them in the row there is no scale.
+    usable = low > _LOWEST and high < _HIGHEST
+    return scale if usable else float32(np.nan), float32(zero)
+
+
 def _scales(
     source: Any, scales: Any, zeros: Any, first: Any, last: Any, length: Any,
     code_min: Any, code_max: Any, symmetric: Any, smallest: Any,
 ) -> None:  # fmt: skip
     for row in range(first, last):
-        low, high = int32(0x7FFFFFFF), int32(-0x80000000)
-        for i in range(row * length, (row + 1) * length):
-            key = _in_order(int32(bits_of32(source[i])))
-            low = key if key < low else low  # noqa: FURB136
-            high = key if key > high else high  # noqa: FURB136
-        bottom: Any = float64(float_of32(uint32(_in_order(low))))
-        top: Any = float64(float_of32(uint32(_in_order(high))))
-        # The arithmetic of roundoff.formats.calibration, operation by operation.
-        if symmetric:
-            reach = max(-bottom, top) / code_max
-        else:
-            bottom, top = min(bottom, 0.0), max(top, 0.0)
-            reach = (top - bottom) / (code_max - code_min)
-        scale = float32(max(reach, smallest))
-        zero = 0.0 if symmetric else min(max(code_min - np.rint(bottom / float64(scale)), code_min), code_max)
-        # NaN sorts beyond infinity, to either side; with one of them in the row there is no scale.
-        usable = low > _LOWEST and high < _HIGHEST
-        scales[row] = scale if usable else float32(np.nan)
-        zeros[row] = float32(zero)
+        start = row * length
+        scales[row], zeros[row] = _scale(source, start, start + length, code_min, code_max, symmetric, smallest)
 
 
 def row_scales(
@@ -144,3 +153,48 @@ def row_scales(
     rest = (x.shape[-1], code_min, code_max, symmetric, smallest)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), scales.numel(), x.numel())
     return scales, zeros
+
+
+def _whole_copying(
+    source: Any, target: Any, n: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any, scale: Any, zero: Any
+) -> None:
+    if scale == float32(0.0):
+        scale, zero = _scale(source, 0, n, code_min, code_max, symmetric, smallest)
+    _row(source, target, 0, n, float32(1.0) / scale, scale, zero, float32(code_min), float32(code_max))
+
+
+def _whole_in_place(
+    data: Any, n: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any, scale: Any, zero: Any
+) -> None:
+    if scale == float32(0.0):
+        scale, zero = _scale(data, 0, n, code_min, code_max, symmetric, smallest)
+    _row(data, data, 0, n, float32(1.0) / scale, scale, zero, float32(code_min), float32(code_max))
+
+
+def is_small(x: torch.Tensor) -> bool:
+    """Whether :func:`round_whole` is for this tensor: float32, and too few elements to be worth a second thread."""
+    return x.dtype == torch.float32 and (x.numel() < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1)
+
+
+def round_whole(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    codes: tuple[int, int],
+    smallest: float,
+    given: tuple[float, int],
+    *,
+    symmetric: bool,
+) -> None:
+    """Rounds to nearest-even with one scale and zero point, in one call and one thread: for small tensors.
+
+    Args:
+        source: float32 on the CPU, its elements filling one gapless piece of memory; not empty.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        codes: smallest and largest integer.
+        smallest: no scale from the data is smaller.
+        given: scale and zero point; a scale of 0 if they shall follow from minimum and maximum.
+        symmetric: whether the zero point is 0.
+    """
+    data = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
+    body, signature = (_whole_in_place, "piddidff") if target is source else (_whole_copying, "ppiddidff")
+    compiled(body, source.dtype, signature)(*data, source.numel(), *codes, symmetric, smallest, *given)

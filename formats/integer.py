@@ -19,6 +19,7 @@ from roundoff.formats.family import (
     words_for,
 )
 from roundoff.formats.format import Format
+from roundoff.formats.grid_kernels import is_small, round_whole
 from roundoff.formats.grid_mode_kernels import round_channels
 from roundoff.formats.group_kernels import round_groups
 from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
@@ -198,6 +199,10 @@ class IntegerFormat(Format):
         """As :meth:`round_into`, for gapless memory of equal strides."""
         codes, mode = (self.code_min, self.code_max), (rounding, random)
         if (self.axis is None and self.group is None) or source.dim() == 0:
+            if self.percentile is None and rounding is Rounding.NEAREST_EVEN and is_small(source):
+                given = (self.scale or 0.0, self.zero_point)
+                round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
+                return
             scale, zero = self._parameters(in_order_of_memory(source))
             round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode)
             return

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from roundoff.formats.modes import Rounding
 
-# Below this many elements per thread, handing work to a thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 17
+ELEMENTS_PER_THREAD = 1 << 17
+"""Below this many elements per thread, handing work to a thread costs more than it saves."""
 
 # Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -78,7 +78,7 @@ def in_pieces(work: Callable[[int, int], None], count: int, elements: int) -> No
         count: how many items there are.
         elements: how many tensor elements they are together.
     """
-    threads = max(1, min(torch.get_num_threads(), elements // _ELEMENTS_PER_THREAD, count))
+    threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD, count))
     if threads == 1:
         work(0, count)
         return

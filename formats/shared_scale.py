@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from roundoff.formats.block_kernels import round_blocks
+from roundoff.formats.block_kernels import BlockSettings, block_settings, round_blocks
 from roundoff.formats.block_mode_kernels import round_blocks_in_mode
 from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
 from roundoff.formats.elements import Element, ScaleRule
@@ -129,6 +130,10 @@ class SharedScaleFormat(Format):
         positive = positive[positive.isfinite()]
         return torch.cat([-positive[1:].flip(0), positive])
 
+    @cached_property  # small tensors take no longer than deriving them
+    def _settings(self) -> BlockSettings:
+        return block_settings(self.block, self._addend, self.element)
+
     @property
     def _addend(self) -> int:
         largest = int(math.ldexp(math.frexp(self.element.max)[0], 53)) & _FRACTION
@@ -178,11 +183,12 @@ class SharedScaleFormat(Format):
         if source.numel() == 0:
             return
         length, inner = along(source, axis)
+        if inner == 1 and source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
+            round_blocks(source, target, length, self._settings)
+            return
         how = (self.block, self._addend, self.element, 0.0, rounding, random)
         if inner > 1:
             round_strided_blocks(source, target, length, inner, *how)
-        elif source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
-            round_blocks(source, target, length, self.block, self._addend, self.element)
         else:
             round_blocks_in_mode(source, target, length, *how)
 

@@ -1,6 +1,7 @@
-"""The code on the pages of docs/ runs, and prints what the pages say."""
+"""The code on the pages of docs/ runs, and prints what the pages say; the page about the house names every module."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_every_fix_has_a_page_and_every_page_is_found():
         assert all((PAGES / "fixes" / name).exists() for name in linked)
     readme = (PAGES.parent / "README.md").read_text(encoding="utf-8")
     assert all(f"docs/fixes/{name}.md" in readme for name in FIXES)
+
+
+@pytest.mark.parametrize("folder", ["formats", "simulate", "agents", "sweeps", "analysis"])
+def test_the_page_about_the_house_names_every_module_and_nothing_else(folder):
+    page = (PAGES / "architecture.md").read_text(encoding="utf-8")
+    sections = re.findall(rf"^## Inside {folder}/.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
+    named = {name for section in sections for name in re.findall(r"`(\w*\*?\w*\.py)`", section)}
+    modules = {path.name for path in (PAGES.parent / folder).glob("*.py")} - {"__init__.py"}
+    assert not {module for module in modules if not any(fnmatch(module, name) for name in named)}
+    assert not {name for name in named if not any(fnmatch(module, name) for module in modules)}

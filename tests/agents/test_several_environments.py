@@ -59,7 +59,8 @@ class AfterSteps(StopRequest):
     [
         {},
         {"environments": 2, "format": "e5m10", "policy": {"rounding": "stochastic"}, "steps": 60, "eval_every": 50},
-        {"environments": 5, "actor_update_every": 3, "replay_capacity": 50, "steps": 240},
+        # So rarely that the actor's numbers in a record can be from before the stop.
+        {"environments": 5, "actor_update_every": 40, "replay_capacity": 50, "steps": 240},
         {"task": "cartpole_swingup", "action_repeat": 40, "environments": 3, "steps": 2400, "eval_every": 2000},
     ],
 )
@@ -155,6 +156,52 @@ def test_sigterm_saves_and_the_same_command_continues(tmp_path):
     step = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"]
     assert f"stopped at step {step}" in line
     train(TrainConfig(**LONG), tmp_path / "run")
+    train(TrainConfig(**LONG), tmp_path / "straight")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+# As a container does it: every process gets the signal, the workers too, whose numbers are printed.
+DURING_AN_EVALUATION = """
+import os, signal
+from roundoff.agents import training
+evaluate, open_environments, opened = training.evaluate, training.open_environments, []
+def remembered(*arguments):
+    opened.append(open_environments(*arguments))
+    return opened[0]
+def interrupted(environments, policy, **keys):
+    calls = []
+    def watched(observations):
+        calls.append(len(observations))
+        if len(calls) == 5:
+            workers = opened[0].process_ids
+            print(*workers, flush=True)
+            for process in (*workers, os.getpid()):
+                os.kill(process, signal.SIGTERM)
+        return policy(observations)
+    return evaluate(environments, watched, **keys)
+training.evaluate, training.open_environments = interrupted, remembered
+"""
+
+
+def test_sigterm_in_an_evaluation_with_workers_saves_and_leaves_no_process(tmp_path):
+    settings = [f"{key}={value}" for key, value in (LONG | {"environment_workers": 2}).items()]
+    command = [sys.executable, "-c", DURING_AN_EVALUATION + PROGRAM, "train", "--out", str(tmp_path / "run"), *settings]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, **pipes)
+    try:
+        printed, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert "and saved; the same command continues" in errors
+    assert "Traceback" not in errors
+    workers = printed.splitlines()[0].split()
+    assert len(workers) == 2
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+    assert [record["step"] for record in records(tmp_path / "run", "eval")] == [600]  # which was finished first
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"] < 900
+    train(TrainConfig(**LONG, environment_workers=2), tmp_path / "run")
     train(TrainConfig(**LONG), tmp_path / "straight")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
 from roundoff.analysis.comparison import draw_comparison
@@ -54,6 +55,10 @@ def test_exponents_are_read_and_drawn(sweep):
     assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
     written, _ = plot(sweep)
     assert [path.name for path in written[-2:]] == ["exponents.png", "exponents.svg"]
+    with Image.open(written[-2]) as picture:
+        assert picture.mode == "P"  # 256 colours: a small file
+        assert [round(dots) for dots in picture.info["dpi"]] == [150, 150]
+        assert (255, 255, 255) in {colour for _, colour in picture.convert("RGB").getcolors()}
     svg = written[-1].read_text()
     assert svg.count("<!-- no results -->") == 2  # forward and optimizer
     assert "<!-- e5m10: backward -->" in svg
@@ -173,8 +178,23 @@ def test_figures_show_every_run(sweep):
     (axis,) = draw_curves(experiment).axes
     assert axis.get_xlabel() == "environment steps"
     assert {text.get_text() for text in axis.texts} == set(LEVEL)
+    crashes = [line for line in axis.lines if line.get_marker() == "x"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in crashes] == [([1500], [0])]
     crashed_mean = next(line for line in axis.lines if line.get_ydata()[-1] == pytest.approx(45))
     assert list(crashed_mean.get_xdata()) == [1000, 2000, 3000]
+
+
+def test_runs_that_all_crash_before_their_first_evaluation_are_seen(tmp_path):
+    for seed in (0, 1):
+        identity = write_run(tmp_path, "e5m10", seed, status="crashed")["id"]
+        (tmp_path / "runs" / identity / "metrics.jsonl").write_text("")
+    drawn = draw_curves(read_experiment(tmp_path / "runs"))
+    (axis,) = drawn.axes
+    (crosses,) = axis.lines
+    assert (list(crosses.get_xdata()), list(crosses.get_ydata())) == ([1500, 1500], [0, 0])
+    assert axis.get_xlim() == (0, 3000)
+    assert [text.get_text() for text in axis.texts] == ["e5m10"]
+    assert "crashed" in drawn.get_suptitle()
 
 
 def files(folder):
