@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 from roundoff.analysis.errors import AnalysisError
 
 _LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
-_RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step"]
+_RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Experiment:
 
     Attributes:
         name: of the sweep, or of the folder.
+        description: of the sweep, in words; empty if it has none.
         runs: one row per run: ``id``, ``status`` (done, crashed, failed, unfinished or missing), ``return`` (0 for a
             crash, NaN before the end), ``return_std`` over the episodes of the final evaluation, ``step``,
-            ``crash_step``, and every key of the config (``fixes`` as text).
+            ``crash_step``, ``reason`` (of a crash or a failure, else empty), and every key of the config (``fixes``
+            as text).
         curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
@@ -35,6 +38,7 @@ class Experiment:
     """
 
     name: str
+    description: str
     runs: pd.DataFrame
     curves: pd.DataFrame
     exponents: pd.DataFrame
@@ -57,31 +61,19 @@ def read_experiment(directory: str | Path) -> Experiment:
         AnalysisError: there is no such folder, or no run in it.
     """
     path = Path(directory)
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
     warnings: list[str] = []
-    name = path.resolve().name
-    planned: dict[str, dict[str, Any]] = {}
-    if (path / "sweep.json").exists():
-        name, planned = _read_plan(path / "sweep.json", warnings)
-        folders = {identity: path / "runs" / identity for identity in planned}
-    elif (path / "config.json").exists():
-        folders = {name: path}
-    else:
-        folders = {folder.parent.name: folder.parent for folder in sorted(path.glob("*/config.json"))}
-    if not folders:
-        raise AnalysisError(
-            f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
-            " give the folder of a sweep, as `roundoff sweep` printed it"
-        )
+    name, description, folders, planned = _find_runs(path, warnings)
     rows: list[dict[str, Any]] = []
     points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
     config_keys: set[str] = set()
     configs: dict[str, dict[str, Any]] = {}
     for identity, folder in sorted(folders.items()):
         config = planned.get(identity) or _read_config(folder / "config.json", warnings)
-        if config is not None:
+        if config is None:
+            continue
+        if not all(isinstance(config.get(key), str) for key in ("task", "format")):
+            warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
+        else:
             configs[identity] = config
     known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
     for identity, config in configs.items():
@@ -95,6 +87,7 @@ def read_experiment(directory: str | Path) -> Experiment:
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
+        description,
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
         pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
@@ -103,6 +96,30 @@ def read_experiment(directory: str | Path) -> Experiment:
         folders,
         tuple(warnings),
     )
+
+
+def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Path], dict[str, dict[str, Any]]]:
+    """Name, description, the folders of runs by id, and the configs that a sweep planned."""
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
+    name, description = path.resolve().name, ""
+    planned: dict[str, dict[str, Any]] = {}
+    if (path / "sweep.json").exists():
+        name, description, planned = _read_plan(path / "sweep.json", warnings)
+        folders = {identity: path / "runs" / identity for identity in planned}
+        strangers = sorted(folder.name for folder in (path / "runs").glob("*") if folder.name not in planned)
+        warnings += [f"{path / 'runs' / stranger}: is no run of this sweep; left out" for stranger in strangers]
+    elif (path / "config.json").exists():
+        folders = {name: path}
+    else:
+        folders = {folder.parent.name: folder.parent for folder in sorted(path.glob("*/config.json"))}
+    if not folders:
+        raise AnalysisError(
+            f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
+            " give the folder of a sweep, as `roundoff sweep` printed it"
+        )
+    return name, description, folders, planned
 
 
 def _read_json(path: Path, warnings: list[str]) -> Any:
@@ -116,10 +133,11 @@ def _read_json(path: Path, warnings: list[str]) -> Any:
         return None
 
 
-def _read_plan(path: Path, warnings: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
+def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
     content = _read_json(path, warnings)
     try:
-        return str(content["name"]), {str(run["id"]): dict(run["config"]) for run in content["runs"]}
+        planned = {str(run["id"]): dict(run["config"]) for run in content["runs"]}
+        return str(content["name"]), str(content.get("description") or ""), planned
     except (KeyError, TypeError, ValueError) as error:
         raise AnalysisError(
             f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
@@ -166,21 +184,26 @@ def _fixes(names: list[str], known: set[str]) -> str:
 
 
 def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
-    nothing = {"return": float("nan"), "return_std": float("nan"), "step": 0, "crash_step": float("nan")}
+    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan, "reason": ""}
     if not (folder / "config.json").exists():
         return {"status": "missing", **nothing}
     result = _read_json(folder / "result.json", warnings)
     if result is None:
-        return {"status": "failed" if (folder / "failed.json").exists() else "unfinished", **nothing}
+        failure = _read_json(folder / "failed.json", warnings)
+        if failure is None:
+            return {"status": "unfinished", **nothing}
+        reason = failure.get("reason") if isinstance(failure, dict) else None
+        return {"status": "failed", **nothing, "reason": str(reason or "unknown")}
     try:
         return {
             "status": {"done": "done", "crashed": "crashed"}[result["status"]],
             "return": float(result["return"]),
             "return_std": float(result["return_std"]),
             "step": int(result["step"]),
-            "crash_step": float(result["crash"]["step"]) if result["crash"] else float("nan"),
+            "crash_step": float(result["crash"]["step"]) if result["crash"] else math.nan,
+            "reason": str(result["crash"].get("reason", "unknown")) if result["crash"] else "",
         }
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         warnings.append(f"{folder / 'result.json'}: is not the result of a run; the run is left out")
         return {"status": "unfinished", **nothing}
 
