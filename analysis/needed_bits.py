@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,9 @@ class NeededBits(NamedTuple):
             the margin, with a confidence of at least the level; None if no width is.
         confidence: of that; if ``bits`` is None, of the largest width tested. NaN if it cannot be said.
         by_means: the smallest such width if means are taken as they are, without regard to chance; None if no width.
-        confidences: for every width tested, from wide to narrow, the confidence that it and all larger ones are good.
-        runs: of the width or fp32 that has the fewest on a task.
+        confidences: for every width tested, from wide to narrow, the confidence that it and all larger ones are good;
+            NaN from the first one on that has a single run on some task.
+        runs: on a task, of fp32 or the width that has the fewest, of those with a confidence.
         paired: whether runs were resampled by seed.
         reason: why nothing can be said with confidence; empty if it can.
     """
@@ -66,27 +68,32 @@ def needed_bits(
         replicates: number of resamplings.
 
     Returns:
-        The width. With one run of a width or of fp32 on a task there is no confidence (NaN), and no width; nor if
-        fp32 itself scores 0, which anything is as good as.
+        The width. A width with one run on a task has no confidence (NaN), nor have narrower ones; nor has any if fp32
+        has one run, or itself scores 0, which anything is as good as.
 
     Source:
         Non-inferiority with a margin: Piaggio et al., "Reporting of noninferiority and equivalence randomized
         trials", JAMA 2012; the bootstrap as in :func:`roundoff.analysis.statistics.bootstrap_interval`.
     """
     order = sorted(widths, reverse=True)
-    conditions = [reference, *(widths[m] for m in order)]
-    runs = min((len(scores) for tasks in conditions for scores in tasks), default=0)
-    paired = all(len({frozenset(scores) for scores in task}) == 1 for task in zip(*conditions, strict=True))
-    nothing: dict[int, float] = dict.fromkeys(order, float("nan"))
-    if not order or runs == 0:
-        return NeededBits(None, float("nan"), None, nothing, runs, paired, "nothing to compare")
-    arrays = [[np.array([scores[seed] for seed in sorted(scores)]) for scores in tasks] for tasks in conditions]
+    everything = [reference, *(widths[m] for m in order)]
+    fewest = [min((len(scores) for scores in tasks), default=0) for tasks in everything]
+    judged = list(takewhile(lambda i: fewest[i] > 1, range(len(everything))))  # fp32, and widths without a gap
+    runs = min((fewest[i] for i in judged), default=min(fewest))
+    paired = all(
+        len({frozenset(scores) for scores in task}) == 1 for task in zip(*everything[: len(judged)], strict=True)
+    )
+    confidences = dict.fromkeys(order, float("nan"))
+    if not order or min(fewest) == 0:
+        return NeededBits(None, float("nan"), None, confidences, runs, paired, "nothing to compare")
+    arrays = [[np.array([scores[seed] for seed in sorted(scores)]) for scores in tasks] for tasks in everything]
     observed = np.array([[np.mean([scores.mean() for scores in tasks])] for tasks in arrays])
     if observed[0, 0] == 0:
-        return NeededBits(None, float("nan"), None, nothing, runs, paired, "fp32 itself scores 0")
+        return NeededBits(None, float("nan"), None, confidences, runs, paired, "fp32 itself scores 0")
     by_means = _smallest(order, _good(observed, margin)[:, 0])
-    if runs == 1:
-        return NeededBits(None, float("nan"), by_means, nothing, runs, paired, "one seed says nothing about chance")
+    if len(judged) < 2:
+        return NeededBits(None, float("nan"), by_means, confidences, 1, paired, "one seed says nothing about chance")
+    arrays = arrays[: len(judged)]
     means = np.zeros((len(arrays), replicates))
     for task in zip(*arrays, strict=True):
         shared = generator.integers(task[0].size, size=(replicates, task[0].size)) if paired else None
@@ -94,8 +101,8 @@ def needed_bits(
             chosen = generator.integers(scores.size, size=(replicates, scores.size)) if shared is None else shared
             means[row] += scores[chosen].mean(axis=1) / len(reference)
     shares = _good(means, margin).mean(axis=1)
-    confidences = dict(zip(order, map(float, shares), strict=True))
-    bits = _smallest(order, shares >= level)
+    confidences |= dict(zip(order, map(float, shares), strict=False))
+    bits = _smallest(order[: len(shares)], shares >= level)
     confidence = confidences[order[0] if bits is None else bits]
     return NeededBits(bits, confidence, by_means, confidences, runs, paired, "")
 

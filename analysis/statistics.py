@@ -83,6 +83,39 @@ def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> N
     return result
 
 
+def profile_band(
+    groups: Sequence[ArrayLike],
+    thresholds: ArrayLike,
+    generator: np.random.Generator,
+    *,
+    level: float = 0.95,
+    replicates: int = 2_000,
+) -> NDArray[np.float64]:
+    """Intervals of :func:`performance_profile`, for each threshold by itself, by stratified bootstrap.
+
+    Args:
+        groups: the scores of each task's runs.
+        thresholds: scores tau, shape (t,).
+        generator: source of the resampling.
+        level: confidence level, in (0, 1).
+        replicates: number of resamplings.
+
+    Returns:
+        Lower and upper ends, shape (t, 2); NaN if a task has fewer than two runs.
+    """
+    tau = np.asarray(thresholds, dtype=float)
+    arrays = [np.asarray(group, dtype=float) for group in groups]
+    if any(array.size < 2 for array in arrays):
+        return np.full((tau.size, 2), np.nan)
+    fractions = np.zeros((replicates, tau.size))
+    for array in arrays:
+        times_drawn = generator.multinomial(array.size, np.full(array.size, 1 / array.size), size=replicates)
+        fractions += times_drawn @ (array[:, None] > tau) / array.size / len(arrays)
+    tail = 50 * (1 - level)
+    result: NDArray[np.float64] = np.percentile(fractions, [tail, 100 - tail], axis=0).T
+    return result
+
+
 def mean_of_means(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """The mean over tasks of the mean over runs, of each replicate; arrays of shape (replicates, runs)."""
     result: NDArray[np.float64] = np.mean([sample.mean(axis=1) for sample in samples], axis=0)

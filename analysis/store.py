@@ -33,6 +33,7 @@ class Experiment:
         training: one row per training episode: ``id``, ``step``, and what was logged at its end: ``q``,
             ``temperature``, ``critic_loss_scale``, ``actor_loss_scale``; NaN where it was not.
         config_keys: the columns of ``runs`` that are keys of the config.
+        configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
         warnings: what was damaged and left out.
     """
@@ -44,6 +45,7 @@ class Experiment:
     exponents: pd.DataFrame
     training: pd.DataFrame
     config_keys: frozenset[str]
+    configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
     warnings: tuple[str, ...]
 
@@ -93,6 +95,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
         pd.DataFrame(points["train"], columns=["id", "step", *_LOGGED]),
         frozenset(config_keys),
+        configs,
         folders,
         tuple(warnings),
     )

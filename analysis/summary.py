@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -65,6 +65,11 @@ def _format(name: str) -> FloatFormat | None:
     except FormatError:  # written by a later version
         return None
     return fmt if isinstance(fmt, FloatFormat) else None
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries by the names of columns."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:

@@ -229,6 +229,26 @@ def plot(directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or o
         print(path)
 
 
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="What may be lost for a width to be good enough, as a fraction of fp32's return."
+        ),
+    ] = 0.1,
+) -> None:
+    """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
+    from roundoff.analysis.report import report as write_report
+
+    written, warnings = write_report(directory, margin)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    print(written)
+
+
 class _stoppable:  # noqa: N801  used as a statement
     """Ends the block on Ctrl-C or SIGTERM with a hint and the usual status, 130 or 143."""
 

@@ -58,6 +58,9 @@ def test_little_data():
     assert (one.bits, one.by_means, one.runs) == (None, 5, 1)
     assert math.isnan(one.confidence)
     assert "one seed" in one.reason
+    gap = needed_bits(FP32, {10: GOOD, 7: by_seed(800), 5: GOOD}, rng())  # a sweep that is not finished
+    assert (gap.bits, gap.by_means, gap.confidence, gap.runs) == (10, 5, 1, 4)
+    assert [math.isnan(share) for share in gap.confidences.values()] == [False, True, True]
     assert needed_bits(by_seed(0, 0), {5: by_seed(0, 0)}, rng()).reason == "fp32 itself scores 0"
     assert needed_bits(FP32, {}, rng()).reason == "nothing to compare"
 
