@@ -28,17 +28,25 @@ _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind
 _MARKS += ["return", "ci_low", "ci_high"]
 
 
-def degradation_points(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
+def degradation_points(experiment: Experiment, summary: pd.DataFrame, across: str = "significand_bits") -> pd.DataFrame:
     """The marks of the degradation plot: a row of ``kind`` mean for each row of the summary, and one for each run.
 
-    Columns: ``task``, ``series`` (a line of the plot: width of the exponent and condition; or fp32), ``format``,
+    Args:
+        experiment: the runs.
+        summary: of the same experiment, from :func:`roundoff.analysis.summary.summarize`.
+        across: the column that varies along a line of the plot: ``significand_bits``, or ``exponent_bits``.
+
+    Columns: ``task``, ``series`` (a line: the other width, and condition; or fp32), ``format``,
     ``exponent_bits``, ``significand_bits``, ``kind`` (mean or run), ``seed`` and ``status`` of runs, ``n`` and
     ``crashed`` of means, ``return``, ``ci_low`` and ``ci_high`` of means. Formats that are no floats are left out.
     """
     keys = conditions(experiment.runs)
 
     def series(row: dict[str, Any]) -> str:
-        name = REFERENCE if row["format"] == REFERENCE else f"e{row['exponent_bits']:.0f}mX"
+        width = (
+            f"e{row['exponent_bits']:.0f}mX" if across == "significand_bits" else f"eXm{row['significand_bits']:.0f}"
+        )
+        name = REFERENCE if row["format"] == REFERENCE else width
         return f"{name}, {condition_label(experiment.runs, row)}" if keys else name
 
     runs = ended(experiment.runs)
