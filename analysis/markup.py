@@ -43,7 +43,9 @@ def join(children: Iterable[object]) -> Safe:
 
 
 def _escape(value: object) -> str:
-    text = "".join("\ufffd" if category(char) in _UNSEEN and char not in "\n\t" else char for char in str(value))
+    text = str(value)
+    if not text.isprintable():  # seldom
+        text = "".join("\ufffd" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
     return html.escape(text, quote=True)
 
 

@@ -84,10 +84,7 @@ def comparison_figure(points: pd.DataFrame) -> Safe:
         for name, of_row in here.groupby("series", sort=False):
             dots = of_row[of_row["kind"] == "run"]
             spread = np.linspace(-1, 1, len(dots)) if len(dots) > 1 else np.zeros(len(dots))
-            series = [
-                Series(str(name), [Point(row["return"], 0, row["ci_low"], row["ci_high"], _mean_tip(row))], 0)
-                for row in records(of_row[of_row["kind"] == "mean"])
-            ]
+            series = []
             for status, kind in (("done", "runs"), ("crashed", "crashes")):
                 marks = [
                     Point(row["return"], place, _NO, _NO, f"seed {_plain(row['seed'])}: {_outcome(row)}")
@@ -95,6 +92,10 @@ def comparison_figure(points: pd.DataFrame) -> Safe:
                     if row["status"] == status
                 ]
                 series += [Series(str(name), marks, -1, kind=kind)] if marks else []
+            series += [  # on top
+                Series(str(name), [Point(row["return"], 0, row["ci_low"], row["ci_high"], _mean_tip(row))], 0)
+                for row in records(of_row[of_row["kind"] == "mean"])
+            ]
             rows.append((str(name), series))
         limits = return_limits(tasks, points["return"])
         drawn = rows_chart(f"Return by condition: {title}", "return per episode", limits, rows[::-1])

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from roundoff.analysis.store import Experiment
 
+_LONG = 24  # rows
 _TEXT: dict[str, Any] = {"numeric": False}
 
 
 def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
     """The bits that each task needs, in sentences."""
-    items = [element("li", *_answer(row, experiment)) for row in records(needed)]
+    items = [element("li", *_answer(row, experiment)) for row in _in_order(needed)]
     return element("ul", *items)
 
 
@@ -37,11 +38,11 @@ def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
             f": {row['reason']} ({runs})." + ("" if row["reason"].startswith("fp32") else alone),
         ]
     if _missing(row["bits"]):
-        sure = f"for {row['largest']} bits, the widest tested, the confidence is {percent(row['confidence'])} ({runs})."
+        sure = f"for {row['largest']} bits, the widest tested, the confidence is {_sure(row['confidence'])} ({runs})."
         return [where, element("b", f"no width is shown to be {margin}"), f": {sure}", alone]
     bits = f"{row['bits']} significand bits"
     bound = " (nothing narrower was tested)" if row["bits"] == row["smallest"] else ""
-    sure = f"with a confidence of {percent(row['confidence'])} ({runs})."
+    sure = f"with a confidence of {_sure(row['confidence'])} ({runs})."
     rest = f"{bound}: this and every wider format tested is {margin}, {sure}"
     return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
 
@@ -55,9 +56,9 @@ def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
         [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["n"],
          row["crashed"] or None, _with_std(row), interval(row["ci_low"], row["ci_high"]),
          number(row["iqm"]), number(row["drop"])]
-        for row in records(summary)
+        for row in _in_order(summary)
     ]  # fmt: skip
-    return table("Return at the end of training (a crashed run scores 0).", columns, rows)
+    return _folded(table("Return at the end of training (a crashed run scores 0).", columns, rows), rows)
 
 
 def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
@@ -75,9 +76,12 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
          _shares(row["improvement_low"], row["improvement_high"]), number(row["difference"]),
          interval(row["difference_low"], row["difference_high"]), row["pairs"] or None, number(row["p"], 2),
          number(row["p_holm"], 2)]
-        for row in records(against)
+        for row in _in_order(against)
     ]  # fmt: skip
-    return table("Every format against fp32 of the same condition, or of the only one that fp32 ran in.", columns, rows)
+    return _folded(
+        table("Every format against fp32 of the same condition, or of the only one that fp32 ran in.", columns, rows),
+        rows,
+    )
 
 
 def crash_table(experiment: Experiment) -> Safe | None:
@@ -137,6 +141,27 @@ def _shares(low: float, high: float) -> str:
     return "\u2013" if low != low else f"{low:.2f} to {high:.2f}"  # noqa: PLR0124  NaN
 
 
+def _sure(confidence: float) -> str:
+    """Replicates without exception are no certainty."""
+    return percent(min(confidence, 0.9999))
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low} to {high}" if low < high else str(low)
+
+
+def _folded(drawn: Safe, rows: list[list[object]]) -> Safe:
+    """A long table is shown when asked for, and on paper."""
+    if len(rows) <= _LONG:
+        return drawn
+    return element("details", element("summary", f"The table: {len(rows)} rows"), drawn)
+
+
+def _in_order(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Tasks, then their mean."""
+    return sorted(records(rows), key=lambda row: row["task"] == ALL_TASKS)
+
+
 def _task(name: str) -> str:
     return "mean over tasks" if name == ALL_TASKS else name
 
@@ -172,9 +197,12 @@ def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
     columns += [Column("resampled", **_TEXT)]
     rows = [
         [*_task_cells(row, experiment), row["exponent_bits"], *_condition_cells(row, experiment),
-         None if _missing(row["bits"]) else row["bits"], percent(row["confidence"]),
-         None if _missing(row["by_means"]) else row["by_means"], f"{row['smallest']} to {row['largest']}", row["runs"],
+         None if _missing(row["bits"]) else row["bits"], _sure(row["confidence"]),
+         None if _missing(row["by_means"]) else row["by_means"], _range(row["smallest"], row["largest"]), row["runs"],
          "by seed" if row["paired"] else "unpaired"]
-        for row in records(needed)
+        for row in _in_order(needed)
     ]  # fmt: skip
-    return table("Significand bits needed. Without bits, the confidence is that of the widest format.", columns, rows)
+    return _folded(
+        table("Significand bits needed. Without bits, the confidence is that of the widest format.", columns, rows),
+        rows,
+    )

@@ -6,11 +6,14 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from roundoff.analysis.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
 _RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
@@ -220,23 +223,34 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
     except OSError as error:
         warnings.append(f"{path}: {error.strerror}; left out")
         return []
-    points: list[tuple[str, dict[str, Any]]] = []
+    try:  # all at once, which is several times as fast as one by one
+        whole = [line for line in lines if line]
+        records = json.loads(b"[%b]" % b",".join(whole))
+        if len(records) == len(whole):
+            return [point for record in records for point in _points(record)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass
+    return list(_points_of_undamaged(lines, path, warnings))
+
+
+def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
         try:
-            record = json.loads(line)
-            if record["kind"] == "eval":
-                points.append(("eval", {"step": int(record["step"]), "return": float(record["return_mean"])}))
-            elif record["kind"] == "numerics":
-                points += [("numerics", point) for point in _exponents(record)]
-            elif record["kind"] == "train":
-                logged = {name: _number(record.get(name)) for name in _LOGGED}
-                points.append(("train", {"step": int(record["step"]), **logged}))
+            yield from _points(json.loads(line)) if line else []
         except (KeyError, TypeError, ValueError, AttributeError):
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
-    return points
+
+
+def _points(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    if record["kind"] == "eval":
+        return [("eval", {"step": int(record["step"]), "return": float(record["return_mean"])})]
+    if record["kind"] == "numerics":
+        return [("numerics", point) for point in _exponents(record)]
+    if record["kind"] == "train":
+        logged = {name: _number(record.get(name)) for name in _LOGGED}
+        return [("train", {"step": int(record["step"]), **logged})]
+    return []
 
 
 def _number(value: Any) -> float:
