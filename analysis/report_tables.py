@@ -97,9 +97,8 @@ def crash_table(experiment: Experiment) -> Safe | None:
          row["status"], None if math.isnan(row["crash_step"]) else tick(row["crash_step"]), row["reason"]]
         for row in records(runs.sort_values(order))
     ]  # fmt: skip
-    return table(
-        "A crash is a result, scored 0; a failed run has none, and is tried again by the sweep.", columns, rows
-    )
+    caption = "A crash is a result, scored 0; a failed run has none, and is tried again by the sweep."
+    return _folded(table(caption, columns, rows), rows)
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:

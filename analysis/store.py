@@ -15,6 +15,7 @@ from roundoff.analysis.errors import AnalysisError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # JSON, but not what it should be
 _LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
 _RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
 
@@ -130,13 +131,15 @@ def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Pat
 
 def _read_json(path: Path, warnings: list[str]) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
+        json.dumps(content, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not JSON"
         warnings.append(f"{path}: {reason}; left out")
         return None
+    return content
 
 
 def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
@@ -144,7 +147,7 @@ def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dic
     try:
         planned = {str(run["id"]): dict(run["config"]) for run in content["runs"]}
         return str(content["name"]), str(content.get("description") or ""), planned
-    except (KeyError, TypeError, ValueError) as error:
+    except _MALFORMED as error:
         raise AnalysisError(
             f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
         ) from error
@@ -181,6 +184,7 @@ def _text(value: Any) -> Any:
 
 def _fixes(names: list[str], known: set[str]) -> str:
     """A short text for a selection of the six fixes; ``known`` are those of all runs together."""
+    names = [str(name) for name in names]
     if len(names) in (0, 6):
         return "all" if names else "none"
     missing = known - set(names)
@@ -203,13 +207,13 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
     try:
         return {
             "status": {"done": "done", "crashed": "crashed"}[result["status"]],
-            "return": float(result["return"]),
+            "return": _finite(result["return"]),
             "return_std": float(result["return_std"]),
             "step": int(result["step"]),
             "crash_step": float(result["crash"]["step"]) if result["crash"] else math.nan,
             "reason": str(result["crash"].get("reason", "unknown")) if result["crash"] else "",
         }
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _MALFORMED:
         warnings.append(f"{folder / 'result.json'}: is not the result of a run; the run is left out")
         return {"status": "unfinished", **nothing}
 
@@ -228,7 +232,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
         records = json.loads(b"[%b]" % b",".join(whole))
         if len(records) == len(whole):
             return [point for record in records for point in _points(record)]
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _MALFORMED:
         pass
     return list(_points_of_undamaged(lines, path, warnings))
 
@@ -237,20 +241,26 @@ def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) ->
     for number, line in enumerate(lines, 1):
         try:
             yield from _points(json.loads(line)) if line else []
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _MALFORMED:
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
 
 
 def _points(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if record["kind"] == "eval":
-        return [("eval", {"step": int(record["step"]), "return": float(record["return_mean"])})]
+        return [("eval", {"step": int(record["step"]), "return": _finite(record["return_mean"])})]
     if record["kind"] == "numerics":
         return [("numerics", point) for point in _exponents(record)]
     if record["kind"] == "train":
         logged = {name: _number(record.get(name)) for name in _LOGGED}
         return [("train", {"step": int(record["step"]), **logged})]
     return []
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError
+    return float(value)
 
 
 def _number(value: Any) -> float:

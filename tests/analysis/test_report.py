@@ -155,6 +155,27 @@ def test_damage_is_said_on_the_page(sweep):
     assert "failed \u2013 MemoryError" in page.text
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("result.json", '"return": 800.0', '"return": Infinity'),
+        ("result.json", '"step": 3000', '"step": 1e400'),
+        ("metrics.jsonl", '"step": 1000', '"step": 1e400'),
+        ("config.json", '"cartpole_swingup"', '"\\ud800"'),
+        ("config.json", '"fixes": []', '"fixes": [{}, [1]]'),
+        ("config.json", '"seed": 0', '"seed": [null]'),
+        ("timing.json", "36.0", "[[]]"),
+    ],
+)
+def test_odd_values_are_no_traceback(sweep, file, old, new):
+    (sweep / "sweep.json").unlink()
+    (folder,) = (sweep / "runs").glob("*fp32-s0*")
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    page_of(sweep / "runs")
+
+
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(AnalysisError, match="holds no runs"):
         report(tmp_path)
