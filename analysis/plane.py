@@ -37,7 +37,7 @@ def plane_points(marks: pd.DataFrame) -> pd.DataFrame:
 def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws :func:`plane_points`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
 
-    Formats that were not run stay white. The mean of fp32 is in the title.
+    Widths that were run stand side by side; formats that were not stay white. The mean of fp32 is in the title.
     """
     pairs = sorted(dict.fromkeys(zip(table["condition"], table["task"], strict=True)), key=lambda p: p[1] == ALL_TASKS)
     groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
@@ -63,23 +63,19 @@ def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame, limits: tuple[float, float]) -> QuadMesh:
-    e, m = rows["exponent_bits"].astype(int), rows["significand_bits"].astype(int)
-    across, up = range(m.min(), m.max() + 1), range(e.min(), e.max() + 1)
+    across, up = sorted(set(rows["significand_bits"].astype(int))), sorted(set(rows["exponent_bits"].astype(int)))
     values = np.full((len(up), len(across)), np.nan)
-    values[e - up[0], m - across[0]] = rows["return"]
-    drawn = axis.pcolormesh(
-        np.arange(across[0], across[-1] + 2) - 0.5, np.arange(up[0], up[-1] + 2) - 0.5, np.ma.masked_invalid(values),
-        vmin=limits[0], vmax=limits[1], cmap="viridis",
-    )  # fmt: skip
+    for row in records(rows):
+        values[up.index(row["exponent_bits"]), across.index(row["significand_bits"])] = row["return"]
+    drawn = axis.pcolormesh(np.ma.masked_invalid(values), vmin=limits[0], vmax=limits[1], cmap="viridis")
     for row in records(rows):
         dark = row["return"] < limits[0] + 0.6 * (limits[1] - limits[0])
         crashed = f"\n{row['crashed']:.0f} x" if row["crashed"] else ""
-        axis.text(
-            row["significand_bits"], row["exponent_bits"], f"{row['return']:.0f}{crashed}",
-            ha="center", va="center", fontsize="small", color="white" if dark else "black",
-        )  # fmt: skip
-    axis.set_xticks(sorted(set(m)))
-    axis.set_yticks(sorted(set(e)))
+        x, y = across.index(row["significand_bits"]) + 0.5, up.index(row["exponent_bits"]) + 0.5
+        color = "white" if dark else "black"
+        axis.text(x, y, f"{row['return']:.0f}{crashed}", ha="center", va="center", fontsize="small", color=color)
+    axis.set_xticks(np.arange(len(across)) + 0.5, map(str, across))
+    axis.set_yticks(np.arange(len(up)) + 0.5, map(str, up))
     axis.grid(visible=False)
     axis.set_xlabel("significand bits m")
     axis.set_ylabel("exponent bits e")
