@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from roundoff.analysis.points import from_wide_to_narrow
 from roundoff.analysis.statistics import bootstrap_interval, generator_for, mean_and_std
 from roundoff.analysis.style import REFERENCE as REFERENCE_LOOK
 from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
-from roundoff.analysis.summary import REFERENCE, conditions, ended, exponent_bits, significand_bits
+from roundoff.analysis.summary import REFERENCE, conditions, ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     rows = []
     for draw, (where, of_draw) in enumerate(runs.groupby(keys, dropna=False), 1):
-        for fmt in sorted(set(of_draw["format"]), key=_from_wide_to_narrow):
+        for fmt in sorted(set(of_draw["format"]), key=from_wide_to_narrow):
             here = of_draw[of_draw["format"] == fmt]
             groups = [scores.to_numpy(float) for _, scores in here.groupby("task")["return"]]
             mean, std = mean_and_std(groups)
@@ -52,7 +53,7 @@ def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
 
 def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws :func:`hyperparameter_points`: every draw, and beside it the share of draws above each return."""
-    formats = sorted(set(table["format"]), key=_from_wide_to_narrow)
+    formats = sorted(set(table["format"]), key=from_wide_to_narrow)
     narrow = [fmt for fmt in formats if fmt != REFERENCE]
     looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)
     looks |= dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
@@ -78,7 +79,3 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) ->
         if size.titled:
             canvas.suptitle(f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)")
         return canvas
-
-
-def _from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
-    return name != REFERENCE, -exponent_bits(name), -significand_bits(name)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from roundoff.analysis.store import Experiment
 
+ROLES = ("forward", "backward", "optimizer")
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]
 _MARKS += ["return", "ci_low", "ci_high"]
 
@@ -101,7 +102,7 @@ def curve_points(experiment: Experiment) -> pd.DataFrame:
         panel = ", ".join([str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))])
         seeds = group["seed"].nunique() if "seed" in group else len(group)
         about = {"task": where[0], "panel": panel, "seeds": seeds}
-        for name in sorted(group["format"].unique(), key=_from_wide_to_narrow):
+        for name in sorted(group["format"].unique(), key=from_wide_to_narrow):
             table = _on_grid(group[group["format"] == name], curves)
             generator = generator_for(name)
             for step, row in table.iterrows():
@@ -125,7 +126,7 @@ def profile_points(experiment: Experiment) -> pd.DataFrame:
     tau = np.linspace(low, high, 51)
     rows = []
     selections = records(runs[["format", *keys]].drop_duplicates())
-    for values in sorted(selections, key=lambda values: _from_wide_to_narrow(values["format"])):
+    for values in sorted(selections, key=lambda values: from_wide_to_narrow(values["format"])):
         name = f"{values['format']}, {condition_label(experiment.runs, values)}" if keys else values["format"]
         here = runs[(runs[list(values)].astype(str) == pd.Series(values).astype(str)).all(axis=1)]
         groups = {task: part["return"].to_numpy(float) for task, part in here.groupby("task")}
@@ -153,8 +154,8 @@ def exponent_points(experiment: Experiment) -> pd.DataFrame:
     counts = last.groupby(["role", "format", "exponent"], as_index=False)["results"].sum()
     counts = counts[counts["results"] > 0]
     counts["share"] = counts["results"] / counts.groupby(["role", "format"])["results"].transform("sum")
-    order = {name: i for i, name in enumerate(sorted(counts["format"].unique(), key=_from_wide_to_narrow))}
-    roles = {name: i for i, name in enumerate(("forward", "backward", "optimizer"))}
+    order = {name: i for i, name in enumerate(sorted(counts["format"].unique(), key=from_wide_to_narrow))}
+    roles = {name: i for i, name in enumerate(ROLES)}
     ordered: pd.DataFrame = counts.sort_values(
         ["role", "format", "exponent"],
         key=lambda column: column.map(lambda value: order.get(value, roles.get(value, value))),
@@ -188,7 +189,8 @@ def _by_seed(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.sort_values([key for key in ("task", "format", "seed", "id") if key in runs])
 
 
-def _from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
+def from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
+    """Sorts names of formats: fp32, then by exponent bits, then by significand bits."""
     return name != REFERENCE, -exponents_of(name), -significand_bits(name)
 
 

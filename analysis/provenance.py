@@ -12,6 +12,7 @@ import pandas as pd
 import yaml
 
 from roundoff.analysis.markup import number, plural
+from roundoff.analysis.points import ROLES, from_wide_to_narrow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,12 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
             warnings.append(f"{path}: is not the table of an observed run ({error}); left out")
     if not tables:
         return pd.DataFrame(columns=["format", "role", *_COUNTS])
-    return pd.concat(tables).groupby(["format", "role"], as_index=False)[_COUNTS].sum()
+    sums = pd.concat(tables).groupby(["format", "role"], as_index=False)[_COUNTS].sum()
+    order = {name: i for i, name in enumerate([*sorted(set(sums["format"]), key=from_wide_to_narrow), *ROLES])}
+    ordered: pd.DataFrame = sums.sort_values(
+        ["format", "role"], key=lambda column: column.map(order), ignore_index=True
+    )
+    return ordered
 
 
 def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
