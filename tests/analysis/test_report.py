@@ -15,6 +15,7 @@ from roundoff.analysis.markup import element, number, percent, tick
 from roundoff.analysis.provenance import recipe
 from roundoff.analysis.store import read_experiment
 from roundoff.cli import app
+from roundoff.sweeps import plan_file
 
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 780, "e5m2": 50}
 
@@ -201,6 +202,9 @@ def test_the_recipe_plans_the_same_runs(sweep, tmp_path):
     assert content["grid"] == {"format": ["e5m10", "e5m2", "e5m5", "fp32"], "seed": [0, 1, 2]}
     assert content["base"] == {"task": "cartpole_swingup", "fixes": [], "lr": 1e-3}
     assert commands[0] == "roundoff sweep demo.yaml"
+    (tmp_path / "demo.yaml").write_text(text)
+    planned = [(run.config.format, run.config.seed, run.config.lr) for run in plan_file(tmp_path / "demo.yaml").runs]
+    assert sorted(planned) == [(fmt, seed, 1e-3) for fmt in sorted(LEVEL) for seed in range(3)]
     (sweep / "runs" / "more").mkdir()
     write_sweep(sweep, json.loads((sweep / "sweep.json").read_text())["runs"][:-1], name="de mo; rm")
     text, commands = recipe(read_experiment(sweep))  # no grid any more
