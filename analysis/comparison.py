@@ -6,65 +6,62 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.analysis.style import CRASH, figure, look, return_limits
-from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, ended
+from roundoff.analysis.points import return_limits, titles
+from roundoff.analysis.style import CRASH, SCREEN, Size, figure, look, points
+from roundoff.analysis.summary import ALL_TASKS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
 
-
-def draw_comparison(experiment: Experiment, summary: pd.DataFrame) -> Figure:
+def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws a line of the page for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
 
     A panel per task, and one for their mean if there are several; the best stands on top.
 
     Args:
-        experiment: the runs; something besides task, format and seed varies.
-        summary: of the same experiment, from :func:`roundoff.analysis.summary.summarize`.
+        name: of the experiment.
+        table: from :func:`roundoff.analysis.points.comparison_points`.
+        size: of the figure.
     """
-    keys = conditions(experiment.runs)
-    tasks = [task for task in dict.fromkeys(summary["task"]) if task != ALL_TASKS]
-    panels = [*tasks, ALL_TASKS] if ALL_TASKS in set(summary["task"]) else tasks
-    means = summary.groupby(["format", *keys], dropna=False)["mean"].mean().sort_values()
-    series = [dict(zip(["format", *keys], where, strict=True)) for where in means.index]
-    labels = [f"{values['format']}, {condition_label(experiment.runs, values)}" for values in series]
-    runs = ended(experiment.runs)
-    width = 4.0 + 0.09 * max(map(len, labels)) / len(panels)
-    with figure(len(panels), 1, width=width, height=1.2 + 0.36 * len(series)) as canvas:
-        axes = list(canvas.subplots(1, len(panels), squeeze=False, sharey=True).flat)
-        for axis, task in zip(axes, panels, strict=True):
-            here = summary[summary["task"] == task]
-            for height, values in enumerate(series):
-                _line(axis, height, _where(here, values), _where(runs[runs["task"] == task], values))
-            axis.set_title("mean over tasks" if task == ALL_TASKS else task, fontsize=11)
+    tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
+    labels = list(dict.fromkeys(table["series"]))
+    columns = len(tasks) if size.columns > 1 else 1
+    rows = -(-len(tasks) // columns)
+    width = 4.0 + 0.09 * max(map(len, labels)) / columns
+    with figure(columns, rows, width=width, height=1.2 + 0.36 * len(labels), size=size) as canvas:
+        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+        for axis, task, title in zip(axes, tasks, titles(tasks), strict=True):
+            here = table[table["task"] == task]
+            for height, series in enumerate(labels):
+                _line(axis, height, here[here["series"] == series])
+            axis.set_title(title)
             axis.set_xlabel("return per episode")
-            axis.set_xlim(return_limits(tasks if task == ALL_TASKS else [task], [*here["min"], *here["max"]]))
-            axis.set_ylim(-0.6, len(series) - 0.4)
-        axes[0].set_yticks(range(len(series)), labels)
-        count = int(summary.loc[summary["task"] != ALL_TASKS, "n"].max())
-        subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds; x: crashed, scored 0)"
-        canvas.suptitle(f"{experiment.name}: {subtitle}", fontsize=11)
+            axis.set_xlim(return_limits(tasks if task == ALL_TASKS else [task], here["return"]))
+            axis.set_ylim(-0.6, len(labels) - 0.4)
+        shown = labels
+        if size.width and len(set(table["format"])) == 1:  # space is dear, and the caption names the format
+            shown = [label.partition(", ")[2] for label in labels]
+        for axis in axes[::columns]:
+            axis.set_yticks(range(len(labels)), shown)
+        if size.titled:
+            count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
+            subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds; x: crashed, scored 0)"
+            canvas.suptitle(f"{name}: {subtitle}", fontsize="medium")
         return canvas
 
 
-def _line(axis: Axes, height: int, row: pd.DataFrame, runs: pd.DataFrame) -> None:
+def _line(axis: Axes, height: int, rows: pd.DataFrame) -> None:
     color = look(0).color
-    for _, scores in row.iterrows():
-        axis.plot([scores["ci_low"], scores["ci_high"]], [height, height], color=color, linewidth=5, alpha=0.3)
-        axis.plot(scores["mean"], height, "o", color=color, markersize=8)
-    runs = runs.sort_values("seed")
+    for _, scores in rows[rows["kind"] == "mean"].iterrows():
+        ends = [scores["ci_low"], scores["ci_high"]]
+        axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)
+        axis.plot(scores["return"], height, "o", color=color, markersize=points(8))
+    runs = rows[rows["kind"] == "run"]
     spread = np.linspace(-0.22, 0.22, len(runs)) if len(runs) > 1 else np.zeros(len(runs))
-    crashed = (runs["status"] == "crashed").to_numpy()
+    crashed = (runs["status"] == "crashed").to_numpy(bool)
     returns = runs["return"].to_numpy(float)
-    axis.plot(returns[~crashed], height + spread[~crashed], "o", color="#444444", markersize=3.5, zorder=3)
-    axis.plot(returns[crashed], height + spread[crashed], "x", color=CRASH, markersize=6, zorder=4)
-
-
-def _where(table: pd.DataFrame, values: dict[str, object]) -> pd.DataFrame:
-    for key, value in values.items():
-        table = table[table[key] == value]
-    return table
+    axis.plot(returns[~crashed], height + spread[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
+    axis.plot(returns[crashed], height + spread[crashed], "x", color=CRASH, markersize=points(6), zorder=4)

@@ -1,4 +1,4 @@
-"""The degradation plot: return against significand bits."""
+"""The degradation plot: return against significand bits, or against exponent bits."""
 
 from __future__ import annotations
 
@@ -6,133 +6,106 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roundoff.analysis.style import CRASH, REFERENCE, figure, look, return_limits
-from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, ended, exponent_bits, significand_bits
+from roundoff.analysis.points import return_limits, titles
+from roundoff.analysis.style import CRASH, REFERENCE, SCREEN, Size, figure, look, points
+from roundoff.analysis.summary import ALL_TASKS
 from roundoff.analysis.summary import REFERENCE as FP32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
-
-_MAX_COLUMNS = 3
+_WORDS = {"significand_bits": "significand bits m", "exponent_bits": "exponent bits e"}
 
 
-def draw_degradation(experiment: Experiment, summary: pd.DataFrame) -> Figure:
-    """Draws mean return with its 95 % interval against significand bits, every run as a dot, crashes as crosses.
+def draw_degradation(name: str, table: pd.DataFrame, size: Size = SCREEN, x: str = "significand_bits") -> Figure:
+    """Draws mean return with its 95 % interval against bits, every run as a dot, crashes as crosses.
 
     A panel per task, and one for their mean if there are several. fp32 is a band across. A line for each
-    width of the exponent and each condition (keys other than task, format and seed that vary).
+    ``series``: width of the other part of the number, and condition (keys other than task, format and seed that vary).
 
     Args:
-        experiment: the runs.
-        summary: of the same experiment, from :func:`roundoff.analysis.summary.summarize`.
+        name: of the experiment.
+        table: from :func:`roundoff.analysis.points.degradation_points`.
+        size: of the figure.
+        x: the column across: ``significand_bits``, or ``exponent_bits``.
     """
-    tasks = [task for task in dict.fromkeys(summary["task"]) if task != ALL_TASKS]
-    panels = [*tasks, ALL_TASKS] if ALL_TASKS in set(summary["task"]) else tasks
-    columns = min(_MAX_COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-    runs = ended(experiment.runs)
-    series = list(_series(summary, experiment.runs))
-    with figure(columns, rows) as canvas:
+    tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
+    columns = min(size.columns, max(len(tasks), 1))
+    rows = -(-max(len(tasks), 1) // columns)
+    lines = [series for series in dict.fromkeys(table["series"]) if not _is_reference(series)]
+    with figure(columns, rows, size=size) as canvas:
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
-        axes[0].set_ylim(return_limits(tasks, [*summary["min"], *summary["max"]]))  # of all panels
-        for axis, task in zip(axes, panels, strict=False):
-            _panel(axis, task, summary, runs, series)
-        for axis in axes[len(panels) :]:
+        axes[0].set_ylim(return_limits(tasks, table["return"]))  # of all panels
+        for axis, task, title in zip(axes, tasks, titles(tasks), strict=False):
+            _panel(axis, table[table["task"] == task], lines, x)
+            seeds = table.loc[table["task"] == task, "n"].max()
+            axis.set_title(title if task == ALL_TASKS else f"{title} ({seeds:.0f} seeds)")
+        for axis in axes[len(tasks) :]:
             axis.set_axis_off()
-        _legend(canvas, axes[0], series)
-        canvas.suptitle(f"{experiment.name}: return against significand bits", fontsize=13)
+        _legend(canvas, axes[0], lines, size)
+        if size.titled:
+            canvas.suptitle(f"{name}: return against {_WORDS[x][:-2]}")
         return canvas
 
 
-def _series(summary: pd.DataFrame, runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Label and distinguishing columns of every line."""
-    keys = conditions(runs)
-    narrow = summary[(summary["format"] != FP32) & summary["significand_bits"].notna()]
-    for where in narrow[["exponent_bits", *keys]].drop_duplicates().itertuples(index=False):
-        values = dict(zip(["exponent_bits", *keys], where, strict=True))
-        label = f"e{values['exponent_bits']:.0f}mX"
-        yield f"{label}, {condition_label(runs, values)}" if keys else label, values
+def _is_reference(series: str) -> bool:
+    return series.partition(",")[0] == FP32
 
 
-def _where(table: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
-    for key, value in values.items():
-        table = table[table[key] == value]
-    return table
-
-
-def _panel(
-    axis: Axes, task: str, summary: pd.DataFrame, runs: pd.DataFrame, series: list[tuple[str, dict[str, Any]]]
-) -> None:
-    here = summary[summary["task"] == task]
-    seeds = here["n"].max() if task != ALL_TASKS else None
-    for _, row in here[here["format"] == FP32].iterrows():
+def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str) -> None:
+    means = here[here["kind"] == "mean"]
+    for _, row in means[means["series"].map(_is_reference)].iterrows():
         axis.axhspan(row["ci_low"], row["ci_high"], color=REFERENCE.color, alpha=0.18, linewidth=0)
-        axis.axhline(row["mean"], color=REFERENCE.color, linestyle=REFERENCE.line, linewidth=1.4)
+        axis.axhline(row["return"], color=REFERENCE.color, linestyle=REFERENCE.line, linewidth=points(1.4))
     bits: set[int] = set()
-    for number, (_, values) in enumerate(series):
+    for number, series in enumerate(lines):
         style = look(number)
-        line = _where(here[here["format"] != FP32], values).sort_values("significand_bits")
-        x = line["significand_bits"].to_numpy(float)
-        bits |= set(x.astype(int))
-        axis.fill_between(
-            x,
-            line["ci_low"].to_numpy(float),
-            line["ci_high"].to_numpy(float),
-            color=style.color,
-            alpha=0.2,
-            linewidth=0,
+        line = means[means["series"] == series].sort_values(x)
+        at = line[x].to_numpy(float)
+        bits |= set(at.astype(int))
+        low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
+        axis.fill_between(at, low, high, color=style.color, alpha=0.2, linewidth=0)
+        axis.plot(
+            at, line["return"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7)
         )
-        axis.plot(x, line["mean"], color=style.color, linestyle=style.line, marker=style.marker, markersize=7)
-        offset = min(0.12, 0.7 / len(series)) * (number - (len(series) - 1) / 2)
-        _dots(axis, _runs_of(runs, task, values), style.color, offset)
-    axis.set_title("mean over tasks" if task == ALL_TASKS else f"{task} ({seeds:.0f} seeds)", fontsize=11)
-    axis.set_xlabel("significand bits m")
+        offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
+        _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, x)
+    axis.set_xlabel(_WORDS[x])
     axis.set_ylabel("return per episode")
     if bits:
         axis.set_xticks(sorted(bits))
         axis.set_xlim(min(bits) - 0.6, max(bits) + 0.6)
 
 
-def _runs_of(runs: pd.DataFrame, task: str, values: dict[str, Any]) -> pd.DataFrame:
-    conditions_here = {key: value for key, value in values.items() if key != "exponent_bits"}
-    chosen = _where(runs[(runs["task"] == task) & (runs["format"] != FP32)], conditions_here)
-    result: pd.DataFrame = chosen[chosen["format"].map(exponent_bits) == values["exponent_bits"]]
-    return result
-
-
-def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float) -> None:
+def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, x: str) -> None:
     """Every run, beside its mean; where seeds stand says nothing."""
-    for name, group in runs.groupby("format"):
+    for at in sorted(set(runs[x].astype(float))):
+        group = runs[runs[x] == at]
         spread = np.linspace(-0.16, 0.16, len(group)) if len(group) > 1 else np.zeros(1)
-        x = significand_bits(str(name)) + spread + offset
-        crashed = (group.sort_values("seed")["status"] == "crashed").to_numpy()
-        y = group.sort_values("seed")["return"].to_numpy(float)
-        axis.plot(x[~crashed], y[~crashed], "o", color=color, markersize=4, alpha=0.75, markeredgecolor="white",
-                  markeredgewidth=0.5, zorder=3)  # fmt: skip
-        axis.plot(x[crashed], y[crashed], "x", color=CRASH, markersize=7, markeredgewidth=1.6, zorder=4)
+        places = at + spread + offset
+        crashed = (group["status"] == "crashed").to_numpy()
+        y = group["return"].to_numpy(float)
+        axis.plot(places[~crashed], y[~crashed], "o", color=color, markersize=points(4), alpha=0.75,
+                  markeredgecolor="white", markeredgewidth=points(0.5), zorder=3)  # fmt: skip
+        axis.plot(places[crashed], y[crashed], "x", color=CRASH, markersize=points(7), markeredgewidth=points(1.6),
+                  zorder=4)  # fmt: skip
 
 
-def _legend(canvas: Figure, axis: Axes, series: list[tuple[str, dict[str, Any]]]) -> None:
+def _legend(canvas: Figure, axis: Axes, lines: list[str], size: Size) -> None:
     """One legend for all panels, under them: every kind of mark once."""
     entries: list[tuple[Any, str]] = []
-    for number, (label, _) in enumerate(series):
+    for number, series in enumerate(lines):
         style = look(number)
-        entries.append(
-            (
-                axis.plot([], [], color=style.color, linestyle=style.line, marker=style.marker, markersize=7)[0],
-                f"{label}: mean, 95 % bootstrap interval",
-            )
-        )
+        mark = axis.plot([], [], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7))[0]
+        entries.append((mark, f"{series}: mean, 95 % bootstrap interval"))
     entries += [
         (axis.plot([], [], color=REFERENCE.color, linestyle=REFERENCE.line)[0], "fp32: mean, 95 % interval"),
-        (axis.plot([], [], "o", color="#888888", markersize=4)[0], "one run"),
-        (axis.plot([], [], "x", color=CRASH, markersize=7, markeredgewidth=1.6)[0], "crashed (scored 0)"),
+        (axis.plot([], [], "o", color="#888888", markersize=points(4))[0], "one run"),
     ]
+    cross = axis.plot([], [], "x", color=CRASH, markersize=points(7), markeredgewidth=points(1.6))[0]
+    entries.append((cross, "crashed (scored 0)"))
     handles, labels = zip(*entries, strict=True)
-    canvas.legend(handles, labels, loc="outside lower center", ncols=1 if len(series) > 2 else 2, fontsize=10)
+    columns = 1 if len(lines) > 2 or size.columns == 1 else 2
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")

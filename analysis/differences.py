@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.style import figure, ordered_looks
+from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
 from roundoff.analysis.summary import REFERENCE, exponent_bits, significand_bits
 
 if TYPE_CHECKING:
@@ -65,30 +65,32 @@ def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *_COLUMNS])
 
 
-def draw_differences(experiment: Experiment, table: pd.DataFrame) -> Figure:
+def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws :func:`differences`: a row per task, a line per format for the mean over pairs, thinner ones for pairs."""
     tasks = sorted(table["task"].unique())
     formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
     looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
-    with figure(len(_COLUMNS), len(tasks), width=4.4, height=3.6) as canvas:
-        axes = canvas.subplots(len(tasks), len(_COLUMNS), squeeze=False)
-        for task, row in zip(tasks, axes, strict=True):
-            for axis, (column, label) in zip(row, _COLUMNS.items(), strict=True):
-                for name, style in looks.items():
-                    here = table[(table["task"] == task) & (table["format"] == name)].dropna(subset=[column])
-                    for _, pair in here.groupby("id"):
-                        axis.plot(pair["step"], pair[column], color=style.color, linewidth=0.6, alpha=0.6)
-                    mean = here.groupby("step")[column].mean()
-                    axis.plot(
-                        mean.index, mean, color=style.color, linestyle=style.line, marker=style.marker,
-                        markersize=4, label=name,
-                    )  # fmt: skip
-                axis.set_title(task, fontsize=11)
-                axis.set_ylabel(label)
-                axis.set_xlabel("environment steps")
-                axis.set_ylim(bottom=0)
-        axes[0][0].legend(fontsize=9)
-        canvas.suptitle(f"{experiment.name}: networks compared with those of {REFERENCE} of the same seed", fontsize=12)
+    panels = [(task, column) for task in tasks for column in _COLUMNS]
+    columns = min(len(_COLUMNS), size.columns)
+    with figure(columns, len(panels) // columns, width=4.4, height=3.6, size=size) as canvas:
+        axes = list(canvas.subplots(len(panels) // columns, columns, squeeze=False).flat)
+        for axis, (task, column) in zip(axes, panels, strict=True):
+            for fmt, style in looks.items():
+                here = table[(table["task"] == task) & (table["format"] == fmt)].dropna(subset=[column])
+                for _, pair in here.groupby("id"):
+                    axis.plot(pair["step"], pair[column], color=style.color, linewidth=points(0.6), alpha=0.6)
+                mean = here.groupby("step")[column].mean()
+                axis.plot(
+                    mean.index, mean, color=style.color, linestyle=style.line, marker=style.marker,
+                    markersize=points(4), label=fmt,
+                )  # fmt: skip
+            axis.set_title(task)
+            axis.set_ylabel(_COLUMNS[column])
+            axis.set_xlabel("environment steps")
+            axis.set_ylim(bottom=0)
+        axes[0].legend(fontsize="small")
+        if size.titled:
+            canvas.suptitle(f"{name}: networks compared with those of {REFERENCE} of the same seed")
         return canvas
 
 

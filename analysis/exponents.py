@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patheffects import withStroke
 
-from roundoff.analysis.style import figure
+from roundoff.analysis.style import SCREEN, Size, figure, points
 from roundoff.analysis.summary import exponent_bits, significand_bits
 from roundoff.formats import FloatFormat, Format
 
@@ -24,32 +24,43 @@ _ROLES = ("forward", "backward", "optimizer")
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white
 
 
-def draw_exponents(experiment: Experiment) -> Figure:
-    """Draws how the results of operations are spread over binary exponents, a row per format and a column per role.
+def exponents_over_time(experiment: Experiment) -> pd.DataFrame:
+    """How results are spread over binary exponents during training, all observed runs of a format together.
+
+    Columns: ``format``, ``role``, ``step``, ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
+    """
+    table = experiment.exponents.merge(experiment.runs[["id", "format"]], on="id")
+    return table.groupby(["format", "role", "step", "exponent"], as_index=False).agg({"results": "sum"})
+
+
+def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws :func:`exponents_over_time`: a row per format and a column per role.
 
     Each column of pixels is one interval between evaluations, over all observed runs of the format; its shade is the
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
-    format, and its smallest subnormal one. (Low-precision SAC, Figure 6, is the column ``backward``.)
+    format, and its smallest subnormal one.
     """
-    table = experiment.exponents.merge(experiment.runs[["id", "format"]], on="id")
     formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
-    with figure(len(_ROLES), len(formats), width=3.6, height=2.8) as canvas:
-        axes = canvas.subplots(len(formats), len(_ROLES), squeeze=False, sharex=True, sharey=True)
+    panels = [(fmt, role) for fmt in formats for role in _ROLES]
+    columns = min(len(_ROLES), size.columns)
+    with figure(columns, len(panels) // columns, width=3.6, height=2.8, size=size) as canvas:
+        axes = canvas.subplots(len(panels) // columns, columns, squeeze=False, sharex=True, sharey=True)
         drawn = None
-        for name, row in zip(formats, axes, strict=True):
-            for role, axis in zip(_ROLES, row, strict=True):
-                here = table[table["format"] == name]
-                drawn = _panel(axis, here[here["role"] == role], np.unique(here["step"]), low, high) or drawn
-                _mark_range(axis, name)
-                axis.set_title(f"{name}: {role}", fontsize=11)
-                axis.set_ylim(low, high)
+        for axis, (fmt, role) in zip(axes.flat, panels, strict=True):
+            here = table[table["format"] == fmt]
+            drawn = _panel(axis, here[here["role"] == role], np.unique(here["step"]), low, high) or drawn
+            _mark_range(axis, fmt)
+            axis.set_title(f"{fmt}: {role}")
+            axis.set_ylim(low, high)
+        for row in axes:
             row[0].set_ylabel("exponent k of the magnitude")
         for axis in axes[-1]:
             axis.set_xlabel("environment steps")
         if drawn is not None:
             canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8)
-        canvas.suptitle(f"{experiment.name}: where results lie", fontsize=12)
+        if size.titled:
+            canvas.suptitle(f"{name}: where results lie")
         return canvas
 
 
@@ -76,8 +87,8 @@ def _mark_range(axis: Axes, name: str) -> None:
         "smallest": (float(np.log2(fmt.smallest_subnormal)), ":"),
     }
     for label, (height, line) in lines.items():
-        axis.axhline(height, color="#000000", linewidth=1, linestyle=line)
+        axis.axhline(height, color="#000000", linewidth=points(1), linestyle=line)
         axis.text(
-            0.99, height, label, transform=axis.get_yaxis_transform(), ha="right", va="bottom", fontsize=8,
-            path_effects=[withStroke(linewidth=2, foreground="#ffffff")],
+            0.99, height, label, transform=axis.get_yaxis_transform(), ha="right", va="bottom", fontsize="x-small",
+            path_effects=[withStroke(linewidth=points(2), foreground="#ffffff")],
         )  # fmt: skip

@@ -3,47 +3,65 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from roundoff.analysis.comparison import draw_comparison
-from roundoff.analysis.curves import draw_curves
-from roundoff.analysis.degradation import draw_degradation
-from roundoff.analysis.differences import differences, draw_differences
+import matplotlib as mpl
+import pandas as pd
+
 from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.exponents import draw_exponents
+from roundoff.analysis.figures import ALWAYS, FIGURES
+from roundoff.analysis.files import replace_file
 from roundoff.analysis.store import read_experiment
-from roundoff.analysis.summary import conditions, ended, summarize
-from roundoff.analysis.training import draw_training
+from roundoff.analysis.style import SIZES
+from roundoff.analysis.summary import ended, summarize
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
 
-_DPI = 150
-_NO_DATE = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+# Neither dates nor versions: the same runs give the same bytes.
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
-def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes the degradation plot, the learning curves and their tables into ``directory``.
+def plot(
+    directory: str | Path,
+    *,
+    size: str = "screen",
+    formats: Sequence[str] = ("png", "svg"),
+    only: Sequence[str] = (),
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Writes figures into ``directory``, each with the table (``.csv``) that it is drawn from, and two tables more.
 
-    Files: ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run);
-    ``degradation``, ``curves`` and ``training``, each ``.png`` and ``.svg``; ``comparison``, if something besides
-    task, format and seed varies; ``exponents``, if runs were observed;
-    ``differences``, also ``.csv``, if runs kept their networks. The same runs give the same bytes. Each file is
-    replaced as a whole.
+    Tables: ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run). Figures:
+    ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
+    varies too; ``comparison``, if something besides task, format and seed varies; ``hyperparameters``, if several
+    numbers do; ``exponents`` and ``gradients``, if runs were observed; ``differences``, if runs kept their networks.
+    The same runs give the same bytes. Each file is replaced as a whole.
 
     Args:
         directory: the folder of a sweep, or of runs.
+        size: ``screen``; or ``single`` or ``double``, for a column of a journal or two: files are then called
+            ``degradation-single.pdf`` and so on.
+        formats: of figures: ``png``, ``svg``, ``pdf``.
+        only: names of figures to draw; all there are if empty.
 
     Returns:
         The files written, and warnings about what was left out: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, or the folder cannot be written to.
+        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format or figure.
     """
     path = Path(directory)
+    for what, given, allowed in (("size", [size], SIZES), ("format", formats, _METADATA), ("figure", only, FIGURES)):
+        for value in given:
+            if value not in allowed:
+                raise AnalysisError(f"{what} {value!r}: there is no such {what}; allowed are {', '.join(allowed)}")
     experiment = read_experiment(path)
     finished = ended(experiment.runs)
     warnings = list(experiment.warnings)
@@ -57,56 +75,45 @@ def plot(directory: str | Path) -> tuple[list[Path], tuple[str, ...]]:
         warnings.append(f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in the degradation plot")
     summary = summarize(experiment)
     written = [
-        _write(path / "summary.csv", _csv(summary)),
-        _write(path / "runs.csv", _csv(experiment.runs)),
+        replace_file(path / "summary.csv", _csv(summary)),
+        replace_file(path / "runs.csv", _csv(experiment.runs)),
     ]
-    figures = {"degradation": draw_degradation(experiment, summary), "curves": draw_curves(experiment)}
-    if conditions(experiment.runs):
-        figures["comparison"] = draw_comparison(experiment, summary)
-    if len(experiment.training):
-        figures["training"] = draw_training(experiment)
-    if len(experiment.exponents):
-        figures["exponents"] = draw_exponents(experiment)
-    distances = differences(experiment, warnings)
-    if len(distances):
-        written.append(_write(path / "differences.csv", _csv(distances)))
-        figures["differences"] = draw_differences(experiment, distances)
-    for name, drawn in figures.items():
-        written += [_write(path / f"{name}.{suffix}", _image(drawn, suffix)) for suffix in ("png", "svg")]
+    for name in only or FIGURES:
+        table = FIGURES[name].table(experiment, summary, warnings)
+        if table is None or (table.empty and name not in ALWAYS):
+            continue
+        content = _csv(table)
+        written.append(replace_file(path / f"{name}.csv", content))
+        drawn = FIGURES[name].draw(experiment.name, read_table(content), size=SIZES[size])
+        stem = name if size == "screen" else f"{name}-{size}"
+        written += [replace_file(path / f"{stem}.{kind}", _image(drawn, kind, SIZES[size].dots)) for kind in formats]
     return written, tuple(warnings)
+
+
+def read_table(content: bytes) -> pd.DataFrame:
+    """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file."""
+    text = dict.fromkeys(("id", "task", "panel", "series", "condition", "format", "status", "role", "seed"), str)
+    table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
+    return table.fillna(dict.fromkeys(set(table) & set(text), ""))
 
 
 def _csv(table: pd.DataFrame) -> bytes:
     return table.to_csv(index=False, float_format="%.10g", lineterminator="\n").encode()
 
 
-def _image(drawn: Figure, suffix: str) -> bytes:
-    import matplotlib as mpl  # noqa: PLC0415
-
+def _image(drawn: Figure, kind: str, dots: float) -> bytes:
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "roundoff"}):
-        drawn.savefig(buffer, format=suffix, dpi=_DPI, metadata=_NO_DATE[suffix])
-    return _fewer_colours(buffer) if suffix == "png" else buffer.getvalue()
+        drawn.savefig(buffer, format=kind, dpi=dots, metadata=_METADATA[kind])
+    return _fewer_colours(buffer, dots) if kind == "png" else buffer.getvalue()
 
 
-def _fewer_colours(png: io.BytesIO) -> bytes:
+def _fewer_colours(png: io.BytesIO, dots: float) -> bytes:
     """The picture with 256 colours, chosen from its own: a third to a half of the bytes, and no difference to see."""
     from PIL import Image  # noqa: PLC0415
 
     with Image.open(png) as picture:
         few = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     smaller = io.BytesIO()
-    few.save(smaller, "PNG", optimize=True, dpi=(_DPI, _DPI))
+    few.save(smaller, "PNG", optimize=True, dpi=(dots, dots))
     return smaller.getvalue()
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """Replaces a file as a whole: a killed plot leaves no half of one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise AnalysisError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
-    return path

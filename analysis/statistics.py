@@ -1,16 +1,19 @@
-"""Statistics over runs: means, interquartile means, and bootstrap intervals stratified by task."""
+"""Statistics over runs: means, interquartile means, performance profiles, and bootstrap intervals by task."""
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+_CELLS = 4_000_000  # of resampled scores held at a time
 
 
 class Interval(NamedTuple):
@@ -18,6 +21,34 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+NO_INTERVAL = Interval(float("nan"), float("nan"))
+
+
+def generator_for(*labels: object) -> np.random.Generator:
+    """The generator of what is called so: a row's numbers do not depend on which other rows there are."""
+    return np.random.default_rng(zlib.crc32("/".join(map(str, labels)).encode()))
+
+
+def mean_and_std(groups: Sequence[ArrayLike]) -> tuple[float, float]:
+    """Mean and standard deviation over runs as the paper aggregates them over tasks.
+
+    The mean over tasks of the mean over runs, and the mean over tasks of the standard deviation over runs (n - 1).
+
+    Args:
+        groups: the scores of each task's runs.
+
+    Returns:
+        Both; the standard deviation is NaN if a task has fewer than two runs.
+
+    Source:
+        Low-precision SAC, Section 4: "when aggregating stds across tasks, we calculate the stds of individual tasks
+        and then plot the average std". It does not say whether it divides by n or n - 1.
+    """
+    arrays = [np.asarray(group, dtype=float) for group in groups]
+    spread = [array.std(ddof=1) if array.size > 1 else float("nan") for array in arrays]
+    return float(np.mean([array.mean() for array in arrays])), float(np.mean(spread))
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -33,19 +64,89 @@ def interquartile_mean(scores: ArrayLike) -> float:
     return float(stats.trim_mean(values, 0.25)) if values.size else float("nan")
 
 
+def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> NDArray[np.float64]:
+    """The fraction of runs that score above each threshold, averaged over tasks.
+
+    Args:
+        groups: the scores of each task's runs; none of them empty.
+        thresholds: scores tau, shape (t,).
+
+    Returns:
+        Fractions in [0, 1], shape (t,), which never grow with tau.
+
+    Source:
+        Agarwal et al., Section 4.2, equation 2 (score distributions).
+    """
+    tau = np.asarray(thresholds, dtype=float)
+    above = [(np.asarray(group, dtype=float)[:, None] > tau).mean(axis=0) for group in groups]
+    result: NDArray[np.float64] = np.mean(above, axis=0)
+    return result
+
+
+def profile_band(
+    groups: Sequence[ArrayLike],
+    thresholds: ArrayLike,
+    generator: np.random.Generator,
+    *,
+    level: float = 0.95,
+    replicates: int = 2_000,
+) -> NDArray[np.float64]:
+    """Intervals of :func:`performance_profile`, for each threshold by itself, by stratified bootstrap.
+
+    Args:
+        groups: the scores of each task's runs.
+        thresholds: scores tau, shape (t,).
+        generator: source of the resampling.
+        level: confidence level, in (0, 1).
+        replicates: number of resamplings.
+
+    Returns:
+        Lower and upper ends, shape (t, 2); NaN if a task has fewer than two runs.
+    """
+    tau = np.asarray(thresholds, dtype=float)
+    arrays = [np.asarray(group, dtype=float) for group in groups]
+    if any(array.size < 2 for array in arrays):
+        return np.full((tau.size, 2), np.nan)
+    fractions = np.zeros((replicates, tau.size))
+    for array in arrays:
+        times_drawn = generator.multinomial(array.size, np.full(array.size, 1 / array.size), size=replicates)
+        fractions += times_drawn @ (array[:, None] > tau) / array.size / len(arrays)
+    tail = 50 * (1 - level)
+    result: NDArray[np.float64] = np.percentile(fractions, [tail, 100 - tail], axis=0).T
+    return result
+
+
+def mean_of_means(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The mean over tasks of the mean over runs, of each replicate; arrays of shape (replicates, runs)."""
+    result: NDArray[np.float64] = np.mean([sample.mean(axis=1) for sample in samples], axis=0)
+    return result
+
+
+def pooled_interquartile_mean(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The interquartile mean of all tasks' runs together, of each replicate; arrays of shape (replicates, runs)."""
+    result: NDArray[np.float64] = stats.trim_mean(np.concatenate(samples, axis=1), 0.25, axis=1)
+    return result
+
+
 def bootstrap_interval(
-    groups: Sequence[ArrayLike], generator: np.random.Generator, *, level: float = 0.95, replicates: int = 10_000
+    groups: Sequence[ArrayLike],
+    generator: np.random.Generator,
+    *,
+    level: float = 0.95,
+    replicates: int = 10_000,
+    statistic: Callable[[Sequence[NDArray[np.float64]]], NDArray[np.float64]] = mean_of_means,
 ) -> Interval:
-    """Percentile interval of the mean over tasks of the mean over runs, by stratified bootstrap.
+    """Percentile interval of a statistic over tasks and runs, by stratified bootstrap.
 
     In each replicate, the runs of each task are drawn anew with replacement among the runs of that task, so that
-    every task keeps its weight. The means of tasks are averaged with equal weights.
+    every task keeps its weight.
 
     Args:
         groups: the scores of each task's runs.
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
+        statistic: of resampled scores, one array of shape (replicates, runs) per task; shape (replicates,).
 
     Returns:
         The interval; of zero width if all scores of each task are equal; NaN if a task has fewer than two runs (one
@@ -56,11 +157,18 @@ def bootstrap_interval(
     """
     arrays = [np.asarray(group, dtype=float) for group in groups]
     if not arrays or any(array.size <= 1 for array in arrays):
-        return Interval(float("nan"), float("nan"))
-    means: NDArray[np.float64] = np.zeros(replicates)
-    for array in arrays:
-        drawn = generator.integers(array.size, size=(replicates, array.size))
-        means += array[drawn].mean(axis=1) / len(arrays)
+        return NO_INTERVAL
+    at_a_time = max(1, _CELLS // sum(array.size for array in arrays))
+    values = []
+    for start in range(0, replicates, at_a_time):
+        count = min(at_a_time, replicates - start)
+        drawn = [array[generator.integers(array.size, size=(count, array.size))] for array in arrays]
+        values.append(statistic(drawn))
+    return percentiles(np.concatenate(values), level)
+
+
+def percentiles(values: NDArray[np.float64], level: float) -> Interval:
+    """The interval that leaves out as many of ``values`` below as above, and contains the share ``level``."""
     tail = 50 * (1 - level)
-    low, high = np.percentile(means, [tail, 100 - tail])
+    low, high = np.percentile(values, [tail, 100 - tail])
     return Interval(float(low), float(high))

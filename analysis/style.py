@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 
 class Look(NamedTuple):
@@ -29,34 +29,45 @@ _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 REFERENCE = Look("#444444", "none", "--")
 CRASH = "#000000"
 
+
+class Size(NamedTuple):
+    """How large a figure is.
+
+    Attributes:
+        width: of the whole figure in inches; None: as its panels need.
+        font: size of text, in points; marks and lines are in proportion.
+        columns: panels side by side, at most.
+        dots: per inch, of a PNG.
+        titled: whether it says what it is, which on a page of a journal its caption does.
+    """
+
+    width: float | None
+    font: float
+    columns: int
+    dots: float
+    titled: bool
+
+
+SCREEN = Size(None, 11.0, 3, 150.0, titled=True)
+SIZES = {
+    "screen": SCREEN,
+    "single": Size(3.25, 7.0, 1, 300.0, titled=False),
+    "double": Size(6.75, 7.5, 3, 300.0, titled=False),
+}
+
 _SETTINGS = {
-    "font.size": 11.0,
+    "axes.titlesize": "medium",
+    "figure.titlesize": "large",
+    "pdf.fonttype": 42,  # letters as letters, which journals ask for
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "svg.hashsalt": "roundoff",  # else ids in SVG files are random
     "figure.dpi": 100.0,
-    "savefig.dpi": 150.0,
 }
-
-
-def return_limits(tasks: Iterable[str], returns: Iterable[float]) -> tuple[float, float]:
-    """Ends of an axis of returns, with a margin.
-
-    Args:
-        tasks: shown there. Those of the control suite return 0 to 1000, others (``gym:...``) anything.
-        returns: all that are shown; NaN is passed over.
-    """
-    low, high = 0.0, 1000.0
-    if any(":" in task for task in tasks):
-        finite = [0.0, *(float(value) for value in returns if value == value)]  # noqa: PLR0124  not NaN
-        low, high = min(finite), max(finite)
-    margin = 0.04 * ((high - low) or 1.0)
-    return low - margin, high + margin
 
 
 def look(number: int) -> Look:
@@ -74,15 +85,32 @@ def ordered_looks(count: int) -> list[Look]:
     ]
 
 
+def points(length: float) -> float:
+    """A length in points, in proportion to the text of the figure that is being drawn."""
+    return float(length * mpl.rcParams["font.size"] / SCREEN.font)
+
+
 @contextmanager
-def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9) -> Iterator[Figure]:
+def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9, size: Size = SCREEN) -> Iterator[Figure]:
     """A figure for ``columns`` x ``rows`` panels, drawn without touching matplotlib's global state.
 
     Args:
         columns: panels side by side.
         rows: panels above each other.
-        width: of a panel, in inches.
-        height: of a panel, in inches.
+        width: of a panel on the screen, in inches.
+        height: of a panel on the screen, in inches.
+        size: of the figure.
     """
-    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
-        yield Figure(figsize=(width * columns + 0.6, height * rows + 0.5), layout="constrained")
+    scale = size.font / SCREEN.font
+    lengths = {
+        "font.size": size.font,
+        "lines.linewidth": 1.5 * scale,
+        "lines.markersize": 6.0 * scale,
+        "axes.linewidth": 0.8 * scale,
+        "grid.linewidth": 0.6 * scale,
+        **{f"{axis}tick.major.{what}": long * scale for axis in "xy" for what, long in (("size", 3.5), ("width", 0.8))},
+        **{f"{axis}tick.minor.{what}": long * scale for axis in "xy" for what, long in (("size", 2), ("width", 0.6))},
+    }
+    with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
+        wide = size.width or width * columns + 0.6
+        yield Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")

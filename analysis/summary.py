@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.statistics import bootstrap_interval, interquartile_mean
+from roundoff.analysis.statistics import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 from roundoff.formats import FloatFormat, Format, FormatError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 ALL_TASKS = "all"
 REFERENCE = "fp32"
 
-_OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step"}
+_OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step", "reason"}
 # These set runs apart without making them different conditions.
 _NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
 
@@ -66,6 +65,11 @@ def _format(name: str) -> FloatFormat | None:
     except FormatError:  # written by a later version
         return None
     return fmt if isinstance(fmt, FloatFormat) else None
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries by the names of columns."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:
@@ -121,13 +125,12 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:
     everything = np.concatenate(groups)
-    # Each row has its own stream, so that it does not depend on which other rows there are.
-    interval = bootstrap_interval(groups, np.random.default_rng(zlib.crc32("/".join(labels).encode())))
-    spread = [group.std(ddof=1) if group.size > 1 else float("nan") for group in groups]
+    interval = bootstrap_interval(groups, generator_for(*labels))
+    mean, std = mean_and_std(groups)
     return {
         "n": everything.size,
-        "mean": float(np.mean([group.mean() for group in groups])),
-        "std": float(np.mean(spread)),
+        "mean": mean,
+        "std": std,
         "iqm": interquartile_mean(everything),
         "ci_low": interval.low,
         "ci_high": interval.high,

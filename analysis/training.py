@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roundoff.analysis.style import REFERENCE as REFERENCE_LOOK
-from roundoff.analysis.style import Look, figure, look, ordered_looks
-from roundoff.analysis.summary import REFERENCE, condition_label, conditions, exponent_bits, significand_bits
+from roundoff.analysis.style import SCREEN, Look, Size, figure, look, ordered_looks, points
+from roundoff.analysis.summary import REFERENCE, condition_label, conditions, exponent_bits, records, significand_bits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,33 +23,41 @@ _PANELS = {
 }
 
 
-def draw_training(experiment: Experiment) -> Figure:
-    """Draws the values that runs log at the end of each episode: a row per task, a line per run.
+def training_points(experiment: Experiment) -> pd.DataFrame:
+    """What runs log at the end of each episode: as ``Experiment.training``, with ``task``, ``format`` and ``series``.
 
-    A look stands for a format, or for a format and condition if something besides task, format and seed varies.
-    Values that are not finite leave gaps.
+    ``series`` is the format, or the format and condition if something besides task, format and seed varies.
     """
     runs = experiment.runs
-    varied = bool(conditions(runs))
     names = [
-        f"{run['format']}, {condition_label(runs, dict(run))}" if varied else run["format"]
-        for _, run in runs.iterrows()
+        f"{run['format']}, {condition_label(runs, run)}" if conditions(runs) else run["format"] for run in records(runs)
     ]
-    table = experiment.training.merge(runs[["id", "task", "format"]].assign(series=names), on="id")
+    return experiment.training.merge(runs[["id", "task", "format"]].assign(series=names), on="id")
+
+
+def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws :func:`training_points`: a row per task, a line per run, a look for each series.
+
+    Values that are not finite leave gaps.
+    """
     tasks = sorted(table["task"].unique())
-    looks = _looks(table, varied=varied)
-    with figure(len(_PANELS), len(tasks), width=4.0, height=3.4) as canvas:
-        axes = canvas.subplots(len(tasks), len(_PANELS), squeeze=False)
-        for task, row in zip(tasks, axes, strict=True):
-            for axis, (column, (label, scale)) in zip(row, _PANELS.items(), strict=True):
-                _panel(axis, table[table["task"] == task], column, looks)
-                axis.set_yscale(scale)
-                axis.set_title(task, fontsize=11)
-                axis.set_ylabel(label)
-                axis.set_xlabel("environment steps")
-        marks = [axes[0][0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
-        canvas.legend(marks, list(looks), loc="outside lower center", ncols=4, fontsize=9)
-        canvas.suptitle(f"{experiment.name}: during training", fontsize=12)
+    looks = _looks(table, varied=bool((table["series"] != table["format"]).any()))
+    panels = [(task, column) for task in tasks for column in _PANELS]
+    columns = min(len(_PANELS), 2 * size.columns) if size.width else len(_PANELS)
+    with figure(columns, len(panels) // columns, width=4.0, height=3.4, size=size) as canvas:
+        axes = list(canvas.subplots(len(panels) // columns, columns, squeeze=False).flat)
+        for axis, (task, column) in zip(axes, panels, strict=True):
+            label, scale = _PANELS[column]
+            _panel(axis, table[table["task"] == task], column, looks)
+            axis.set_yscale(scale)
+            axis.set_title(task)
+            axis.set_ylabel(label)
+            axis.set_xlabel("environment steps")
+        marks = [axes[0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
+        across = 4 if size.columns > 1 else 2
+        canvas.legend(marks, list(looks), loc="outside lower center", ncols=across, fontsize="small")
+        if size.titled:
+            canvas.suptitle(f"{name}: during training")
         return canvas
 
 
@@ -70,4 +78,4 @@ def _width(name: str) -> tuple[bool, float, float]:
 def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:
     for series, style in looks.items():
         for _, run in table[table["series"] == series].groupby("id"):
-            axis.plot(run["step"], run[column], color=style.color, linestyle=style.line, linewidth=1)
+            axis.plot(run["step"], run[column], color=style.color, linestyle=style.line, linewidth=points(1))

@@ -107,7 +107,8 @@ def test_plot(undisturbed):
     run = roundoff("plot", undisturbed)
     assert run.returncode == 0, run.stderr
     names = [Path(line).name for line in run.stdout.splitlines()]
-    figures = [f"{name}.{suffix}" for name in ("degradation", "curves", "training") for suffix in ("png", "svg")]
+    drawn = ("degradation", "curves", "profiles", "training")
+    figures = [f"{name}.{suffix}" for name in drawn for suffix in ("csv", "png", "svg")]
     assert names == ["summary.csv", "runs.csv", *figures]
     for line in run.stdout.splitlines():
         assert Path(line).stat().st_size > 100

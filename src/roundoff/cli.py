@@ -220,15 +220,44 @@ def verify(
 
 
 @app.command()
-def plot(directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")]) -> None:
-    """Draw the degradation plot and the learning curves of a sweep, and write its tables."""
+def plot(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    size: Annotated[
+        str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
+    ] = "screen",
+    formats: Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")] = "png,svg",
+    only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
+) -> None:
+    """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    written, warnings = plot_sweep(directory)
+    names = [[part.strip() for part in text.split(",") if part.strip()] for text in (formats, only)]
+    written, warnings = plot_sweep(directory, size=size, formats=names[0], only=names[1])
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     for path in written:
         print(path)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="What may be lost for a width to be good enough, as a fraction of fp32's return."
+        ),
+    ] = 0.1,
+) -> None:
+    """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
+    from roundoff.analysis.report import report as write_report
+
+    written, warnings = write_report(directory, margin)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    print(written)
 
 
 class _stoppable:  # noqa: N801  used as a statement

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
-from roundoff.analysis.comparison import draw_comparison
-from roundoff.analysis.curves import draw_curves
-from roundoff.analysis.degradation import draw_degradation
+from roundoff.analysis.figures import FIGURES
+from roundoff.analysis.plot import read_table
+from roundoff.analysis.style import SIZES
 from roundoff.analysis.summary import summarize
 
 FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients"]
@@ -42,8 +42,13 @@ def write_sweep(root, runs):
     (root / "sweep.json").write_text(json.dumps(marker))
 
 
+def draw(name, experiment, size="screen"):
+    table = FIGURES[name].table(experiment, summarize(experiment), [])
+    return FIGURES[name].draw(experiment.name, table, size=SIZES[size])
+
+
 def test_exponents_are_read_and_drawn(sweep):
-    assert not plot(sweep)[0][-1].name.startswith("exponents")
+    assert [path.name for path in plot(sweep, only=["exponents", "gradients"])[0]] == ["summary.csv", "runs.csv"]
     for seed in (0, 1):
         with (sweep / "runs" / f"cartpole_swingup-e5m10-s{seed}-all" / "metrics.jsonl").open("a") as metrics:
             for step in (1000, 2000):
@@ -53,13 +58,12 @@ def test_exponents_are_read_and_drawn(sweep):
     experiment = read_experiment(sweep)
     assert experiment.exponents["results"].sum() == 2 * 2 * 30
     assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
-    written, _ = plot(sweep)
-    assert [path.name for path in written[-2:]] == ["exponents.png", "exponents.svg"]
-    with Image.open(written[-2]) as picture:
-        assert picture.mode == "P"  # 256 colours: a small file
-        assert [round(dots) for dots in picture.info["dpi"]] == [150, 150]
-        assert (255, 255, 255) in {colour for _, colour in picture.convert("RGB").getcolors()}
-    svg = written[-1].read_text()
+    written, _ = plot(sweep, only=["exponents", "gradients"], formats=["svg"])
+    assert [path.name for path in written[-3:]] == ["exponents.svg", "gradients.csv", "gradients.svg"]
+    gradients = pd.read_csv(sweep / "gradients.csv")
+    assert gradients[["exponent", "results"]].to_numpy().tolist() == [[-20, 20], [3, 40]]  # of the last interval
+    assert gradients["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
+    svg = written[-3].read_text()
     assert svg.count("<!-- no results -->") == 2  # forward and optimizer
     assert "<!-- e5m10: backward -->" in svg
 
@@ -104,7 +108,7 @@ def test_several_tasks_are_averaged_with_equal_weight(tmp_path):
     assert table.loc[("all", "e5m10"), "drop"] == pytest.approx(20)
     assert table.loc[("all", "fp32"), "std"] == pytest.approx((np.std([0, 1], ddof=1) + 1) / 2)
     assert table.loc[("all", "fp32"), "n"] == 5
-    figure = draw_degradation(read_experiment(tmp_path), table.reset_index())
+    figure = draw("degradation", read_experiment(tmp_path))
     assert [axis.get_title() for axis in figure.axes][-1] == "mean over tasks"
 
 
@@ -122,7 +126,7 @@ def test_conditions_get_rows_and_lines_of_their_own(tmp_path):
         (fixes, fmt) for fixes in ("all", "none") for fmt in ("fp32", "e5m10", "e5m5")
     }
     assert table.set_index(["fixes", "format"]).loc[("none", "e5m10"), "drop"] == 0
-    labels = [text.get_text() for text in draw_degradation(experiment, table).legends[0].get_texts()]
+    labels = [text.get_text() for text in draw("degradation", experiment).legends[0].get_texts()]
     assert [label for label in labels if "e5mX" in label] == [
         "e5mX, fixes all: mean, 95 % bootstrap interval",
         "e5mX, fixes none: mean, 95 % bootstrap interval",
@@ -141,12 +145,13 @@ def test_conditions_are_compared_by_short_names(tmp_path):
         run["config"]["lr"] = 1e-3 if run["config"]["fixes"] else 1e-4
     write_sweep(tmp_path, runs)
     experiment = read_experiment(tmp_path)
-    (axis,) = draw_comparison(experiment, summarize(experiment)).axes
+    (axis,) = draw("comparison", experiment).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == ["e5m10, fixes none", "e5m10, fixes all but hadam", "e5m10, fixes all"]
     crosses = [line for line in axis.lines if line.get_marker() == "x"]
     assert [len(line.get_xdata()) for line in crosses] == [2, 0, 0]
-    assert "comparison.png" in {path.name for path in plot(tmp_path)[0]}
+    (axis,) = draw("comparison", experiment, "single").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["fixes none", "fixes all but hadam", "fixes all"]
 
 
 def test_returns_of_other_environments_have_their_own_range(tmp_path):
@@ -155,11 +160,11 @@ def test_returns_of_other_environments_have_their_own_range(tmp_path):
     for path in (tmp_path / "all" / "runs").glob("*/config.json"):
         path.write_text(path.read_text().replace("gym_Pendulum", "gym:Pendulum"))
     experiment = read_experiment(tmp_path / "all" / "runs")
-    for drawn in (draw_curves(experiment), draw_degradation(experiment, summarize(experiment))):
+    for drawn in (draw("curves", experiment), draw("degradation", experiment)):
         low, high = drawn.axes[0].get_ylim()
         assert -1500 < low < -1400
         assert 0 < high < 100
-    plot(tmp_path / "all" / "runs")  # nor any warning
+    plot(tmp_path / "all" / "runs", only=["degradation"], formats=["svg"])  # nor any warning
 
 
 def test_figures_show_every_run(sweep):
@@ -167,7 +172,7 @@ def test_figures_show_every_run(sweep):
     runs.append(write_run(sweep, "e5m2", 3, status="crashed"))
     write_sweep(sweep, runs)
     experiment = read_experiment(sweep)
-    (axis,) = draw_degradation(experiment, summarize(experiment)).axes
+    (axis,) = draw("degradation", experiment).axes
     assert axis.get_xlabel() == "significand bits m"
     assert "return" in axis.get_ylabel()
     assert list(axis.get_xticks()) == [2, 5, 10]
@@ -175,7 +180,7 @@ def test_figures_show_every_run(sweep):
     assert sum(len(line.get_xdata()) for line in dots) == 9
     crosses = [line for line in axis.lines if line.get_marker() == "x"]
     assert sum(len(line.get_xdata()) for line in crosses) == 1
-    (axis,) = draw_curves(experiment).axes
+    (axis,) = draw("curves", experiment).axes
     assert axis.get_xlabel() == "environment steps"
     assert {text.get_text() for text in axis.texts} == set(LEVEL)
     crashes = [line for line in axis.lines if line.get_marker() == "x"]
@@ -198,12 +203,14 @@ def test_runs_that_all_crash_before_their_first_evaluation_are_seen(tmp_path):
 
 
 def files(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".csv", ".png", ".svg")}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".csv", ".png", ".svg", ".pdf")}
 
 
 def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory):
-    written, warnings = plot(sweep)
+    options = {"formats": ("png", "svg", "pdf"), "only": ("degradation", "profiles")}
+    written, warnings = plot(sweep, **options)
     assert not warnings
+    assert {"degradation.pdf", "profiles.csv", "profiles.svg"} <= {path.name for path in written}
     assert {path.name for path in written} == set(files(sweep))
     other = tmp_path_factory.mktemp("other") / sweep.name
     other.mkdir()
@@ -211,7 +218,7 @@ def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory)
         shutil.copytree(path, other / "runs" / path.name)
     runs = json.loads((sweep / "sweep.json").read_text())["runs"]
     write_sweep(other, runs[::-1])
-    plot(other)
+    plot(other, **options)
     assert files(sweep) == files(other)
     table = pd.read_csv(sweep / "runs.csv")
     assert len(table) == 12
@@ -222,7 +229,7 @@ def test_single_runs_and_plain_folders_are_read_too(sweep):
     assert len(read_experiment(sweep / "runs").runs) == 12
     (one,) = (sweep / "runs").glob("*e5m5-s1*")
     assert read_experiment(one).runs["return"].tolist() == [710.0]
-    plot(one)  # one format, no fp32, no interval
+    plot(one, formats=["svg"], only=["degradation", "curves", "profiles"])  # one format, no fp32, no interval
 
 
 def test_a_torn_last_line_costs_only_itself(sweep):
@@ -244,7 +251,7 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
     (sweep / "runs" / "cartpole_swingup-fp32-s1-all" / "result.json").write_text("{]")
     shutil.rmtree(sweep / "runs" / "cartpole_swingup-e5m5-s0-all")
     (sweep / "runs" / "cartpole_swingup-e5m5-s1-all" / "result.json").write_text('{"status": "odd"}')
-    _, warnings = plot(sweep)
+    _, warnings = plot(sweep, only=["degradation"], formats=["svg"])
     text = "\n".join(warnings)
     assert "4 runs have not ended (3 unfinished, 1 missing)" in text
     assert "result.json: is not JSON" in text
@@ -267,3 +274,98 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
 def test_folders_without_results_are_refused(tmp_path, prepare, message):
     with pytest.raises(AnalysisError, match=message):
         plot(prepare(tmp_path))
+
+
+def test_figures_are_drawn_from_their_tables_alone(sweep):
+    """The numbers in a figure are those of its table: drawn again from the file, it is the same."""
+    plot(sweep, size="single", formats=["svg"], only=["degradation"])
+    table = read_table((sweep / "degradation.csv").read_bytes())
+    assert list(table.loc[table["kind"] == "mean", "return"]) == [810, 800, 710, 60]
+    (axis,) = FIGURES["degradation"].draw("demo", table, size=SIZES["single"]).axes
+    svg = (sweep / "degradation-single.svg").read_text()
+    assert 'width="234pt"' in svg  # 3.25 in
+    line = next(line for line in axis.lines if len(line.get_xdata()) == 3)
+    assert list(line.get_ydata()) == [60, 710, 800]
+
+
+def test_sizes_of_pages(sweep):
+    for size, width in (("single", 3.25), ("double", 6.75)):
+        figure = draw("degradation", read_experiment(sweep), size)
+        assert figure.get_size_inches()[0] == width
+        assert figure.get_suptitle() == ""
+        assert figure.axes[0].xaxis.label.get_size() == pytest.approx(SIZES[size].font)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "a4"}, "size 'a4': there is no such size; allowed are screen, single, double"),
+        ({"formats": ["gif"]}, "format 'gif': there is no such format; allowed are png, svg, pdf"),
+        ({"only": ["pie"]}, "figure 'pie': there is no such figure; allowed are degradation, curves"),
+    ],
+)
+def test_other_sizes_formats_and_figures_are_refused(sweep, options, message):
+    with pytest.raises(AnalysisError, match=message):
+        plot(sweep, **options)
+
+
+def test_the_plane_of_exponent_and_significand(tmp_path):
+    formats = {"fp32": 800, "e5m10": 790, "e5m2": 50, "e3m10": 300, "e2m2": 0}
+    runs = [
+        write_run(tmp_path, fmt, seed, score=score, status="done" if score else "crashed")
+        for fmt, score in formats.items()
+        for seed in (0, 1)
+    ]
+    write_sweep(tmp_path, runs)
+    experiment = read_experiment(tmp_path)
+    axis = draw("plane", experiment).axes[0]
+    assert axis.get_title() == "cartpole_swingup, fp32: 800"
+    assert {text.get_text(): text.get_position() for text in axis.texts} == {
+        "790": (1.5, 2.5), "50": (0.5, 2.5), "300": (1.5, 1.5), "0\n2 x": (0.5, 0.5),
+    }  # fmt: skip
+    (mesh,) = axis.collections
+    assert mesh.get_array().count() == 4  # of 3 x 2; the others were not run
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "10"]
+    sweep = draw("degradation-exponent", experiment)
+    assert [text.get_text() for text in sweep.legends[0].get_texts()][:2] == [
+        "eXm10: mean, 95 % bootstrap interval", "eXm2: mean, 95 % bootstrap interval",
+    ]  # fmt: skip
+    assert list(sweep.axes[0].get_xticks()) == [2, 3, 5]
+
+
+def test_without_a_second_width_there_is_no_plane(sweep):
+    experiment = read_experiment(sweep)
+    assert FIGURES["plane"].table(experiment, summarize(experiment), []).empty
+    assert FIGURES["degradation-exponent"].table(experiment, summarize(experiment), []) is None
+    assert FIGURES["hyperparameters"].table(experiment, summarize(experiment), []).empty
+
+
+def test_random_hyperparameters(tmp_path):
+    draws = [(1e-3, 0.01, 800), (1e-4, 0.005, 700), (3e-4, 0.002, 300)]
+    runs = []
+    for lr, tau, score in draws:
+        for fmt, loss in (("fp32", 0), ("e5m10", 20)):
+            for seed in (0, 1):
+                run = write_run(tmp_path, fmt, seed, score=score - loss + seed, name=f"{lr}")
+                run["config"] |= {"lr": lr, "tau": tau}
+                runs.append(run)
+    write_sweep(tmp_path, runs)
+    experiment = read_experiment(tmp_path)
+    table = FIGURES["hyperparameters"].table(experiment, summarize(experiment), [])
+    assert table[["draw", "lr", "tau", "format", "return"]].to_numpy().tolist() == [
+        [draw, lr, tau, fmt, score - loss + 0.5]
+        for draw, (lr, tau, score) in enumerate(sorted(draws), 1)
+        for fmt, loss in (("fp32", 0), ("e5m10", 20))
+    ]
+    assert table["std"].tolist() == pytest.approx([np.std([0, 1], ddof=1)] * 6)
+    each, spread = draw("hyperparameters", experiment).axes
+    assert list(each.get_xticks()) == [1, 2, 3]
+    assert list(spread.lines[0].get_xdata()) == [300.5, 700.5, 800.5, 800.5]
+    assert list(spread.lines[0].get_ydata()) == pytest.approx([1, 2 / 3, 1 / 3, 0])
+
+
+def test_profiles(sweep):
+    axis = draw("profiles", read_experiment(sweep)).axes[0]
+    fp32 = axis.lines[0]
+    share = dict(zip(fp32.get_xdata(), fp32.get_ydata(), strict=True))
+    assert (share[780], share[800], share[820]) == (1, 2 / 3, 0)  # of 800, 810 and 820: above, not at

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from roundoff.analysis.statistics import bootstrap_interval, interquartile_mean
+from roundoff.analysis.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    mean_and_std,
+    performance_profile,
+    pooled_interquartile_mean,
+)
 
 scores = st.lists(st.floats(0, 1000), min_size=2, max_size=12)
 
@@ -69,3 +75,34 @@ def test_interquartile_mean():
     assert math.isnan(interquartile_mean([]))
     data = rng().normal(size=101)
     assert interquartile_mean(data) == pytest.approx(np.sort(data)[25:76].mean())
+
+
+def test_aggregation_as_the_paper_does_it():
+    """Stds of single tasks, then their average: not the std of all runs together."""
+    mean, std = mean_and_std([[100, 102], [500, 504, 508]])
+    assert mean == (101 + 504) / 2
+    assert std == pytest.approx((math.sqrt(2) + 4) / 2)
+    assert math.isnan(mean_and_std([[1.0], [2.0, 3.0]])[1])
+
+
+def test_interval_of_the_interquartile_mean_is_of_all_runs_pooled():
+    groups = [rng(1).normal(100, 5, 8), rng(2).normal(900, 5, 8)]
+    low, high = bootstrap_interval(groups, rng(), replicates=500, statistic=pooled_interquartile_mean)
+    assert low < interquartile_mean(np.concatenate(groups)) < high
+    generator = rng()  # rliable's: runs of each task drawn anew, all together trimmed
+    drawn = [group[generator.integers(8, size=(500, 8))] for group in groups]
+    ours = [np.sort(np.concatenate([one[i] for one in drawn]))[4:12].mean() for i in range(500)]
+    assert (low, high) == pytest.approx(tuple(np.percentile(ours, [2.5, 97.5])))
+    assert bootstrap_interval([[5.0] * 4], rng(), statistic=pooled_interquartile_mean) == (5.0, 5.0)
+
+
+def test_many_scores_are_resampled_a_part_at_a_time(monkeypatch):
+    data = rng(1).normal(size=20)
+    whole = bootstrap_interval([data], rng(), replicates=400)
+    monkeypatch.setattr("roundoff.analysis.statistics._CELLS", 700)
+    assert bootstrap_interval([data], rng(), replicates=400) == whole
+
+
+def test_performance_profile():
+    profile = performance_profile([[0, 10, 20, 30], [10, 10]], [-1, 0, 10, 25, 30])
+    assert profile.tolist() == [1, (0.75 + 1) / 2, 0.25, 0.125, 0]

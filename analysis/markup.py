@@ -1,0 +1,135 @@
+"""HTML and SVG as text in which nothing that came from a file can be anything but text."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_VOID = {"meta", "link", "br"}
+_UNSEEN = {"Cc", "Cf", "Cs"}  # control characters, also those that turn the direction of text, and halves of pairs
+
+
+class Safe(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def element(name: str, /, *children: object, **attributes: object) -> Safe:
+    """An element; children that are not :class:`Safe` are escaped, as are the values of attributes.
+
+    Args:
+        name: of the element.
+        children: its content; None is nothing.
+        attributes: underscores become dashes, one at the end is dropped (``class_``); None and False: none of that
+            name, True: without a value.
+    """
+    shown = [(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()]
+    shown = [(key, value) for key, value in shown if value is not None and value is not False]
+    text = "".join(f" {key}" if value is True else f' {key}="{_escape(value)}"' for key, value in shown)
+    return Safe(f"<{name}{text}>" if name in _VOID else f"<{name}{text}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[object]) -> Safe:
+    """Children one after the other, escaped unless they are :class:`Safe`."""
+    return Safe(
+        "".join(child if isinstance(child, Safe) else _escape(child) for child in children if child is not None)
+    )
+
+
+def _escape(value: object) -> str:
+    text = str(value)
+    if not text.isprintable():  # seldom
+        text = "".join("\ufffd" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
+    return html.escape(text, quote=True)
+
+
+class Column(NamedTuple):
+    """A column of a table: its heading, and whether it holds numbers, which stand to the right."""
+
+    heading: str
+    numeric: bool = True
+
+
+def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Safe:
+    """A table with headers of columns and rows; on a narrow screen each row becomes a card (see ``style.css``).
+
+    Args:
+        caption: what it shows.
+        columns: the first one is the heading of its row.
+        rows: cells; None is shown as a dash.
+    """
+    # A card is no table to a browser any more: the roles say that it is one still.
+    head = element(
+        "tr",
+        *(
+            element("th", c.heading, scope="col", role="columnheader", class_="number" if c.numeric else None)
+            for c in columns
+        ),
+        role="row",
+    )
+    body = []
+    for row in rows:
+        heading, *cells = zip(columns, row, strict=True)
+        shown = [_cell("th", *heading, scope="row", role="rowheader")]
+        shown += [_cell("td", column, cell, role="cell", data_label=column.heading) for column, cell in cells]
+        body.append(element("tr", *shown, role="row"))
+    return element(
+        "table",
+        element("caption", caption),
+        element("thead", head, role="rowgroup"),
+        element("tbody", *body, role="rowgroup"),
+        role="table",
+    )
+
+
+def _cell(name: str, column: Column, cell: object, **attributes: object) -> Safe:
+    content = "\u2013" if cell is None or cell == "" else cell
+    return element(name, content, class_="number" if column.numeric else None, **attributes)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number as it is read: ``digits`` significant ones, none after the point from 100 on; a dash for NaN."""
+    if value is None or not math.isfinite(value):
+        return "\u2013" if value is None or math.isnan(value) else str(value)
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    shown = f"{value:,.{min(decimals, 6)}f}" if abs(value) >= 1e-4 else f"{value:.1e}"
+    return shown.replace("-", "\u2212").replace(",", "\u2009")
+
+
+def tick(value: float) -> str:
+    """A round number as it stands on an axis."""
+    return f"{value:,.10g}".replace("-", "\u2212").replace(",", "\u2009")
+
+
+def interval(low: float, high: float) -> str:
+    """An interval as it is read; a dash if there is none."""
+    return "\u2013" if math.isnan(low) or math.isnan(high) else f"{number(low)} to {number(high)}"
+
+
+def plural(count: float, thing: str) -> str:
+    """So many things."""
+    return f"{count:.0f} {thing}{'' if count == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as it is read, never rounded up to certainty or down to impossibility."""
+    if math.isnan(share):
+        return "\u2013"
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", "\u2009%")
+    if share > 0.995 or share < 0.005:
+        return ">\u200999\u2009%" if share > 0.5 else "<\u20091\u2009%"
+    return f"{100 * share:.0f}\u2009%"
+
+
+def definitions(pairs: Mapping[str, object]) -> Safe:
+    """Names and what they are, below each other."""
+    return element("dl", *(element("div", element("dt", name), element("dd", text)) for name, text in pairs.items()))

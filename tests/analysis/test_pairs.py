@@ -1,0 +1,91 @@
+"""Two conditions against each other, by hand, by scipy, and where there is little to go by."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from roundoff.analysis.pairs import difference, holm, probability_of_improvement
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def by_seed(scores, first=0):
+    return {first + i: float(score) for i, score in enumerate(scores)}
+
+
+def test_probability_of_improvement_is_rliables():
+    """Mann-Whitney's U over its maximum, averaged over tasks (Agarwal et al., Section 4.3)."""
+    x, y = [[1, 5, 7], [2, 2]], [[5, 0], [2, 3, 1]]
+    found = probability_of_improvement(x, y, rng())
+    theirs = [stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)) for a, b in zip(x, y, strict=True)]
+    assert found.value == pytest.approx(np.mean(theirs)) == pytest.approx((4.5 / 6 + 3 / 6) / 2)
+
+
+def test_its_interval_resamples_both_sides():
+    a, b = rng(1).normal(1, 1, 8), rng(2).normal(0, 1, 6)
+    found = probability_of_improvement([a], [b], rng(), replicates=4000)
+    generator, drawn = rng(5), []
+    for _ in range(4000):
+        x, y = generator.choice(a, a.size), generator.choice(b, b.size)
+        drawn.append((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean())
+    assert found.interval == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
+
+
+def test_equal_and_single_scores():
+    same = probability_of_improvement([[4, 4]], [[4, 4, 4]], rng())
+    assert (same.value, same.interval) == (0.5, (0.5, 0.5))
+    one = probability_of_improvement([[4]], [[3, 2]], rng())
+    assert one.value == 1
+    assert all(map(math.isnan, one.interval))
+    none = difference([by_seed([3, 3])], [by_seed([3, 3])], rng())
+    assert (none.value, none.interval, none.p) == (0, (0, 0), 1)
+    assert math.isnan(difference([by_seed([3])], [by_seed([1])], rng()).interval.low)
+
+
+def test_differences_are_paired_by_seed():
+    """What all runs of a seed share cancels out; seeds that only one side has do not count."""
+    levels = np.array([100, 400, 700, 900])
+    found = difference([by_seed(levels - [1, 2, 3, 4]) | {9: 0.0}], [by_seed(levels)], rng())
+    assert (found.value, found.pairs) == (-2.5, 4)
+    assert -4 <= found.interval.low < found.interval.high <= -1
+    assert found.p == 2 / 16  # the least that four pairs can show
+    x, y = rng(1).normal(1, 2, 7), rng(2).normal(0, 2, 7)
+    scipys = stats.permutation_test((x, y), lambda a, b: (a - b).mean(), permutation_type="samples")
+    assert difference([by_seed(x)], [by_seed(y)], rng()).p == pytest.approx(scipys.pvalue)
+
+
+def test_tasks_weigh_the_same_in_a_difference():
+    found = difference([by_seed([10]), by_seed([1, 3, 2])], [by_seed([0]), by_seed([0, 0, 0])], rng())
+    assert (found.value, found.pairs) == (6, 4)
+    signs = list(itertools.product([1, -1], repeat=4))
+    values = [(10 * a + (b + 3 * c + 2 * d) / 3) / 2 for a, b, c, d in signs]
+    assert found.p == np.mean([abs(value) >= 6 - 1e-9 for value in values])
+
+
+def test_without_shared_seeds_all_runs_are_compared():
+    x, y = rng(1).normal(1, 1, 5), rng(2).normal(0, 1, 4)
+    found = difference([by_seed(x)], [by_seed(y, first=100)], rng())
+    assert found.pairs == 0
+    assert found.value == pytest.approx(x.mean() - y.mean())
+    exact = stats.permutation_test((x, y), lambda a, b: a.mean() - b.mean(), permutation_type="independent").pvalue
+    assert found.p == pytest.approx(exact, abs=0.02)
+
+
+def test_many_pairs_are_tested_by_drawn_signs():
+    x = rng(3).normal(0.4, 1, 14)
+    exact = stats.permutation_test((x, np.zeros(14)), lambda a, b: (a - b).mean(), permutation_type="samples",
+                                   n_resamples=20_000, rng=rng()).pvalue  # fmt: skip
+    assert difference([by_seed(x)], [by_seed(np.zeros(14))], rng()).p == pytest.approx(exact, abs=0.02)
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm's own arithmetic
+    assert holm([0.5, 0.9]).tolist() == [1, 1]
+    assert np.isnan(holm([0.2, np.nan])).tolist() == [False, True]
+    assert holm([0.2, np.nan])[0] == 0.2
+    assert holm([]).size == 0

@@ -1,0 +1,267 @@
+"""The page: what it says of whole, damaged and hostile folders, and how a browser shows it."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from browser import PROGRAM, Browser
+from typer.testing import CliRunner
+
+from roundoff.analysis import AnalysisError, report
+from roundoff.analysis.markup import element, number, percent, tick
+from roundoff.analysis.provenance import recipe
+from roundoff.analysis.store import read_experiment
+from roundoff.cli import app
+from roundoff.sweeps import plan_file
+
+LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 780, "e5m2": 50}
+
+
+def write_run(root, fmt, seed, *, status="done", reason="the policy took a non-finite action", **settings):
+    config = {"task": "cartpole_swingup", "format": fmt, "seed": seed, "fixes": [], "lr": 1e-3} | settings
+    identity = f"{config['task']}-{fmt}-s{seed}-{len(list((root / 'runs').glob('*')))}".replace("/", "-")
+    folder = root / "runs" / identity
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"config": config, "version": "0.1.0"}))
+    score = 0.0 if status == "crashed" else LEVEL.get(fmt, 500) + 4.0 * seed
+    points = [{"kind": "eval", "step": 1000 * i, "return_mean": score * i / 3} for i in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    crash = {"step": 1500, "reason": reason} if status == "crashed" else None
+    if status in ("done", "crashed"):
+        result = {"status": status, "return": score, "return_std": 2.0, "step": 3000, "crash": crash}
+        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "timing.json").write_text('{"seconds": 36.0, "steps_per_second": 80.0, "processor": "Abacus 9"}')
+    return {"id": identity, "config": config}
+
+
+def write_sweep(root, runs, name="demo", description="How few bits?"):
+    marker = {"layout": 1, "name": name, "description": description, "varying": [], "runs": runs}
+    (root / "sweep.json").write_text(json.dumps(marker))
+    return root
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    runs = [write_run(tmp_path, fmt, seed) for fmt in ("fp32", "e5m10", "e5m5") for seed in range(3)]
+    runs += [write_run(tmp_path, "e5m2", seed, status="crashed" if seed else "done") for seed in range(3)]
+    return write_sweep(tmp_path, runs)
+
+
+class Text(HTMLParser):
+    """What a reader sees, and every tag there is."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.parts, self.hidden = [], [], False
+        self.feed(page)
+        self.text = " ".join(" ".join(self.parts).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.hidden = tag in ("script", "style", "title")
+
+    def handle_data(self, data):
+        if not self.hidden:
+            self.parts.append(data)
+
+    def handle_endtag(self, tag):
+        self.hidden = False
+
+
+def page_of(folder, **options):
+    path, _ = report(folder, **options)
+    return Text(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
+    path, warnings = report(sweep)
+    before = path.read_bytes()
+    assert not warnings
+    page = Text(before.decode())
+    assert "5 significand bits are enough : this and every wider format tested is within 10 %" in page.text
+    assert "confidence of > 99 % (at least 3 runs each)" in page.text
+    assert "e5m2 1 crashed 1 500 the policy took a non-finite action" in page.text
+    assert "roundoff sweep demo.yaml" in page.text
+    assert "Abacus 9" in page.text
+    assert "0.0600 hours for 12 runs" not in page.text
+    assert "0.120 hours for 12 runs" in page.text
+    headings = [attributes.get("scope") for tag, attributes in page.tags if tag == "th"]
+    assert {"col", "row"} == set(headings)
+    report(sweep)
+    assert path.read_bytes() == before
+    assert "no width is shown to be within 0 %" in page_of(sweep, margin=0).text
+
+
+def test_the_page_needs_nothing_else(sweep):
+    page = page_of(sweep)
+    loads = [attributes for _, attributes in page.tags if "src" in attributes or attributes.get("rel") == "stylesheet"]
+    assert not loads
+    text = (sweep / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"url\(|@import|fetch\(|https?://", text)
+
+
+def test_nothing_from_a_file_is_markup(tmp_path):
+    """Names, tasks, settings and reasons that try."""
+    evil = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>\u202e"
+    runs = [write_run(tmp_path, "fp32", seed, task=f"gym:{evil}") for seed in (0, 1)]
+    runs += [write_run(tmp_path, "e5m5", 0, task=f"gym:{evil}", status="crashed", reason=evil)]
+    runs += [write_run(tmp_path, evil, 1, task=f"gym:{evil}", **{"x" + evil: evil})]
+    (tmp_path / "runs" / "<b onclick=alert(3)>").mkdir()
+    write_sweep(tmp_path, runs, name=evil, description=evil)
+    page = page_of(tmp_path)
+    assert [tag for tag, _ in page.tags if tag in ("script", "img", "b")].count("script") == 1
+    assert not [tag for tag, _ in page.tags if tag == "img"]
+    assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
+    assert "<img src=x onerror=alert(1)>\"'</script>" in page.text
+    assert "is no run of this sweep" in page.text
+    assert "\u202e" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda p: write_run(p, "fp32", 0, status="open"), "No run has ended yet."),
+        (lambda p: [write_run(p, "e5m5", seed) for seed in (0, 1)], "No fp32 run has ended"),
+        (lambda p: [write_run(p, fmt, 0) for fmt in ("fp32", "e5m5")], "cannot be said : one seed says nothing"),
+        (lambda p: [write_run(p, "fp32", seed) for seed in (0, 1)], "No run in another floating-point format"),
+        (lambda p: [write_run(p, "fp32", s, status="crashed") for s in (0, 1)], "Every run that ended has crashed"),
+        (lambda p: [write_run(p, f, s, status="crashed") for f in ("fp32", "e5m5") for s in (0, 1)], "itself scores 0"),
+        (lambda p: [write_run(p, f, s) for f in ("fp32", "int8", "e99") for s in (0, 1)], "int8"),
+        (lambda p: [write_run(p, "e5m5", s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-4)], "lr 0.001"),
+        (lambda p: [write_run(p, f, 0, task=t) for f in ("fp32", "e5m5") for t in "ab"], "mean over tasks"),
+        (lambda p: [write_run(p, "fp32", 0), (p / "runs" / "x").mkdir(),
+                    (p / "runs" / "x" / "config.json").write_text('{"config": {"lr": 1}}')], "names no task"),
+    ],
+)  # fmt: skip
+def test_the_page_comes_out_whatever_is_there(tmp_path, prepare, said):
+    prepare(tmp_path)
+    assert said in page_of(tmp_path / "runs").text
+
+
+def test_damage_is_said_on_the_page(sweep):
+    folders = sorted((sweep / "runs").iterdir())
+    (folders[0] / "metrics.jsonl").write_text('{"kind": "eval", "step": 1000, "return_mean": 4.0}\n{"kind": "ev')
+    (folders[1] / "timing.json").write_text("[")
+    (folders[2] / "numerics.csv").write_text("role,results\nforward,many\n")
+    (folders[3] / "result.json").unlink()
+    (folders[3] / "failed.json").write_text('{"reason": "MemoryError"}')
+    shutil.rmtree(folders[4])
+    page = page_of(sweep)
+    assert "metrics.jsonl:2: this line is torn" in page.text
+    assert "is not the table of an observed run" in page.text
+    assert "2 of 12 runs have not ended" in page.text
+    assert "failed \u2013 MemoryError" in page.text
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("result.json", '"return": 800.0', '"return": Infinity'),
+        ("result.json", '"step": 3000', '"step": 1e400'),
+        ("metrics.jsonl", '"step": 1000', '"step": 1e400'),
+        ("config.json", '"cartpole_swingup"', '"\\ud800"'),
+        ("config.json", '"fixes": []', '"fixes": [{}, [1]]'),
+        ("config.json", '"seed": 0', '"seed": [null]'),
+        ("timing.json", "36.0", "[[]]"),
+    ],
+)
+def test_odd_values_are_no_traceback(sweep, file, old, new):
+    (sweep / "sweep.json").unlink()
+    (folder,) = (sweep / "runs").glob("*fp32-s0*")
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    page_of(sweep / "runs")
+
+
+def test_folders_without_runs_are_refused(tmp_path):
+    with pytest.raises(AnalysisError, match="holds no runs"):
+        report(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_observed_runs_have_a_table_of_what_rounding_did(sweep):
+    (folder,) = (sweep / "runs").glob("*e5m5-s0*")
+    names = "role,results,overflow,underflow,subnormal,infinite,nan,inexact,additions,absorbed"
+    (folder / "numerics.csv").write_text(f"{names}\nforward,200,10,0,0,0,0,100,50,1\nforward,200,0,0,0,0,0,0,0,0\n")
+    with (folder / "metrics.jsonl").open("a") as metrics:
+        counts = {"results": 30, "exponents": {"-20": 10, "3": 20}}
+        metrics.write(json.dumps({"kind": "numerics", "step": 3000, "backward": counts}) + "\n")
+    page = page_of(sweep)
+    assert "e5m5 forward 400 2.5 % 0 0 0 25 % 2 %" in page.text
+    tips = [attributes["data-tip"] for _, attributes in page.tags if "data-tip" in attributes]
+    assert "e5m5: 0.33 of results in [2^-20, 2^-19)" in tips
+
+
+def test_the_recipe_plans_the_same_runs(sweep, tmp_path):
+    text, commands = recipe(read_experiment(sweep))
+    content = yaml.safe_load(text)
+    assert content["grid"] == {"format": ["e5m10", "e5m2", "e5m5", "fp32"], "seed": [0, 1, 2]}
+    assert content["base"] == {"task": "cartpole_swingup", "fixes": [], "lr": 1e-3}
+    assert commands[0] == "roundoff sweep demo.yaml"
+    (tmp_path / "demo.yaml").write_text(text)
+    planned = [(run.config.format, run.config.seed, run.config.lr) for run in plan_file(tmp_path / "demo.yaml").runs]
+    assert sorted(planned) == [(fmt, seed, 1e-3) for fmt in sorted(LEVEL) for seed in range(3)]
+    (sweep / "runs" / "more").mkdir()
+    write_sweep(sweep, json.loads((sweep / "sweep.json").read_text())["runs"][:-1], name="de mo; rm")
+    text, commands = recipe(read_experiment(sweep))  # no grid any more
+    assert yaml.safe_load(text) == content["base"]
+    assert len(commands) == 12
+    assert commands[0] == "roundoff train --config de-mo--rm.yaml --out runs/0 format=e5m10 seed=0"
+
+
+def test_numbers_as_they_are_read():
+    shown = [number(value) for value in (0, 12345.6, -123.4, 12.345, 0.012345, 1e-9, float("nan"), float("inf"))]
+    assert shown == ["0", "12\u2009346", "\u2212123", "12.3", "0.0123", "1.0e\u221209", "\u2013", "inf"]
+    assert [percent(p) for p in (0, 0.001, 0.5, 0.999, 1)] == [
+        "0\u2009%",
+        "<\u20091\u2009%",
+        "50\u2009%",
+        ">\u200999\u2009%",
+        "100\u2009%",
+    ]
+    assert tick(20000) == "20\u2009000"
+    assert element("p", "<", x_y='"', hidden=True, no=None) == '<p x-y="&quot;" hidden>&lt;</p>'
+
+
+def test_command(sweep):
+    run = CliRunner().invoke(app, ["report", str(sweep)])
+    assert run.output == f"{sweep / 'report.html'}\n"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)")
+def test_a_browser_shows_the_page_well(sweep, tmp_path_factory):
+    path, _ = report(sweep)
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        for width, dark in ((1280, False), (390, True)):
+            browser.size(width, 800, phone=width < 500)
+            browser.dark(dark)
+            browser.open(path.as_uri())
+            messages, requests = browser.problems()
+            assert messages == []
+            assert requests == [path.as_uri()]
+            assert browser.run("document.documentElement.scrollWidth") == width
+            assert browser.run("[...document.querySelectorAll('main *')].filter(e => !e.closest('thead')"
+                               f" && e.getBoundingClientRect().right > {width} + 1).length") == 0  # fmt: skip
+            background = browser.run("getComputedStyle(document.body).backgroundColor")
+            assert background == ("rgb(22, 23, 26)" if dark else "rgb(255, 254, 251)")
+            browser.hover(".chart .point + .target")
+            assert (
+                browser.run("document.querySelector('.tip').textContent")
+                == "e5m2\nmean 16.7 (0 to 50.0)\n3 runs, 2 crashed"
+            )
+        browser.run("document.querySelector('.chart').focus()")
+        browser.press("ArrowRight")  # from the first mean to the next
+        assert browser.run("document.querySelector('.tip').textContent").startswith("e5m5\n")
+        assert browser.run("document.querySelector('.tip').getBoundingClientRect().width") > 20
+        browser.press("Escape")
+        assert browser.run("document.querySelector('.tip').textContent") == ""
+        picture = sweep / "page.png"
+        browser.screenshot(picture)
+        assert picture.stat().st_size > 20_000
+        pdf = browser.pdf()
+        assert pdf.startswith(b"%PDF")
+        assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 1
