@@ -115,6 +115,7 @@ class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
         error = q.detach() - target
         # The derivative of each critic's mean squared error, summed over the copies, by its outputs.
         self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, batch.size))
+        self._begin_next_part()
         self.critic_optimizer.step()
         return {"td_error": error, "q": target}
 

@@ -39,10 +39,12 @@ class _Part(IntEnum):
 
     NOISE = 0
     CRITIC = 1
-    ACTOR = 2
-    TEMPERATURE = 3
-    TARGET = 4
-    ACT = 5
+    CRITIC_STEP = 2
+    ACTOR = 3
+    ACTOR_STEP = 4
+    TEMPERATURE = 5
+    TARGET = 6
+    ACT = 7
 
 
 _Sampled = TypeVar("_Sampled")  # what a replay buffer gives,
@@ -208,10 +210,10 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         objective = temperature * log_prob - q
         weight = self.actor_optimizer.mean_weight(1, len(objective))
         self.actor.compute_gradients(objective, filled_like(objective, weight))
+        self._begin_next_part()
         self.actor_optimizer.step()
 
-        if self.simulation is not None:
-            self.simulation.step += _Part.TEMPERATURE - _Part.ACTOR
+        self._begin_next_part()
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
         excess = (entropy - self.target_entropy) * self.temperature_optimizer.scale
@@ -237,6 +239,11 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             return nullcontext()
         self.simulation.step = len(_Part) * count + part
         return self.simulation
+
+    def _begin_next_part(self) -> None:
+        """Random bits are those of the next part from here on."""
+        if self.simulation is not None:
+            self.simulation.step += 1
 
     def _updating(self, part: _Part) -> AbstractContextManager[Any]:
         """The simulation for a part of an update; a compiled one enters it itself."""
@@ -348,6 +355,7 @@ class SAC(SoftActorCritic["Batch", "Batch"]):
         error = q.detach() - target
         # The derivative of each critic's mean squared error by its outputs.
         self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, len(batch.rows)))
+        self._begin_next_part()
         self.critic_optimizer.step()
         return {"td_error": error, "q": target}
 

@@ -68,7 +68,8 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
         by_addition: likewise.
 
     Returns:
-        NaN stays NaN (a signalling one may become quiet); infinities, signed zeros, subnormals and overflow are treated as the format says.
+        NaN stays NaN (a signalling one may become quiet); infinities, signed zeros, subnormals and overflow are
+        treated as the format says.
     """
     if by_addition:
         return _round_by_addition(x, parameters)

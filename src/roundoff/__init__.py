@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Rule,
         Simulation,
         blame,
-        compile,
+        compile,  # noqa: A004  torch's name
         simulate,
     )
 

@@ -1,0 +1,118 @@
+"""Compiled updates: the bits of the eager agent through skipped steps and changing scales, in runs and after a stop."""
+
+import pytest
+import torch
+
+from roundoff.agents import SAC, TrainConfig, train
+from roundoff.agents.compiled_updates import CompiledUpdates, compile_updates
+from roundoff.agents.replay import Replay
+from roundoff.agents.stopping import Stopped, StopRequest
+from roundoff.formats import round
+
+CPU = torch.device("cpu")
+SMALL = {"task": "cartpole_swingup", "hidden_units": 8, "batch_size": 8, "lr": 3e-3, "tau": 0.02}
+
+
+def flat(state, place=""):
+    """Every tensor and number of a nested state, by its place."""
+    if isinstance(state, dict):
+        return {k: v for name, part in state.items() for k, v in flat(part, f"{place}/{name}").items()}
+    if isinstance(state, (list, tuple)):
+        return {k: v for i, part in enumerate(state) for k, v in flat(part, f"{place}/{i}").items()}
+    return {place: state}
+
+
+def differences(one, two):
+    a, b = flat(one.state_dict()), flat(two.state_dict())
+    assert a.keys() == b.keys()
+    return [name for name in a if not same(a[name], b[name])]
+
+
+def same(a, b):
+    """NaN, too, is the same as NaN."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a.nan_to_num(), b.nan_to_num())
+    return a == b or (a != a and b != b)  # noqa: PLR0124
+
+
+def pair(**keys):
+    config = TrainConfig(**SMALL | keys)
+    agents = [SAC(5, 1, config, CPU) for _ in range(2)]
+    replay = Replay(300, 5, 1, dtype=agents[0].dtype, device=CPU)
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(replay.rows.shape, generator=generator)
+    rows[:, -1] = 1
+    replay.rows.copy_(rows if config.native else round(rows, config.format))
+    replay.added = len(replay.rows)
+    return *agents, replay, generator
+
+
+# Scales that are too large at first and soon grow: steps are skipped, scales halve and double.
+RESTLESS = {"initial_loss_scale": 2.0**22, "loss_scale_growth_interval": 3, "kahan_momentum_scale": 2.0**15}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"format": "e5m10", **RESTLESS},
+        {"format": "e5m7", "policy": {"rounding": "stochastic"}, **RESTLESS},
+        {"format": "e6m9", "fixes": ["normal_fix"], "lr": 1e-3},
+    ],
+    ids=lambda keys: f"{keys['format']}-{keys.get('fixes', 'all')}",
+)
+def test_same_bits_as_the_eager_agent(keys):
+    eager, mine, replay, generator = pair(**keys)
+    mine.compiled = CompiledUpdates(mine, replay)
+    scales = set()
+    for update in range(30):
+        batch = replay.sample(8, generator)
+        if update == 20:  # a gradient that no scale makes finite, or a crash
+            batch.rows[0, -2] = float("inf")
+        metrics = [agent.update(batch) for agent in (eager, mine)]
+        scales.add(eager.critic_optimizer.scale)
+        if update % 10 == 9 and update < 20:
+            summaries = [agent.summarize(found) for agent, found in zip((eager, mine), metrics, strict=True)]
+            assert all(same(summaries[0][name], summaries[1][name]) for name in summaries[0])
+            assert differences(eager, mine) == []
+    assert differences(eager, mine) == []
+    if "initial_loss_scale" in keys:
+        assert len(scales) > 3
+
+
+TINY = {
+    **SMALL, **RESTLESS, "format": "e5m10", "action_repeat": 8, "steps": 1600, "seed_steps": 20, "eval_every": 800,
+    "eval_episodes": 1, "checkpoint_every": 400,
+}  # fmt: skip
+
+
+def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
+    notices = []
+    train(TrainConfig(**TINY), tmp_path / "eager", compiled=False, on_notice=notices.append)
+    stop = StopRequest()
+
+    def stop_in_the_middle(progress):
+        if progress.step >= 800:
+            stop.make()
+
+    with pytest.raises(Stopped):
+        train(TrainConfig(**TINY), tmp_path / "mine", stop_in_the_middle, stop, compiled=True, on_notice=notices.append)
+    train(TrainConfig(**TINY), tmp_path / "mine", compiled=True)
+    for name in ("metrics.jsonl", "result.json"):
+        assert (tmp_path / "mine" / name).read_bytes() == (tmp_path / "eager" / name).read_bytes()
+    assert notices == ["updates run eagerly: as asked", "updates are compiled"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "updates", "wanted", "notice"),
+    [
+        ({"format": "e5m10"}, 100, None, "takes longer than it saves in 100 updates"),
+        ({"format": "fp32"}, 10**6, None, "little of what is not simulated"),
+        ({"baseline": "amp", "fixes": "none"}, 10**6, True, "the baseline amp is not compiled"),
+        ({"native": True, "format": "fp16"}, 10**6, True, "native half precision"),
+        ({"observe": True}, 10**6, True, "an observing simulation"),
+    ],
+)
+def test_what_is_not_compiled(keys, updates, wanted, notice):
+    _, mine, replay, _ = pair(**keys)
+    assert notice in compile_updates(mine, replay, updates, wanted=wanted)
+    assert mine.compiled is None
