@@ -30,6 +30,7 @@ class SweepDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.marker = self.path / MARKER
+        self.leases = self.path / "leases"
 
     def run_path(self, run: Run) -> Path:
         """The folder of one run."""

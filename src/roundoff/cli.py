@@ -62,6 +62,7 @@ def sweep(
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file, run_sweep
     from roundoff.sweeps.presets import find_sweep
+    from roundoff.sweeps.processes import LocalProcesses
     from roundoff.sweeps.progress import ProgressDisplay
     from roundoff.sweeps.sweep import usable_cores
 
@@ -72,7 +73,7 @@ def sweep(
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     with _stoppable(hint), ProgressDisplay() as display:
-        summary = run_sweep(plan, directory, workers=workers or usable_cores(), watcher=display)
+        summary = run_sweep(plan, directory, executor=LocalProcesses(workers or usable_cores()), watcher=display)
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
