@@ -51,7 +51,7 @@ class SweepDirectory:
                     " choose an empty or a new one with --out"
                 )
             return
-        name = self._read()["name"]
+        name = self.read()["name"]
         if name != plan.name:
             raise SweepError(
                 f"{self.path}: holds the sweep {name!r}, and this one is {plan.name!r}; choose another --out,"
@@ -69,7 +69,7 @@ class SweepDirectory:
         make_directory(self.path)
         runs = {run.id: run.config.as_json() for run in plan.runs}
         if self.marker.exists():
-            for entry in self._read()["runs"]:
+            for entry in self.read()["runs"]:
                 runs.setdefault(entry["id"], entry["config"])
         content = {
             "layout": LAYOUT,
@@ -78,7 +78,7 @@ class SweepDirectory:
             "varying": list(plan.varying),
             "runs": [{"id": identity, "config": config} for identity, config in runs.items()],
         }
-        if not self.marker.exists() or self._read() != content:
+        if not self.marker.exists() or self.read() != content:
             write_json(self.marker, content)
 
     def status(self, run: Run) -> Status:
@@ -114,7 +114,13 @@ class SweepDirectory:
         """Called when the run is tried again."""
         (self.run_path(run) / FAILURE).unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
+        """The content of ``sweep.json``.
+
+        Raises:
+            SweepError: it is of another version, or something else.
+            FileError: it cannot be read.
+        """
         content = read_json(self.marker)
         layout = content.get("layout") if isinstance(content, dict) else None
         if layout != LAYOUT:

@@ -116,6 +116,17 @@ def test_plot(undisturbed):
     assert lines[1].startswith("cartpole_swingup,fp32,23,8,2,0,")
 
 
+def test_status_and_collect(undisturbed, tmp_path):
+    run = roundoff("status", undisturbed)
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[-1] == "tiny: 4 runs: 0 running, 0 waiting, 4 done, 0 crashed, 0 failed"
+    run = roundoff("collect", undisturbed, "-o", tmp_path / "all.parquet")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    records = sum(len(path.read_bytes().splitlines()) for path in undisturbed.glob("runs/*/metrics.jsonl"))
+    assert run.stdout == f"{tmp_path / 'all.parquet'}: {records} records of 4 runs\n"
+
+
 def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "seed=[1, 5]", cwd=tmp_path)
@@ -147,6 +158,11 @@ def test_train_one_run(tmp_path):
         (["sweep", "significand-quick", "--out", "foreign"], "no sweep's folder"),
         (["sweep", "significand-quick", "--out", "bad.yaml/x"], "bad.yaml"),
         (["sweep", "significand-quick", "--workers", "0"], "--workers"),
+        (["sweep", "significand-quick", "--gpus-per-run", "0.5"], "--executor ray"),
+        (["sweep", "significand-quick", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at"),
+        (["status", "missing"], "missing: is no sweep's folder"),
+        (["status", "foreign"], "foreign: is no sweep's folder"),
+        (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),
         (["plot", "missing"], "does not exist"),
         (["plot", "foreign"], "holds no runs"),
         (["train", "lr=fast"], "argument 'lr=fast': lr:"),

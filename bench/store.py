@@ -1,0 +1,145 @@
+"""The result store: collecting and looking at large sweeps, and what the executor adds to a run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from bench.timing import interleaved, record
+from roundoff.agents import TrainConfig, train
+from roundoff.analysis.collect import collect
+from roundoff.sweeps import plan_text, run_sweep
+from roundoff.sweeps.leases import this_process
+from roundoff.sweeps.processes import LocalProcesses
+from roundoff.sweeps.status import read_status
+
+RUNS, RECORDS = 300, 500
+STATUS_RUNS = 1000
+OVERHEAD_RUNS = 12
+QUICK = "significand-quick"
+
+
+class Silent:
+    def begin(self, waiting, finished, workers):
+        pass
+
+    def event(self, event, status, score):
+        pass
+
+
+def make_sweep(folder: Path, runs: int, records: int) -> None:
+    """A finished sweep: every tenth record is an evaluation, the others are episodes of training."""
+    config = TrainConfig().as_json()
+    names = [f"cartpole_swingup-e5m10-s{seed}-{seed:010x}" for seed in range(runs)]
+    plan = [{"id": name, "config": config | {"seed": seed}} for seed, name in enumerate(names)]
+    content = {"layout": 1, "name": "bench", "description": "", "varying": ["seed"], "runs": plan}
+    (folder / "sweep.json").write_text(json.dumps(content))
+    logged = dict.fromkeys(
+        ("q", "entropy", "temperature", "critic_loss", "actor_loss_scale", "critic_loss_scale"), 1 / 3
+    )
+    lines = []
+    for number in range(1, records + 1):
+        line = {"kind": "train", "step": number * 1000, "episode_return": number / 7, **logged}
+        if number % 10 == 0:
+            line = {
+                "kind": "eval",
+                "step": number * 1000,
+                "return_mean": 1 / 3,
+                "return_std": 0.1,
+                "returns": [1 / 3] * 10,
+            }
+        lines.append(json.dumps(line))
+    result = {"status": "done", "return": 1.0, "return_std": 0.0, "step": records * 1000, "crash": None}
+    for name in names:
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"config": config, "version": "bench"}))
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        (run / "result.json").write_text(json.dumps(result))
+
+
+def measure_collect() -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name:
+        make_sweep(Path(name), RUNS, RECORDS)
+        out = Path(name) / "all.parquet"
+        seconds = interleaved({"collect": lambda: collect([name], out)}, rounds=5)["collect"]
+        return {
+            "what": "collect",
+            "runs": RUNS,
+            "records": RUNS * RECORDS,
+            "seconds": seconds,
+            "bytes": out.stat().st_size,
+        }
+
+
+def measure_status() -> dict[str, object]:
+    """A tenth of the runs is at work, a tenth is waiting."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_sweep(folder, STATUS_RUNS, 100)
+        leases = folder / "leases"
+        leases.mkdir()
+        for number, run in enumerate(sorted((folder / "runs").iterdir())):
+            if number % 5 == 0:
+                (run / "result.json").unlink()
+            if number % 10 == 0:
+                (leases / f"{run.name}.1").write_text(json.dumps(this_process()) + "\n")
+        seconds = interleaved({"status": lambda: read_status(folder)}, rounds=5)["status"]
+        return {"what": "status", "runs": STATUS_RUNS, "seconds": seconds}
+
+
+def measure_overhead() -> dict[str, object]:
+    """Seconds per run that a sweep with one worker takes beyond the same runs trained here one after another.
+
+    Split into what each run costs and what a sweep costs once, by sweeps of different length.
+    """
+    tiny = (
+        "name: bench\nbase: {action_repeat: 50, steps: 2000, hidden_units: 8, batch_size: 8, seed_steps: 5,"
+        " eval_every: 2000, eval_episodes: 1}\ngrid: {seed: [%s]}"
+    )
+    took: dict[tuple[str, int], float] = {}
+    for count in (1, OVERHEAD_RUNS + 1):
+        plan = plan_text(tiny % ", ".join(map(str, range(count))), "bench")
+        with tempfile.TemporaryDirectory() as name:
+            train(plan.runs[0].config, Path(name) / "warm")
+            start = time.perf_counter()
+            for run in plan.runs:
+                train(run.config, Path(name) / run.id)
+            took["train", count] = time.perf_counter() - start
+            start = time.perf_counter()
+            run_sweep(plan, Path(name) / "sweep", executor=LocalProcesses(1), watcher=Silent())
+            took["sweep", count] = time.perf_counter() - start
+    per_run = {way: (took[way, OVERHEAD_RUNS + 1] - took[way, 1]) / OVERHEAD_RUNS for way in ("train", "sweep")}
+    overhead = per_run["sweep"] - per_run["train"]
+    once = took["sweep", 1] - took["train", 1]
+    timings = sorted(Path("results").glob(f"{QUICK}/runs/*/timing.json"))
+    quick = [json.loads(path.read_text())["seconds"] for path in timings]
+    row: dict[str, object] = {
+        "what": "executor",
+        "seconds_per_run_trained_here": per_run["train"],
+        "seconds_per_run_in_a_sweep": per_run["sweep"],
+        "overhead_per_run": overhead,
+        "once_per_sweep": once,
+    }
+    if quick:
+        row[f"seconds_per_run_of_{QUICK}"] = sum(quick) / len(quick)
+        row["overhead_share_of_quick"] = (overhead + once / len(quick)) / (sum(quick) / len(quick))
+    return row
+
+
+def main() -> None:
+    """Prints and records the seconds."""
+    rows = [measure_collect(), measure_status(), measure_overhead()]
+    for row in rows:
+        print(
+            ", ".join(
+                f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            )
+        )
+    print("written to", record("store", rows))
+
+
+if __name__ == "__main__":
+    main()
