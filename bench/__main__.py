@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import accumulation, families, formats, pixels, sampler, simulate, update
+from bench import accumulation, families, formats, pixels, sampler, simulate, store, update
 
 torch.set_num_threads(1)
 formats.main()
@@ -12,3 +12,4 @@ pixels.main()
 simulate.main()
 accumulation.main()
 sampler.main()
+store.main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 from bench.timing import interleaved, record
 from roundoff.agents import TrainConfig, train
 from roundoff.analysis.collect import collect
-from roundoff.sweeps import plan_text, run_sweep
+from roundoff.sweeps import plan_file, plan_text, run_sweep
 from roundoff.sweeps.leases import this_process
+from roundoff.sweeps.presets import find_sweep
 from roundoff.sweeps.processes import LocalProcesses
 from roundoff.sweeps.status import read_status
 
@@ -93,7 +95,8 @@ def measure_status() -> dict[str, object]:
 def measure_overhead() -> dict[str, object]:
     """Seconds per run that a sweep with one worker takes beyond the same runs trained here one after another.
 
-    Split into what each run costs and what a sweep costs once, by sweeps of different length.
+    Split into what each run costs and what a sweep costs once, by sweeps of different length; compared with a run of
+    the quick preset.
     """
     tiny = (
         "name: bench\nbase: {action_repeat: 50, steps: 2000, hidden_units: 8, batch_size: 8, seed_steps: 5,"
@@ -114,19 +117,22 @@ def measure_overhead() -> dict[str, object]:
     per_run = {way: (took[way, OVERHEAD_RUNS + 1] - took[way, 1]) / OVERHEAD_RUNS for way in ("train", "sweep")}
     overhead = per_run["sweep"] - per_run["train"]
     once = took["sweep", 1] - took["train", 1]
-    timings = sorted(Path("results").glob(f"{QUICK}/runs/*/timing.json"))
-    quick = [json.loads(path.read_text())["seconds"] for path in timings]
-    row: dict[str, object] = {
+    quick = plan_file(find_sweep(QUICK))
+    run = next(run for run in quick.runs if run.config.format == "e5m10")
+    with tempfile.TemporaryDirectory() as name:
+        start = time.perf_counter()
+        train(run.config, Path(name) / run.id)
+        of_quick = time.perf_counter() - start
+    return {
         "what": "executor",
+        "load_of_the_machine": os.getloadavg()[0],
         "seconds_per_run_trained_here": per_run["train"],
         "seconds_per_run_in_a_sweep": per_run["sweep"],
         "overhead_per_run": overhead,
         "once_per_sweep": once,
+        f"seconds_per_run_of_{QUICK}": of_quick,
+        "overhead_over_quick": (overhead + once / len(quick.runs)) / of_quick,
     }
-    if quick:
-        row[f"seconds_per_run_of_{QUICK}"] = sum(quick) / len(quick)
-        row["overhead_share_of_quick"] = (overhead + once / len(quick)) / (sum(quick) / len(quick))
-    return row
 
 
 def main() -> None:

@@ -116,15 +116,19 @@ def test_plot(undisturbed):
     assert lines[1].startswith("cartpole_swingup,fp32,23,8,2,0,")
 
 
-def test_status_and_collect(undisturbed, tmp_path):
-    run = roundoff("status", undisturbed)
-    assert run.returncode == 0
-    assert run.stdout.splitlines()[-1] == "tiny: 4 runs: 0 running, 0 waiting, 4 done, 0 crashed, 0 failed"
-    run = roundoff("collect", undisturbed, "-o", tmp_path / "all.parquet")
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+def test_status_and_collect(undisturbed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["roundoff", "status", str(undisturbed)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "tiny: 4 runs: 0 running, 0 waiting, 4 done, 0 crashed, 0 failed"
+    out = tmp_path / "all.parquet"
+    monkeypatch.setattr(sys, "argv", ["roundoff", "collect", str(undisturbed), "-o", str(out)])
+    with suppress(SystemExit):
+        main()
     records = sum(len(path.read_bytes().splitlines()) for path in undisturbed.glob("runs/*/metrics.jsonl"))
-    assert run.stdout == f"{tmp_path / 'all.parquet'}: {records} records of 4 runs\n"
+    assert capsys.readouterr().out == f"{out}: {records} records of 4 runs\n"
 
 
 def test_dry_run_writes_nothing(undisturbed, tmp_path):
