@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import tempfile
 import time
 from pathlib import Path
@@ -38,11 +39,11 @@ def make_sweep(folder: Path, runs: int, records: int) -> None:
     plan = [{"id": name, "config": config | {"seed": seed}} for seed, name in enumerate(names)]
     content = {"layout": 1, "name": "bench", "description": "", "varying": ["seed"], "runs": plan}
     (folder / "sweep.json").write_text(json.dumps(content))
-    logged = dict.fromkeys(
-        ("q", "entropy", "temperature", "critic_loss", "actor_loss_scale", "critic_loss_scale"), 1 / 3
-    )
+    names_logged = ("q", "entropy", "temperature", "critic_loss", "actor_loss_scale", "critic_loss_scale")
+    source = random.Random(0)
     lines = []
     for number in range(1, records + 1):
+        logged = {logged: source.gauss(0, 1) for logged in names_logged}
         line = {"kind": "train", "step": number * 1000, "episode_return": number / 7, **logged}
         if number % 10 == 0:
             line = {

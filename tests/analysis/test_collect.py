@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from roundoff.analysis import AnalysisError
+from roundoff.analysis import collect as collecting
 from roundoff.analysis.collect import collect
 
 CONFIG = {"task": "walker_walk", "seed": 0, "lr": 1, "fixes": ["hadam", "normal_fix"], "policy": {}, "native": False}
@@ -75,10 +76,22 @@ def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
         "not begun/metrics.jsonl:2: this line is damaged; left out",
         "not begun/metrics.jsonl:3: this line is damaged; left out",
         "not begun/result.json: is not JSON; left out",
-        "column return_mean: holds other values than double; these are left out",
+        "not begun/metrics.jsonl: return_mean has other values than double; these are left out",
     ):
         assert expected in said
     assert len(warnings) == 8
+
+
+def test_the_fast_way_and_the_slow_way_agree(tmp_path):
+    content = lines(TRAIN, EVAL, TRAIN | {"q": 0.1 + 0.2, "another": None}, {"kind": "train", "step": 7, "mine": 1})
+    warnings = []
+    fast = collecting._read_whole(content.encode())
+    slow = collecting._read_lines(tmp_path, content.encode(), warnings)
+    assert fast.select(slow.column_names).equals(slow)
+    assert len(fast.column_names) == len(slow.column_names)
+    assert warnings == []
+    for other in (lines(NUMERICS), lines(EVAL)[:-9], lines(EVAL | {"step": None}), lines(EVAL | {"note": "text"}), ""):
+        assert collecting._read_whole(other.encode()) is None
 
 
 def test_single_runs_and_mistakes(sweep, tmp_path):
