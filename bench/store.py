@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
-from bench.timing import interleaved, record
+from bench.timing import record
 from roundoff.agents import TrainConfig, train
 from roundoff.analysis.collect import collect
 from roundoff.sweeps import plan_file, plan_text, run_sweep
@@ -24,12 +26,38 @@ OVERHEAD_RUNS = 12
 QUICK = "significand-quick"
 
 
-class Silent:
+class Clock:
+    """Notes when runs end."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.ends = []
+        self.first = 0.0
+
     def begin(self, waiting, finished, workers):
         pass
 
-    def event(self, event, status, score):
-        pass
+    def event(self, event, status, score):  # noqa: ARG002
+        now = time.perf_counter()
+        self.first = self.first or now
+        if event.kind == "ended":
+            self.ends.append((event.run.id, now))
+
+
+def seconds_of(call) -> dict[str, float]:
+    """Medians by the clock on the wall, which other programs slow down, and by that of the processor."""
+    call()
+    wall, own = [], []
+    for _ in range(5):
+        start, started = time.perf_counter(), time.process_time()
+        call()
+        wall.append(time.perf_counter() - start)
+        own.append(time.process_time() - started)
+    return {
+        "seconds": statistics.median(wall),
+        "processor_seconds": statistics.median(own),
+        "load_of_the_machine": os.getloadavg()[0],
+    }
 
 
 def make_sweep(folder: Path, runs: int, records: int) -> None:
@@ -67,14 +95,8 @@ def measure_collect() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         make_sweep(Path(name), RUNS, RECORDS)
         out = Path(name) / "all.parquet"
-        seconds = interleaved({"collect": lambda: collect([name], out)}, rounds=5)["collect"]
-        return {
-            "what": "collect",
-            "runs": RUNS,
-            "records": RUNS * RECORDS,
-            "seconds": seconds,
-            "bytes": out.stat().st_size,
-        }
+        seconds = seconds_of(lambda: collect([name], out))
+        return {"what": "collect", "runs": RUNS, "records": RUNS * RECORDS, **seconds}
 
 
 def measure_status() -> dict[str, object]:
@@ -89,50 +111,41 @@ def measure_status() -> dict[str, object]:
                 (run / "result.json").unlink()
             if number % 10 == 0:
                 (leases / f"{run.name}.1").write_text(json.dumps(this_process()) + "\n")
-        seconds = interleaved({"status": lambda: read_status(folder)}, rounds=5)["status"]
-        return {"what": "status", "runs": STATUS_RUNS, "seconds": seconds}
+        return {"what": "status", "runs": STATUS_RUNS, **seconds_of(lambda: read_status(folder))}
 
 
 def measure_overhead() -> dict[str, object]:
-    """Seconds per run that a sweep with one worker takes beyond the same runs trained here one after another.
+    """What a sweep with one worker takes beyond the time that each run measures itself: per run, and once.
 
-    Split into what each run costs and what a sweep costs once, by sweeps of different length; compared with a run of
-    the quick preset.
+    Compared with a run of the quick preset. Opening environments and making the agent count as overhead here.
     """
-    tiny = (
+    tiny = plan_text(
         "name: bench\nbase: {action_repeat: 50, steps: 2000, hidden_units: 8, batch_size: 8, seed_steps: 5,"
-        " eval_every: 2000, eval_episodes: 1}\ngrid: {seed: [%s]}"
+        f" eval_every: 2000, eval_episodes: 1}}\ngrid: {{seed: {list(range(OVERHEAD_RUNS))}}}",
+        "bench",
     )
-    took: dict[tuple[str, int], float] = {}
-    for count in (1, OVERHEAD_RUNS + 1):
-        plan = plan_text(tiny % ", ".join(map(str, range(count))), "bench")
-        with tempfile.TemporaryDirectory() as name:
-            train(plan.runs[0].config, Path(name) / "warm")
-            start = time.perf_counter()
-            for run in plan.runs:
-                train(run.config, Path(name) / run.id)
-            took["train", count] = time.perf_counter() - start
-            start = time.perf_counter()
-            run_sweep(plan, Path(name) / "sweep", executor=LocalProcesses(1), watcher=Silent())
-            took["sweep", count] = time.perf_counter() - start
-    per_run = {way: (took[way, OVERHEAD_RUNS + 1] - took[way, 1]) / OVERHEAD_RUNS for way in ("train", "sweep")}
-    overhead = per_run["sweep"] - per_run["train"]
-    once = took["sweep", 1] - took["train", 1]
+    with tempfile.TemporaryDirectory() as name:
+        clock = Clock()
+        run_sweep(tiny, Path(name), executor=LocalProcesses(1), watcher=clock)
+        once = clock.first - clock.began + time.perf_counter() - clock.ends[-1][1]
+        overheads = []
+        for (_, before), (run, end) in pairwise(clock.ends):
+            timing = json.loads((Path(name) / "runs" / run / "timing.json").read_text())
+            overheads.append(end - before - timing["seconds"])
     quick = plan_file(find_sweep(QUICK))
-    run = next(run for run in quick.runs if run.config.format == "e5m10")
+    one = next(run for run in quick.runs if run.config.format == "e5m10")
     with tempfile.TemporaryDirectory() as name:
         start = time.perf_counter()
-        train(run.config, Path(name) / run.id)
+        train(one.config, Path(name) / one.id)
         of_quick = time.perf_counter() - start
+    per_run = statistics.median(overheads)
     return {
         "what": "executor",
-        "load_of_the_machine": os.getloadavg()[0],
-        "seconds_per_run_trained_here": per_run["train"],
-        "seconds_per_run_in_a_sweep": per_run["sweep"],
-        "overhead_per_run": overhead,
+        "overhead_per_run": per_run,
         "once_per_sweep": once,
         f"seconds_per_run_of_{QUICK}": of_quick,
-        "overhead_over_quick": (overhead + once / len(quick.runs)) / of_quick,
+        "overhead_over_quick": (per_run + once / len(quick.runs)) / of_quick,
+        "load_of_the_machine": os.getloadavg()[0],
     }
 
 
