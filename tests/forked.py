@@ -98,6 +98,7 @@ def fork(program):
     if pid == 0:
         status = 1
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             program()
             status = 0
         except KeyboardInterrupt:
@@ -130,3 +131,13 @@ def wait_for(pid, seconds=120):
             raise TimeoutError
         time.sleep(0.005)
     return status
+
+
+def wait_until(condition, seconds=60):
+    """What ``condition`` returns, once that is something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.005)
+    return found

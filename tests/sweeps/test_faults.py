@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for
+from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for, wait_until
 
 from roundoff.agents import train
 from roundoff.agents.errors import FileError
+from roundoff.agents.stopping import Stopped
 from roundoff.analysis import read_experiment
 from roundoff.analysis.summary import summarize
 from roundoff.sweeps import plan_text, run_sweep
@@ -131,8 +132,7 @@ def test_two_sweeps_in_one_folder_share_the_runs(tmp_path):
 def test_a_sweep_takes_over_what_another_one_left(tmp_path):
     plan = plan_text(f"name: shared\ngrid: {{seed: {list(range(24))}}}", "shared")
     first, second = (fork_sweep(plan, tmp_path, 2, logging_train) for _ in range(2))
-    while len(list(tmp_path.glob("runs/*/result.json"))) < 6:
-        time.sleep(0.005)
+    wait_until(lambda: len(list(tmp_path.glob("runs/*/result.json"))) >= 6)
     os.kill(first, signal.SIGKILL)
     wait_for(first)
     assert wait_for(second) == 0
@@ -148,13 +148,8 @@ def hanging_train(config, directory, report, stop):
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path):
-    def sweep():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        run_sweep(PLAN, tmp_path, executor=ForkedWorkers(2, hanging_train), watcher=Silent())
-
-    pid = fork(sweep)
-    while len(list(tmp_path.glob("runs/*"))) < 2:
-        time.sleep(0.01)
+    pid = fork_sweep(PLAN, tmp_path, 2, hanging_train)
+    wait_until(lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     workers = children(pid)
     os.kill(pid, signal.SIGINT)
     time.sleep(0.3)
@@ -164,6 +159,28 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     assert len(workers) == 2
     for worker in workers:
         assert not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()
+
+
+def stopping_train(config, directory, report, stop):
+    """Fails in every second run, and waits to be stopped in the others."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    if config.seed:
+        raise RuntimeError("no luck")
+    (Path(directory) / "waits").touch()
+    while not stop.made:
+        time.sleep(0.01)
+    raise Stopped(0)
+
+
+def test_what_fails_or_is_stopped_is_given_back_for_others(tmp_path):
+    pid = fork_sweep(PLAN, tmp_path, 3, stopping_train)
+    wait_until(lambda: len(list(tmp_path.glob("runs/*/waits"))) == len(list(tmp_path.glob("runs/*/failed.json"))) == 2)
+    given_back = {path.name.partition(".")[0] for path in tmp_path.glob("leases/*") if not path.stat().st_size}
+    assert given_back == {path.parent.name for path in tmp_path.glob("runs/*/failed.json")}
+    os.kill(pid, signal.SIGINT)
+    assert wait_for(pid) == 130
+    assert len(list(tmp_path.glob("leases/*"))) == 4
+    assert not any(path.stat().st_size for path in tmp_path.glob("leases/*"))
 
 
 def test_a_full_disk(undisturbed, tmp_path):
@@ -183,8 +200,7 @@ def test_a_full_disk(undisturbed, tmp_path):
 
 def test_a_damaged_checkpoint_is_named_and_its_run_can_be_begun_anew(undisturbed, tmp_path):
     pid = fork_sweep(PLAN, tmp_path)
-    while not (found := list(tmp_path.glob("runs/*/checkpoint.pt"))):
-        time.sleep(0.005)
+    found = wait_until(lambda: list(tmp_path.glob("runs/*/checkpoint.pt")))
     os.kill(pid, signal.SIGKILL)
     wait_for(pid)
     time.sleep(0.2)  # for its workers to end
