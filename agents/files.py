@@ -96,10 +96,14 @@ def make_directory(path: str | Path) -> Path:
 
 
 @contextmanager
-def directory_lock(path: str | Path) -> Iterator[None]:
+def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
     """Keeps every other process out of the folder ``path`` for the length of the block.
 
     The lock is the operating system's and ends with the process, however that ends.
+
+    Args:
+        path: the folder.
+        wait: until another process that holds it has given it back.
 
     Raises:
         FileError: another process holds it, or the lock file cannot be made.
@@ -111,7 +115,7 @@ def directory_lock(path: str | Path) -> Iterator[None]:
         raise FileError(f"{lock}: cannot be written ({error.strerror}); choose another folder") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise FileError(f"{path}: another process is working in this folder; wait for it or stop it") from error
         yield

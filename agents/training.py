@@ -49,11 +49,13 @@ class Progress:
         step: environment steps taken.
         steps: environment steps of the whole run.
         last_return: mean return of the last evaluation of this process; None before the first.
+        loss_scale: of the critics' gradients.
     """
 
     step: int
     steps: int
     last_return: float | None
+    loss_scale: float
 
 
 def train(
@@ -312,7 +314,8 @@ class _Run:
         self.last_report = time.perf_counter()
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
-            self.on_progress(Progress(self.step, self.config.steps, last_return))
+            loss_scale = self.agent.critic_optimizer.scale
+            self.on_progress(Progress(self.step, self.config.steps, last_return, loss_scale))
 
 
 def _open_device(name: str) -> torch.device:

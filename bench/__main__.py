@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import accumulation, families, formats, pixels, sampler, simulate, sweeps, update
+from bench import accumulation, families, formats, pixels, sampler, simulate, store, sweeps, update
 
 torch.set_num_threads(1)
 formats.main()
@@ -12,4 +12,5 @@ pixels.main()
 simulate.main()
 accumulation.main()
 sampler.main()
+store.main()
 sweeps.main()

@@ -1,33 +1,26 @@
-"""Bringing runs to their end on the cores of one machine: a pool of worker processes, one thread each."""
+"""Bringing runs to their end: a pool of workers, wherever they are (``processes.py``, ``ray_executor.py``)."""
 
 from __future__ import annotations
 
-import json
-import os
+import itertools
 import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roundoff.agents.stopping import PATIENCE
+from roundoff.sweeps.errors import SweepError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
-    from typing import IO
 
+    from roundoff.sweeps.leases import Leases
     from roundoff.sweeps.plan import Run
 
-_TRIES = 2  # of a run whose worker dies under it
 _GRACE = PATIENCE  # seconds that workers have to save and stop
-
-# One thread a worker: two threads on two busy cores make a small update ten times slower.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+_POLL = 0.5  # seconds between two looks at runs that another sweep holds
 
 
 @dataclass(frozen=True)
@@ -35,180 +28,216 @@ class Event:
     """Something that happened to a run.
 
     Attributes:
-        kind: ``started``, ``progress``, ``ended`` (its result is in its folder), or ``failed``.
+        kind: ``started``, ``progress``, ``elsewhere`` (another sweep has it), ``ended`` (its result is in its
+            folder), or ``failed``.
         run: which.
-        step: environment steps so far (``progress``).
-        last_return: of its last evaluation, if there was one (``progress``).
+        progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
+            (environment steps per second), ``loss_scale`` of the critics or None.
         reason: why it failed.
     """
 
-    kind: Literal["started", "progress", "ended", "failed"]
+    kind: Literal["started", "progress", "elsewhere", "ended", "failed"]
     run: Run
-    step: int = 0
-    last_return: float | None = None
+    progress: dict[str, Any] | None = None
     reason: str = ""
 
 
-def execute(
-    jobs: Sequence[tuple[Run, Path]], workers: int, logs: Path, command: Sequence[str] = ()
-) -> Generator[Event]:
-    """Brings runs to their end in ``workers`` processes at a time.
+class Worker(Protocol):
+    """Something that trains, one run after another; see ``worker.py`` for what it is told and what it says."""
 
-    A worker that dies (killed, out of memory) is replaced, and its run tried once more from its checkpoint. Closing
-    the iterator stops all workers; so does the death of this process, however it dies.
-
-    Args:
-        jobs: runs with their folders; begun in this order.
-        workers: number of processes, at least 1.
-        logs: a folder for what workers print.
-        command: starts a worker; for tests.
-
-    Yields:
-        What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
-    """
-    pool = _Pool(jobs, workers, logs, command or (sys.executable, "-m", "roundoff.sweeps.worker"))
-    try:
-        yield from pool.events()
-    finally:
-        pool.stop()
-
-
-class _Worker:
-    """One process, and the run it has been given."""
-
-    def __init__(self, command: Sequence[str], log: Path, inbox: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
-        environment = {**os.environ, **_ENVIRONMENT}
-        self.run: Run | None = None
-        self.log = log
-        with log.open("ab") as errors:
-            self.process = subprocess.Popen(  # noqa: S603  our own interpreter
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent, which tells its workers to stop
-            )  # fmt: skip
-        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
-
-    def give(self, run: Run, directory: Path) -> None:
-        """Hands over a run."""
-        self.run = run
-        order = {"config": run.config.as_json(), "directory": str(directory)}
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            pass  # it has died, and the listener will say so
+    def send(self, order: dict[str, Any]) -> None:
+        """Gives it a run; it may be dead already."""
 
     def stop(self) -> None:
-        """Asks it to save a checkpoint and stop."""
-        try:
-            assert self.process.stdin is not None
-            self.process.stdin.write(b'{"stop": true}\n')
-            self.process.stdin.flush()
-        except (OSError, ValueError):
-            pass  # it has died, or was asked before
-        _close(self.process.stdin)
+        """Asks it to save a checkpoint and end."""
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and enforces it."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        _close(self.process.stdout)
 
     def death(self) -> str:
-        """How it died."""
-        code = self.process.wait()
-        if code < 0:
-            return f"the worker process was killed by {signal.Signals(-code).name}"
-        return f"the worker process ended with status {code}; its last words are in {self.log}"
+        """How it died; asked once it has."""
 
-    def _listen(self, inbox: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
-        assert self.process.stdout is not None
+
+class Executor(Protocol):
+    """Where workers run.
+
+    Attributes:
+        limit: how many at a time, at least 1.
+        tries: of a run whose worker dies under it.
+    """
+
+    limit: int
+    tries: int
+
+    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> Worker:
+        """Starts a worker.
+
+        Args:
+            log: a file for what it prints.
+            say: is called, in any thread, with each event of the worker, and with None once it is dead.
+        """
+
+    def close(self) -> None:
+        """Gives back whatever it took; the workers have ended."""
+
+
+def execute(jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases, logs: Path) -> Generator[Event]:
+    """Brings runs to their end, each by one worker at a time, of this sweep or another one.
+
+    A worker that dies (killed, out of memory, lost with its node) is replaced, and its run continues from its
+    checkpoint. Closing the iterator stops all workers; so does the death of this process, however it dies.
+
+    Args:
+        jobs: runs with their folders; begun in this order.
+        executor: where.
+        leases: of the sweep.
+        logs: a folder for what workers print.
+
+    Yields:
+        What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
+
+    Raises:
+        SweepError: workers end before they have begun.
+    """
+    pool = _Pool(jobs, executor, leases, logs)
+    try:
+        yield from pool.events()
+    finally:
         try:
-            for line in self.process.stdout:
-                inbox.put((self, json.loads(line)))
-        except ValueError:
-            pass  # a torn last line, or the pipe was closed
-        inbox.put((self, None))
+            pool.stop()
+        finally:
+            executor.close()
+
+
+class _Slot:
+    """A worker, and what the pool knows of it."""
+
+    def __init__(self, executor: Executor, log: Path, inbox: queue.SimpleQueue[tuple[_Slot, Any]]) -> None:
+        self.run: Run | None = None
+        self.ready = False
+        self.worker = executor.start(log, lambda message: inbox.put((self, message)))
+
+    @property
+    def idle(self) -> bool:
+        return self.ready and self.run is None
 
 
 class _Pool:
-    def __init__(self, jobs: Sequence[tuple[Run, Path]], workers: int, logs: Path, command: Sequence[str]) -> None:
-        self._command = command
+    def __init__(self, jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases, logs: Path) -> None:
+        self._executor = executor
+        self._leases = leases
         self._logs = logs
         self._started = 0
-        self._waiting = deque(jobs)
+        self._stillborn = 0  # workers in a row that died before they were ready
+        self._waiting = deque(run for run, _ in jobs)
         self._directories = {run.id: directory for run, directory in jobs}
         self._tries = dict.fromkeys(self._directories, 0)
-        self._inbox: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
-        self._workers: set[_Worker] = set()
-        self._limit = min(workers, len(jobs))
+        self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
+        self._slots: list[_Slot] = []
 
     def events(self) -> Iterator[Event]:
-        unfinished = len(self._waiting)
+        unfinished = len(self._directories)
+        steps = itertools.cycle((self._hand_out, self._listen))
         while unfinished:
-            while self._waiting and len(self._workers) < self._limit:
-                yield self._start()
-            worker, message = self._inbox.get()
-            for event in self._digest(worker, message):
+            for event in next(steps)():
                 unfinished -= event.kind in ("ended", "failed")
                 yield event
 
     def stop(self) -> None:
-        for worker in self._workers:
-            worker.stop()
+        """Asks all workers to save and end, and waits; whoever interrupts that has no patience left."""
+        for slot in self._slots:
+            slot.worker.stop()
         end = time.monotonic() + _GRACE
-        for worker in self._workers:
-            worker.wait(max(0.0, end - time.monotonic()))
-        self._workers.clear()
+        try:
+            for slot in self._slots:
+                slot.worker.wait(max(0.0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            for slot in self._slots:
+                slot.worker.wait(0)
+            raise
+        self._slots.clear()
 
-    def _start(self) -> Event:
-        """Starts a worker with the next run."""
-        self._started += 1
-        worker = _Worker(self._command, self._logs / f"worker-{self._started}.log", self._inbox)
-        self._workers.add(worker)
-        return self._give(worker, *self._waiting.popleft())
+    def _hand_out(self) -> Iterator[Event]:
+        """Gives runs that nobody holds to workers that have none, and starts workers for more of them."""
+        idle = [slot for slot in self._slots if slot.idle]
+        starting = sum(not slot.ready for slot in self._slots)
+        room = self._executor.limit - len(self._slots)
+        if self._waiting and (idle or room):
+            ended, free = self._look(len(idle) + starting + room)
+            for run in ended:
+                self._waiting.remove(run)
+                yield Event("ended", run)
+            for slot, (run, number) in zip(idle, free, strict=False):
+                self._waiting.remove(run)
+                yield self._give(slot, run, number)
+            for _ in range(min(room, len(free) - len(idle) - starting)):
+                self._started += 1
+                self._slots.append(_Slot(self._executor, self._logs / f"worker-{self._started}.log", self._inbox))
+        if not self._waiting:
+            for slot in self._slots:
+                if slot.idle:  # it may stand in the way of one that waits for its place
+                    slot.ready = False
+                    slot.worker.stop()
 
-    def _give(self, worker: _Worker, run: Run, directory: Path) -> Event:
+    def _look(self, most: int) -> tuple[list[Run], list[tuple[Run, int]]]:
+        """Of the waiting runs those that another sweep has ended, and the first that can be taken, at most ``most``."""
+        ended: list[Run] = []
+        free: list[tuple[Run, int]] = []
+        numbers = self._leases.numbers()
+        for run in self._waiting:
+            number = self._leases.next_number(run.id, numbers)
+            if (self._directories[run.id] / "result.json").exists():  # looked at last: it comes before the release
+                ended.append(run)
+            elif number is not None:
+                free.append((run, number))
+            if len(free) == most:
+                break
+        return ended, free
+
+    def _give(self, slot: _Slot, run: Run, number: int) -> Event:
         self._tries[run.id] += 1
-        worker.give(run, directory)
+        slot.run = run
+        lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
+        slot.worker.send({"config": run.config.as_json(), "directory": str(self._directories[run.id]), "lease": lease})
         return Event("started", run)
 
-    def _digest(self, worker: _Worker, message: Any) -> Iterator[Event]:
-        run = worker.run
+    def _listen(self) -> Iterator[Event]:
+        """Waits for what a worker says; not for long if a run may become free meanwhile."""
+        some = len(self._slots) < self._executor.limit or any(slot.idle for slot in self._slots)
+        try:
+            slot, message = self._inbox.get(timeout=_POLL if self._waiting and some else None)
+        except queue.Empty:
+            return
+        run = slot.run
         if message is None:
-            yield from self._bury(worker)
-        elif run is None or message["event"] == "ready":
+            yield from self._bury(slot)
+        elif message["event"] == "ready":
+            slot.ready, self._stillborn = True, 0
+        elif message["event"] == "unusable":
+            raise SweepError(message["reason"])
+        elif run is None:
             pass
         elif message["event"] == "progress":
-            yield Event("progress", run, step=message["step"], last_return=message["last_return"])
+            yield Event("progress", run, progress=message["progress"])
         else:
-            worker.run = None
+            slot.run = None
+            if message["event"] == "elsewhere":  # another sweep was faster
+                self._tries[run.id] -= 1
+                self._waiting.appendleft(run)
             yield Event(message["event"], run, reason=message.get("reason", ""))
-            if self._waiting:
-                yield self._give(worker, *self._waiting.popleft())
 
-    def _bury(self, worker: _Worker) -> Iterator[Event]:
-        if worker not in self._workers:
-            return
-        self._workers.remove(worker)
-        reason = worker.death()
-        worker.stop()
-        worker.wait(0)
-        run = worker.run
+    def _bury(self, slot: _Slot) -> Iterator[Event]:
+        self._slots.remove(slot)
+        reason = slot.worker.death()
+        slot.worker.stop()
+        slot.worker.wait(0)
+        run = slot.run
         if run is None:
-            return
-        if self._tries[run.id] < _TRIES:
-            self._waiting.appendleft((run, self._directories[run.id]))
+            if not slot.ready and self._waiting:
+                self._stillborn += 1
+            if self._stillborn > self._executor.limit + 1:
+                raise SweepError(f"workers end before they have begun: {reason}")
+        elif self._tries[run.id] < self._executor.tries:
+            self._waiting.appendleft(run)
         else:
             yield Event("failed", run, reason=reason)
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
-            pipe.close()
-    except OSError:
-        pass  # the other end is gone, and with it whatever was still to be written

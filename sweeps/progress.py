@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -33,7 +33,7 @@ class ProgressDisplay:
         self._live: Live | None = None
         self._started = time.monotonic()
         self._begun: dict[str, float] = {}
-        self._active: dict[str, tuple[Run, int, float | None]] = {}
+        self._active: dict[str, tuple[Run, dict[str, Any]]] = {}
         self._counts = {"done": 0, "crashed": 0, "failed": 0}
         self._total = 0
         self._steps_total = 0
@@ -68,32 +68,52 @@ class ProgressDisplay:
         run = event.run
         if event.kind == "started":
             self._begun.setdefault(run.id, time.monotonic())
-            self._active[run.id] = (run, 0, None)
+            self._active[run.id] = (run, {"step": 0})
         elif event.kind == "progress":
+            assert event.progress is not None
             # What a continued run did in earlier sessions says nothing about the speed of this one.
-            self._first_steps.setdefault(run.id, event.step)
-            self._active[run.id] = (run, event.step, event.last_return)
+            self._first_steps.setdefault(run.id, event.progress["step"])
+            self._active[run.id] = (run, event.progress)
+        elif event.kind == "elsewhere":
+            self._active.pop(run.id, None)
         else:
             self._active.pop(run.id, None)
             self._counts[status] += 1
             self._steps_ended += run.config.steps
-            seconds = time.monotonic() - self._begun[run.id]
+            began = self._begun.get(run.id)
+            took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
             what = event.reason if status == "failed" else f"return {score:.1f}"
             number = sum(self._counts.values())
-            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {what}, {seconds:.0f} s", markup=False)
+            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {what}, {took}", markup=False)
 
     def _render(self) -> Group:
-        steps = self._steps_ended + sum(step for _, step, _ in self._active.values())
+        steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
         elapsed = max(time.monotonic() - self._started, 1e-3)
         rate = (steps - sum(self._first_steps.values())) / elapsed
         left = _duration((self._steps_total - steps) / rate) if rate > 0 else "unknown"
         ended = ", ".join(f"{count} {name}" for name, count in self._counts.items() if count or name == "done")
         head = Text(f"{ended} of {self._total} runs; {rate:.0f} environment steps/s; time left {left}")
         table = Table.grid(padding=(0, 2))
-        for run, step, last_return in self._active.values():
-            shown = "" if last_return is None else f"return {last_return:.1f}"
-            table.add_row(run.id, f"{100 * step // run.config.steps} %", f"{step} steps", shown)
+        for run, progress in self._active.values():
+            table.add_row(run.id, *describe_progress(progress, run.config.steps))
         return Group(head, table)
+
+
+def describe_progress(progress: dict[str, Any], steps: int) -> tuple[str, str, str, str, str]:
+    """How far a run is: percent, step, return, steps per second, loss scale; empty where that is not known.
+
+    Args:
+        progress: of an ``Event``.
+        steps: of the whole run.
+    """
+    step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))
+    return (
+        "" if step is None else f"{100 * step // steps} %",
+        "" if step is None else f"step {step}",
+        "" if score is None else f"return {score:.1f}",
+        "" if not rate else f"{rate:.0f} steps/s",
+        "" if scale is None else f"loss scale {scale:g}",
+    )
 
 
 class RunDisplay:
@@ -127,7 +147,8 @@ class RunDisplay:
         rate = (progress.step - self._first_step) / max(time.monotonic() - self._started, 1e-3)
         shown = "" if progress.last_return is None else f", return {progress.last_return:.1f}"
         left = f", time left {_duration((progress.steps - progress.step) / rate)}" if rate > 0 else ""
-        line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{left}"
+        scale = f", loss scale {progress.loss_scale:g}"
+        line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{scale}{left}"
         if self._console.is_terminal:
             self._status.update(line)
         elif progress.last_return != self._shown:

@@ -30,6 +30,7 @@ class SweepDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.marker = self.path / MARKER
+        self.leases = self.path / "leases"
 
     def run_path(self, run: Run) -> Path:
         """The folder of one run."""
@@ -50,7 +51,7 @@ class SweepDirectory:
                     " choose an empty or a new one with --out"
                 )
             return
-        name = self._read()["name"]
+        name = self.read()["name"]
         if name != plan.name:
             raise SweepError(
                 f"{self.path}: holds the sweep {name!r}, and this one is {plan.name!r}; choose another --out,"
@@ -71,7 +72,7 @@ class SweepDirectory:
             named = {"case": run.case} if run.case else {}
             entries[run.id] = {"id": run.id, "config": run.config.as_json(), **named}
         if self.marker.exists():
-            for entry in self._read()["runs"]:
+            for entry in self.read()["runs"]:
                 entries.setdefault(entry["id"], entry)
         content = {
             "layout": LAYOUT,
@@ -80,7 +81,7 @@ class SweepDirectory:
             "varying": list(plan.varying),
             "runs": list(entries.values()),
         }
-        if not self.marker.exists() or self._read() != content:
+        if not self.marker.exists() or self.read() != content:
             write_json(self.marker, content)
 
     def status(self, run: Run) -> Status:
@@ -116,7 +117,13 @@ class SweepDirectory:
         """Called when the run is tried again."""
         (self.run_path(run) / FAILURE).unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
+        """The content of ``sweep.json``.
+
+        Raises:
+            SweepError: it is of another version, or something else.
+            FileError: it cannot be read.
+        """
         content = read_json(self.marker)
         layout = content.get("layout") if isinstance(content, dict) else None
         if layout != LAYOUT:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from roundoff.agents.files import directory_lock, make_directory
 from roundoff.sweeps.executor import execute
+from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.store import SweepDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from roundoff.sweeps.executor import Event
+    from roundoff.sweeps.executor import Event, Executor
     from roundoff.sweeps.plan import Plan, Run
     from roundoff.sweeps.store import Status
 
@@ -44,47 +45,51 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_sweep(plan: Plan, directory: Path, *, workers: int, watcher: Watcher, command: Sequence[str] = ()) -> Summary:
+def run_sweep(plan: Plan, directory: Path, *, executor: Executor, watcher: Watcher) -> Summary:
     """Brings every run of ``plan`` to its end in ``directory``; finished runs are not repeated.
 
     Whenever it is stopped, in whatever way, calling it again continues from the runs' checkpoints, with the same
-    results as if it had never been stopped. Runs that failed are tried again.
+    results as if it had never been stopped. Runs that failed are tried again. Any number of sweeps may work in the
+    same folder, also from several machines: each run is done by one of them, and all end when all runs have.
 
     Args:
         plan: what to run.
         directory: new, empty, or of a sweep of the same name, which is then extended.
-        workers: processes at a time.
+        executor: where to run it; used up by this.
         watcher: is told what happens.
-        command: starts a worker; for tests.
 
     Returns:
         How the runs of the plan ended.
 
     Raises:
-        SweepError: the folder is something else, or holds a damaged result.
-        FileError: it cannot be written, or another process works in it.
+        SweepError: the folder is something else, or holds a damaged result; or no worker can be started.
+        FileError: it cannot be written.
     """
     store = SweepDirectory(directory)
     store.check(plan)
     make_directory(directory)
-    with directory_lock(directory):
+    with directory_lock(directory, wait=True):
         store.claim(plan)
-        statuses = {run.id: store.status(run) for run in plan.runs}
-        jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
-        for run, _ in jobs:
-            store.forget_failure(run)
-        workers = max(1, min(workers, len(jobs)))
-        watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), workers)
-        if jobs:
-            with closing(execute(jobs, workers, make_directory(store.path / "logs"), command)) as events:
-                for event in events:
-                    score = 0.0
-                    if event.kind == "ended":
-                        result = store.result(event.run)
-                        statuses[event.run.id], score = result["status"], result["return"]
-                    elif event.kind == "failed":
-                        store.record_failure(event.run, event.reason)
-                        statuses[event.run.id] = "failed"
-                    watcher.event(event, statuses[event.run.id], score)
+    statuses = {run.id: store.status(run) for run in plan.runs}
+    jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
+    for run, _ in jobs:
+        store.forget_failure(run)
+    leases = Leases(store.leases)
+    for identity in leases.numbers():
+        if statuses.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
+            leases.forget(identity)
+    watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
+    if jobs:
+        with closing(execute(jobs, executor, leases, make_directory(store.path / "logs"))) as events:
+            for event in events:
+                score = 0.0
+                if event.kind == "ended":
+                    result = store.result(event.run)
+                    statuses[event.run.id], score = result["status"], result["return"]
+                    leases.forget(event.run.id)
+                elif event.kind == "failed":
+                    store.record_failure(event.run, event.reason)
+                    statuses[event.run.id] = "failed"
+                watcher.event(event, statuses[event.run.id], score)
     ended = list(statuses.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))

@@ -1,9 +1,12 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
-``{"config": {...}, "directory": "..."}`` comes in; ``{"event": "progress", "step": ..., "return": ...}`` goes out while
-it trains, then ``{"event": "ended"}`` or ``{"event": "failed", "reason": ...}``. At ``{"stop": true}``, or SIGTERM, the
-run saves a checkpoint, and the process exits with status 143. When its input closes without that, the process that
-started it is gone: it exits at once, and leaves the folder to the next; the run continues from its last checkpoint.
+``{"event": "ready"}`` goes out first. ``{"config": {...}, "directory": "...", "lease": {...}}`` comes in;
+``{"event": "progress", "progress": {...}}`` goes out while it trains, then ``{"event": "ended"}``, or
+``{"event": "failed", "reason": ...}``, or at once ``{"event": "elsewhere"}``, if another process was faster to take the
+lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the run saves a checkpoint, and the process exits with status
+143. When its input closes without that, the process that started it is gone: it exits at once, and its lease ends with
+it; the run continues from its last checkpoint. It also exits at once when it has lost its lease: another process has
+taken over the run.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
+from roundoff.sweeps.leases import Lease
 
 if TYPE_CHECKING:
     from roundoff.agents import Progress
@@ -64,26 +70,69 @@ def _exit_stopped() -> NoReturn:
     os._exit(128 + signal.SIGTERM)
 
 
+def _leave_to_another() -> NoReturn:
+    """Ends the process before it writes anything else."""
+    sys.stderr.write("roundoff: was silent for so long that another process has taken over the run\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
+    """Brings a run to its end while it holds the lease."""
+    from roundoff.formats import RoundoffError  # noqa: PLC0415  after main has imported it
+
+    wanted, outcome = order["lease"], None
+    try:
+        lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], _leave_to_another)
+    except RoundoffError as error:
+        _send(events, event="failed", reason=str(error))
+        return
+    if lease is None:
+        _send(events, event="elsewhere")
+        return
+    try:
+        outcome = _train(order, events, stop, lease)
+    finally:
+        lease.release(ended=outcome == {"event": "ended"})
+    if outcome:
+        _send(events, **outcome)
+
+
+def _train(order: dict[str, Any], events: TextIO, stop: StopRequest, lease: Lease) -> dict[str, Any] | None:
+    """The event with which the run has ended or failed; None if it was stopped."""
     from roundoff.agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
     from roundoff.formats import RoundoffError  # noqa: PLC0415
 
+    began: tuple[int, float] | None = None
+
     def report(progress: Progress) -> None:
-        _send(events, event="progress", step=progress.step, last_return=progress.last_return)
+        nonlocal began
+        now = time.monotonic()
+        began = began or (progress.step, now)
+        told = {
+            "step": progress.step,
+            "return": progress.last_return,
+            "rate": (progress.step - began[0]) / max(now - began[1], 1e-3),
+            "loss_scale": progress.loss_scale,
+        }
+        lease.note(told)
+        _send(events, event="progress", progress=told)
 
     try:
         train(TrainConfig(**order["config"]), order["directory"], report, stop)
     except Stopped as stopped:
         sys.stderr.write(f"roundoff: {order['directory']}: {stopped}, and saved\n")
     except KeyboardInterrupt:  # out of patience
+        lease.release(ended=False)
         _exit_stopped()
     except RoundoffError as error:
-        _send(events, event="failed", reason=str(error))
+        return {"event": "failed", "reason": str(error)}
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         traceback.print_exc()
-        _send(events, event="failed", reason=f"{type(error).__name__}: {error}")
+        return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
     else:
-        _send(events, event="ended")
+        return {"event": "ended"}
+    return None
 
 
 def _send(events: TextIO, **event: Any) -> None:

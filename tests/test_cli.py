@@ -117,6 +117,21 @@ def test_plot(undisturbed):
     assert lines[1].startswith("cartpole_swingup,fp32,23,8,2,0,")
 
 
+def test_status_and_collect(undisturbed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["roundoff", "status", str(undisturbed)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "tiny: 4 runs: 0 running, 0 waiting, 4 done, 0 crashed, 0 failed"
+    out = tmp_path / "all.parquet"
+    monkeypatch.setattr(sys, "argv", ["roundoff", "collect", str(undisturbed), "-o", str(out)])
+    with suppress(SystemExit):
+        main()
+    records = sum(len(path.read_bytes().splitlines()) for path in undisturbed.glob("runs/*/metrics.jsonl"))
+    assert capsys.readouterr().out == f"{out}: {records} records of 4 runs\n"
+
+
 def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--no-estimate", "seed=[1, 5]", cwd=tmp_path)
@@ -152,6 +167,11 @@ def test_train_one_run(tmp_path):
         (["sweep", "significand-quick", "--out", "foreign"], "no sweep's folder"),
         (["sweep", "significand-quick", "--out", "bad.yaml/x"], "bad.yaml"),
         (["sweep", "significand-quick", "--workers", "0"], "--workers"),
+        (["sweep", "significand-quick", "--gpus-per-run", "0.5"], "--executor ray"),
+        (["sweep", "significand-quick", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at"),
+        (["status", "missing"], "missing: is no sweep's folder"),
+        (["status", "foreign"], "foreign: is no sweep's folder"),
+        (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),
         (["plot", "missing"], "does not exist"),
         (["plot", "foreign"], "holds no runs"),
         (["train", "lr=fast"], "argument 'lr=fast': lr:"),

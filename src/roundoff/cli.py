@@ -11,12 +11,14 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from roundoff.sweeps.executor import Executor
 
 app = typer.Typer(
     name="roundoff",
@@ -54,7 +56,15 @@ def sweep(
     overrides: _Overrides = None,
     *,
     out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes at a time [default: one per core].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")] = None,
+    executor: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster [default: $RAY_ADDRESS, else one of this machine alone].")
+    ] = None,
+    cpus_per_run: Annotated[float, typer.Option(min=0.01, help="Of a Ray node; may be a fraction.")] = 1.0,
+    gpus_per_run: Annotated[float, typer.Option(min=0.0, help="Of a Ray node; may be a fraction.")] = 0.0,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Run only what has this value, or one of a list; may be repeated."),
@@ -67,6 +77,7 @@ def sweep(
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file, run_sweep
     from roundoff.sweeps.presets import find_sweep
+    from roundoff.sweeps.processes import LocalProcesses
     from roundoff.sweeps.progress import ProgressDisplay
     from roundoff.sweeps.sweep import usable_cores
 
@@ -83,8 +94,18 @@ def sweep(
                 print(line)
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
-    with _stoppable(hint), ProgressDisplay() as display:
-        summary = run_sweep(plan, directory, workers=workers or usable_cores(), watcher=display)
+    if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
+        raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
+    where: Executor
+    with _stoppable(hint):
+        if executor == "local":
+            where = LocalProcesses(workers or usable_cores())
+        else:
+            from roundoff.sweeps.ray_executor import RayExecutor
+
+            where = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+        with ProgressDisplay() as display:
+            summary = run_sweep(plan, directory, executor=where, watcher=display)
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
@@ -94,6 +115,40 @@ def sweep(
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+) -> None:
+    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
+    from roundoff.sweeps.status import read_status
+    from roundoff.sweeps.status_table import exit_status, status_lines, watch_status
+
+    with _stoppable("the sweep is not affected"):
+        report = watch_status(directory) if watch else read_status(directory)
+    if not watch:
+        print("\n".join(status_lines(report)))
+    for warning in report.warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    raise typer.Exit(exit_status(report))
+
+
+@app.command()
+def collect(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+) -> None:
+    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
+    from roundoff.analysis.collect import collect as collect_runs
+
+    rows, runs, warnings = collect_runs(directories, out)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    print(f"{out}: {rows} records of {runs} runs")
 
 
 @app.command()

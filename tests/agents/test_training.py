@@ -79,8 +79,8 @@ def test_a_run_leaves_what_the_architecture_says(tmp_path):
     trainings = [r for r in records(run) if r["kind"] == "train"]
     assert [r["step"] for r in trainings] == [1000, 2000, 3000, 4000, 5000, 6000]
     assert trainings[-1].keys() > {"episode_return", "critic_loss", "entropy", "temperature", "critic_loss_scale"}
-    assert seen[0] == Progress(0, 6000, None)
-    assert seen[-1] == Progress(6000, 6000, result.return_mean)
+    assert seen[0] == Progress(0, 6000, None, 1e4)
+    assert seen[-1] == Progress(6000, 6000, result.return_mean, trainings[-1]["critic_loss_scale"])
     assert len(seen) >= 7
     timing = json.loads((run / "timing.json").read_text())
     assert timing["steps_per_second"] == pytest.approx(6000 / timing["seconds"])

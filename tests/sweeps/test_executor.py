@@ -12,6 +12,8 @@ import pytest
 
 from roundoff.sweeps import SweepError, plan_text, run_sweep
 from roundoff.sweeps.executor import execute
+from roundoff.sweeps.leases import Leases
+from roundoff.sweeps.processes import LocalProcesses
 from roundoff.sweeps.store import SweepDirectory
 
 # A worker that takes its behaviour from the run's seed, and leaves a mark for every time it was tried.
@@ -24,7 +26,7 @@ def serve(order):
     os.makedirs(folder, exist_ok=True)
     with open(folder + "/tries", "a") as f: f.write(f"{os.getpid()}\n")
     tries = len(open(folder + "/tries").readlines())
-    say(event="progress", step=1, last_return=None)
+    say(event="progress", progress={"step": 1})
     if seed == 1 or (seed == 2 and tries == 1): os.kill(os.getpid(), signal.SIGKILL)
     if seed == 3: return say(event="failed", reason="no luck")
     if seed == 4: sys.exit(7)
@@ -59,7 +61,7 @@ class Recorder:
 
 def run(directory, seeds, workers=2, **options):
     recorder = Recorder()
-    summary = run_sweep(plan(seeds, **options), directory, workers=workers, watcher=recorder, command=COMMAND)
+    summary = run_sweep(plan(seeds, **options), directory, executor=LocalProcesses(workers, COMMAND), watcher=recorder)
     return summary, recorder
 
 
@@ -145,9 +147,8 @@ def wait_until(condition, seconds=20.0):
 def test_closing_the_iterator_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setattr("roundoff.sweeps.executor._GRACE", 0.5)  # this worker does not listen
     jobs = [(r, tmp_path / r.id) for r in plan([9, 0]).runs]
-    events = execute(jobs, 2, tmp_path, COMMAND)
-    kinds = [next(events).kind for _ in range(2)]
-    assert kinds == ["started", "started"]
+    events = execute(jobs, LocalProcesses(2, COMMAND), Leases(tmp_path / "leases"), tmp_path)
+    assert next(events).kind == "started"
     wait_until((tmp_path / jobs[0][0].id / "tries").exists)
     pid = int((tmp_path / jobs[0][0].id / "tries").read_text())
     assert alive(pid)
@@ -160,8 +161,11 @@ import sys
 from pathlib import Path
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.executor import execute
+from roundoff.sweeps.leases import Leases
+from roundoff.sweeps.processes import LocalProcesses
 run, = plan_text("name: x\\ngrid: {seed: [9]}", "f").runs
-for event in execute([(run, Path(sys.argv[1]) / "run")], 1, Path(sys.argv[1])):
+folder = Path(sys.argv[1])
+for event in execute([(run, folder / "run")], LocalProcesses(1), Leases(folder / "leases"), folder):
     print(event.kind, flush=True)
 """
 
@@ -177,18 +181,6 @@ def test_workers_end_with_their_parent_however_it_dies(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
     wait_until(lambda: not alive(child))
-
-
-def test_the_folder_is_locked_while_it_is_worked_in(tmp_path):
-    class Intruder(Recorder):
-        def begin(self, waiting, finished, workers):
-            with pytest.raises(Exception, match="another process is working in this folder"):
-                run(tmp_path, [0])
-            super().begin(waiting, finished, workers)
-
-    recorder = Intruder()
-    run_sweep(plan([0]), tmp_path, workers=1, watcher=recorder, command=COMMAND)
-    assert recorder.ended[0][0] == "done"
 
 
 def test_status_of_runs(tmp_path):

@@ -1,0 +1,107 @@
+"""Every record of every run in one table, and what cannot be read is said."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from roundoff.analysis import AnalysisError
+from roundoff.analysis import collect as collecting
+from roundoff.analysis.collect import collect
+
+CONFIG = {"task": "walker_walk", "seed": 0, "lr": 1, "fixes": ["hadam", "normal_fix"], "policy": {}, "native": False}
+EVAL = {"kind": "eval", "step": 2000, "return_mean": 1.5, "return_std": 0.5, "returns": [1.0, 2.0]}
+TRAIN = {"kind": "train", "step": 1000, "episode_return": 3, "q": None, "critic_loss_scale": 1e4, "of_our_own": 7}
+NUMERICS = {"kind": "numerics", "step": 2000, "weights": {"overflows": 1, "exponents": {"-3": 5}}}
+DONE = {"status": "done", "return": 1.5, "return_std": 0.5, "step": 2000, "crash": None}
+
+
+def add_run(folder, identity, metrics, **files):
+    run = folder / "runs" / identity
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text(metrics)
+    for name, content in files.items():
+        (run / f"{name}.json").write_text(json.dumps(content))
+    return run
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    folder = tmp_path / "sweep"
+    runs = [{"id": name, "config": CONFIG | {"seed": seed, "lr": lr}} for name, seed, lr in RUNS]
+    add_run(folder, "whole", lines(TRAIN, EVAL, NUMERICS), result=DONE)
+    add_run(folder, "torn", lines(TRAIN) + '{"kind": "tra')
+    (folder / "sweep.json").write_text(json.dumps({"layout": 1, "name": "mine", "runs": runs}))
+    return folder
+
+
+RUNS = (("whole", 0, 1), ("torn", 1, 0.5), ("not begun", 2, 1))
+
+
+def test_a_row_for_each_record_with_the_settings_of_its_run(sweep, tmp_path):
+    rows, runs, warnings = collect([sweep], tmp_path / "all.parquet")
+    assert (rows, runs) == (4, 3)
+    assert [w for w in warnings if "torn" not in w] == []
+    table = pq.read_table(tmp_path / "all.parquet")
+    assert table.column_names[:7] == ["sweep", "run", "status", "kind", "step", "return_mean", "return_std"]
+    train, evaluation, numerics, torn = table.to_pylist()
+    assert {key: value for key, value in train.items() if value is not None} == {
+        "sweep": "mine", "run": "whole", "status": "done", "kind": "train", "step": 1000, "episode_return": 3.0,
+        "critic_loss_scale": 1e4, "of_our_own": 7.0, "config_task": "walker_walk", "config_seed": 0, "config_lr": 1.0,
+        "config_fixes": '["hadam", "normal_fix"]', "config_policy": "{}", "config_native": False,
+    }  # fmt: skip
+    assert evaluation["returns"] == [1.0, 2.0]
+    assert json.loads(numerics["numerics"]) == {"weights": NUMERICS["weights"]}
+    assert (torn["run"], torn["status"], torn["config_seed"], torn["config_lr"]) == ("torn", "unfinished", 1, 0.5)
+
+
+def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
+    (sweep / "runs" / "stranger").mkdir()
+    damaged = add_run(sweep, "not begun", lines(EVAL) + "{]\n7\n" + lines(EVAL | {"return_mean": "much"}))
+    (damaged / "result.json").write_text("{")
+    foreign = tmp_path / "thesis"
+    foreign.mkdir()
+    rows, runs, warnings = collect([foreign, sweep, tmp_path / "missing"], tmp_path / "all.parquet")
+    assert (rows, runs) == (6, 3)
+    said = "\n".join(warnings)
+    for expected in (
+        f"{foreign}: is the folder of no sweep and of no run; left out",
+        f"{tmp_path / 'missing'}: is the folder of no sweep and of no run; left out",
+        f"{sweep / 'runs' / 'stranger'}: is not in sweep.json; left out",
+        "torn/metrics.jsonl:2: this line is torn (the run was killed as it wrote); left out",
+        "not begun/metrics.jsonl:2: this line is damaged; left out",
+        "not begun/metrics.jsonl:3: this line is damaged; left out",
+        "not begun/result.json: is not JSON; left out",
+        "not begun/metrics.jsonl: return_mean has other values than double; these are left out",
+    ):
+        assert expected in said
+    assert len(warnings) == 8
+
+
+def test_the_fast_way_and_the_slow_way_agree(tmp_path):
+    content = lines(TRAIN, EVAL, TRAIN | {"q": 0.1 + 0.2, "another": None}, {"kind": "train", "step": 7, "mine": 1})
+    warnings = []
+    fast = collecting._read_whole(content.encode())
+    slow = collecting._read_lines(tmp_path, content.encode(), warnings)
+    assert fast.select(slow.column_names).equals(slow)
+    assert len(fast.column_names) == len(slow.column_names)
+    assert warnings == []
+    for other in (lines(NUMERICS), lines(EVAL)[:-9], lines(EVAL | {"step": None}), lines(EVAL | {"note": "text"}), ""):
+        assert collecting._read_whole(other.encode()) is None
+
+
+def test_single_runs_and_mistakes(sweep, tmp_path):
+    run = add_run(tmp_path, "alone", lines(EVAL), config={"config": CONFIG}, result=DONE)
+    assert collect([run], tmp_path / "one.parquet")[:2] == (1, 1)
+    with pytest.raises(AnalysisError, match=r"no run to collect.*\n.*of no sweep and of no run"):
+        collect([tmp_path], tmp_path / "none.parquet")
+    (sweep / "sweep.json").write_text("[]")
+    with pytest.raises(AnalysisError, match="is not the plan of a sweep"):
+        collect([sweep], tmp_path / "none.parquet")
+    with pytest.raises(AnalysisError, match="cannot be written"):
+        collect([run], tmp_path / "nowhere" / "none.parquet")
+    assert not list(tmp_path.glob("none*"))

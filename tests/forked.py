@@ -1,0 +1,143 @@
+"""Sweeps and workers as forks of the test: the real programs, without the seconds that importing PyTorch costs."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+
+import roundoff.agents
+import roundoff.agents.training  # so that no fork has to
+from roundoff.sweeps import run_sweep, worker
+
+
+class ForkedWorkers:
+    """An ``Executor``; ``train`` replaces the function that a worker calls for a run."""
+
+    tries = 2
+
+    def __init__(self, limit, train=None):
+        self.limit = limit
+        self.train = train
+
+    def start(self, log, say):
+        return ForkedWorker(log, say, self.train)
+
+    def close(self):
+        pass
+
+
+class ForkedWorker:
+    def __init__(self, log, say, train):
+        orders, self.orders = os.pipe()
+        self.events, events = os.pipe()
+        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def serve():
+            for number, descriptor in enumerate((orders, events, errors)):
+                os.dup2(descriptor, number)
+            os.closerange(3, 1024)  # the pipes of other workers, which must close with the sweep
+            os.setsid()
+            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            if train:
+                roundoff.agents.train = train
+            worker.main()
+
+        self.pid = fork(serve)
+        for descriptor in (orders, events, errors):
+            os.close(descriptor)
+        self.status = None
+        threading.Thread(target=self.listen, args=(say,), daemon=True).start()
+
+    def listen(self, say):
+        with os.fdopen(self.events) as lines, suppress(ValueError):
+            for line in lines:
+                say(json.loads(line))
+        say(None)
+
+    def send(self, order):
+        with suppress(OSError):
+            os.write(self.orders, json.dumps(order).encode() + b"\n")
+
+    def stop(self):
+        self.send({"stop": True})
+        with suppress(OSError):
+            os.close(self.orders)
+        self.orders = -1
+
+    def wait(self, seconds):
+        end = time.monotonic() + seconds
+        while self.status is None:
+            if time.monotonic() > end:
+                os.kill(self.pid, signal.SIGKILL)
+            self.status = ended(self.pid)
+            time.sleep(0.005)
+
+    def death(self):
+        self.wait(60)
+        return f"the worker ended with status {self.status}"
+
+
+class Silent:
+    """A ``Watcher``."""
+
+    def begin(self, waiting, finished, workers):
+        pass
+
+    def event(self, event, status, score):
+        pass
+
+
+def fork(program):
+    """Runs ``program`` in a fork, which ends with status 0, or 1 after an exception; returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            program()
+            status = 0
+        except KeyboardInterrupt:
+            status = 130
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return pid
+
+
+def ended(pid):
+    """The exit status of a fork, negative for the signal that killed it; None while it runs."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def fork_sweep(plan, directory, limit=2, train=None):
+    """A sweep as a process of its own, which has workers of its own; returns its process id."""
+    return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=Silent()))
+
+
+def wait_for(pid, seconds=120):
+    """The exit status of a fork, once it has ended."""
+    end = time.monotonic() + seconds
+    while (status := ended(pid)) is None:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            raise TimeoutError
+        time.sleep(0.005)
+    return status
+
+
+def wait_until(condition, seconds=60):
+    """What ``condition`` returns, once that is something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.005)
+    return found
