@@ -53,5 +53,10 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m bench
 
+# The pages as HTML in build/docs, with their links checked.
+.PHONY: docs
+docs: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/python docs/pages.py
+
 clean:
 	rm -rf $(VENV) $(ROOT)/.mypy_cache $(ROOT)/.ruff_cache $(ROOT)/.pytest_cache
