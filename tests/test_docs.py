@@ -1,10 +1,13 @@
-"""The code on the pages of docs/ runs, and prints what the pages say; the page about the house names every module."""
+"""The code on the pages of docs/ runs, and prints what they say; links lead somewhere; every module has its row."""
 
 import re
+import sys
 from fnmatch import fnmatch
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from docs_pages import matches, run_page
 
 from roundoff.agents import FIXES
 
@@ -36,6 +39,54 @@ def test_the_code_on_the_page_about_environments_runs():
     names = {}
     exec(compile(code, "environments.md", "exec"), names)
     assert names["steps"].rewards.shape == (2,)
+
+
+@pytest.mark.parametrize(("page", "least"), [("tutorial.md", 10), ("compiling.md", 1)])
+def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    count = 0
+    for block, shown, printed in run_page(PAGES / page, monkeypatch, capsys):
+        assert matches(shown, printed), f"{block}\nprinted\n{printed}"
+        count += 1
+    assert count >= least
+
+
+@pytest.fixture(scope="module")
+def builder():
+    spec = spec_from_file_location("pages", PAGES / "pages.py")
+    module = sys.modules["pages"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_are_right_and_the_pages_build(builder, tmp_path):
+    assert builder.build(PAGES.parent, tmp_path) == []
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")}
+    assert {"index.html", "docs/index.html", "docs/tutorial.html", "docs/fixes/hadam.html"} <= written
+    for path in written:
+        text = (tmp_path / path).read_text(encoding="utf-8")
+        targets = re.findall(r'(?:href|src)="(?!https?:)([^"#]*)(?:#([^"]*))?"', text)
+        assert len(targets) > 5
+        for name, anchor in targets:
+            file = (tmp_path / path).parent / name if name else tmp_path / path
+            assert file.is_file()
+            assert not anchor or f'id="{anchor}"' in file.read_text(encoding="utf-8")
+        assert not re.search(r"<(script|iframe)|(src|stylesheet\" href)=\"http", text)
+
+
+def test_wrong_links_are_found(builder, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("# A & `b_c`!\n\n# A\n\n# A\n[1](docs/README.md#no) [2](#a--b_c) [3](#a-1)\n")
+    (tmp_path / "docs/README.md").write_text("[1](../README.md) [2](gone.md)\n\n![3](../../x.png) [4](x.csv#a)\n")
+    (tmp_path / "docs/lost.md").write_text("[web](https://example.org/#a)\n")
+    (tmp_path / "docs/x.csv").write_text("1\n")
+    found = builder.build(tmp_path, tmp_path / "out")
+    places = ["README.md:6: link to 'docs/README.md#no'", "docs/README.md:1: link to 'gone.md'",
+              "docs/README.md:3: link to '../../x.png'", "docs/README.md:3: link to 'x.csv#a'",
+              "docs/lost.md: no link from docs/README.md"]  # fmt: skip
+    assert [any(message.startswith(place) for message in found) for place in places] == [True] * 5
+    assert len(found) == 5
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("page", FIX_PAGES)
