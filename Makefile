@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow lint format bench clean
+.PHONY: install sweep test test-slow lint format bench bench-gpu docs clean
 
 install: $(INSTALLED)
 
@@ -53,8 +53,12 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m bench
 
+# The same, on a machine with a GPU: the updates are measured there too, at the paper's sizes, by device events.
+bench-gpu: $(INSTALLED)
+	@nvidia-smi -L >/dev/null || { echo "make bench-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
+	@cd $(ROOT) && $(BIN)/python -m bench
+
 # The pages as HTML in build/docs, with their links checked.
-.PHONY: docs
 docs: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python docs/pages.py
 

@@ -11,7 +11,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from roundoff.formats import Format, FormatError
+from roundoff.formats import FormatError
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ class _Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
-    data: list[torch.Tensor]
-    """The formats, which come before the arguments."""
     results: TreeSpec
     steps: int
     """By how much it advances the simulation's step,"""
@@ -44,15 +42,23 @@ class _Program(NamedTuple):
 class CompiledStep(Generic[_P, _R]):
     """What :func:`compile` returns; called like the step.
 
+    Args:
+        step: the function.
+        simulation: in which it runs; None for plain arithmetic.
+        programs: where to keep programs; given by those who know that other steps have the same ones.
+
     Attributes:
         step: the function itself.
         simulation: in which it runs; None for plain arithmetic.
     """
 
-    def __init__(self, step: Callable[_P, _R], simulation: Simulation | None) -> None:
+    def __init__(
+        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, _Program] | None = None
+    ) -> None:
         self.step = step
         self.simulation = simulation
-        self._programs: dict[Any, _Program] = {}
+        self._programs = {} if programs is None else programs
+        self._formats: FormatsAsData | None = None
         self._eager = _reason_against(simulation)
         if self._eager:
             warnings.warn(f"not compiled: {self._eager}; the step runs eagerly", CompileWarning, stacklevel=3)
@@ -71,17 +77,20 @@ class CompiledStep(Generic[_P, _R]):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
         key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors))
+        if self._formats is None:
+            self._formats = self._formats_for(tensors)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._compile(leaves, spec)
+            program = self._programs[key] = self._compile(leaves, spec, self._formats)
+        formats = self._formats.tensors
         if self.simulation is not None:
             place = torch.tensor([self.simulation.step, self.simulation.draws])
-            result = program.call([place, *program.data, *tensors])
+            result = program.call([place, *formats, *tensors])
             if program.steps:
                 self.simulation.step += program.steps
             self.simulation.skip_draws(program.draws)
         else:
-            result = program.call([*program.data, *tensors])
+            result = program.call(tensors)
         returned: Any = tree_unflatten(result, program.results) if result else None
         return returned
 
@@ -93,17 +102,17 @@ class CompiledStep(Generic[_P, _R]):
     def _arithmetic(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.simulation is None else self.simulation
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec) -> _Program:
-        from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
-
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
         if not tensors:
             raise FormatError("a step to compile takes tensors as arguments, got none")
         dtypes = [x.dtype for x in tensors if x.dtype.is_floating_point]
-        formats: list[Format] = []
-        if self.simulation is not None:
-            formats = self.simulation.policy.formats()
-        data = FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+        formats = [] if self.simulation is None else self.simulation.policy.formats()
+        return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+
+    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> _Program:
+        from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
@@ -111,8 +120,8 @@ class CompiledStep(Generic[_P, _R]):
             args, kwargs = tree_unflatten(given, spec)
             return self.step(*args, **kwargs)
 
-        traced = trace(step, tensors, self.simulation, data)
-        return _Program(compile_graph(traced), data.tensors, traced.results, traced.steps, traced.draws)
+        traced = trace(step, tensors, self.simulation, formats)
+        return _Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
