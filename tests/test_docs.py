@@ -1,5 +1,7 @@
 """The code on the pages of docs/ runs, and prints what they say; links lead somewhere; every module has its row."""
 
+import inspect
+import json
 import re
 import sys
 from fnmatch import fnmatch
@@ -9,13 +11,30 @@ from pathlib import Path
 import pytest
 from docs_pages import matches, run_page
 
-from roundoff.agents import FIXES
+from roundoff.agents import FIXES, TrainConfig
 
 PAGES = Path(__file__).parents[1] / "docs"
 FIX_PAGES = sorted(path.name for path in (PAGES / "fixes").glob("*.md") if path.name != "README.md")
 
 # A block of code, and what it prints if the page shows that.
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+
+
+def keys_table():
+    """The keys of a run, as docs/sweeps.md lists them: from the model and its docstring."""
+    attributes = inspect.getdoc(TrainConfig).split("Attributes:\n")[1]
+    about = {
+        name: " ".join(text.split()).replace("``", "`")
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", attributes, re.MULTILINE)
+    }
+    defaults = {**TrainConfig().as_json(), "fixes": "all"}
+    assert set(about) == set(TrainConfig.model_fields)
+    rows = [f"| `{name}` | `{yaml_text(defaults[name])}` | {text} |" for name, text in about.items()]
+    return "\n".join(["| key | default | what |", "|---|---|---|", *rows])
+
+
+def yaml_text(value):
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def blocks(page):
@@ -98,6 +117,10 @@ def test_every_block_on_the_page_of_a_fix_is_a_program_and_prints_what_the_page_
         exec(compile(block, page, "exec"), {"__name__": page})
         assert shown
         assert capsys.readouterr().out == shown
+
+
+def test_the_page_about_sweep_files_lists_the_keys_of_a_run():
+    assert f"\n\n{keys_table()}\n\n" in (PAGES / "sweeps.md").read_text(encoding="utf-8"), keys_table()
 
 
 def test_every_fix_has_a_page_and_every_page_is_found():
