@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import torch
@@ -162,10 +163,21 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         reason = simulation.reason_against_tracing()
         if reason:
             return reason
-    from torch._inductor import config, cpp_builder  # noqa: PLC0415  the compiler takes seconds to import
+    return _reason_against_compiling()
 
+
+@cache
+def _reason_against_compiling() -> str | None:
+    """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
+    from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+    x = torch.zeros(16)
     try:
-        cpp_builder.get_cpp_compiler()
-    except Exception:  # noqa: BLE001  whatever it is, there is none
-        return f"there is no C++ compiler ({config.cpp.cxx[-1]}); install g++"
+        formats = FormatsAsData([], x.dtype, x.device)
+        program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
+        program([x])
+    except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
+        lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
+        reason = (lines or [type(error).__name__])[-1][:200]
+        return f"PyTorch's compiler does not work here ({reason}); it needs g++ and the headers of Python (python3-dev)"
     return None
