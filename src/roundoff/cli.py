@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from roundoff.sweeps.executor import Executor
+    from roundoff.sweeps.plan import Plan
 
 app = typer.Typer(
     name="roundoff",
@@ -75,37 +76,47 @@ def sweep(
     no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
-    from roundoff.sweeps import plan_file, run_sweep
+    from roundoff.sweeps import plan_file
     from roundoff.sweeps.presets import find_sweep
     from roundoff.sweeps.processes import LocalProcesses
-    from roundoff.sweeps.progress import ProgressDisplay
     from roundoff.sweeps.sweep import usable_cores
 
     plan = plan_file(find_sweep(file), overrides or (), only or ())
     directory = out or Path("results") / plan.name
     if dry_run:
-        from roundoff.sweeps.dry_run import describe_estimate, describe_plan
-
-        for line in describe_plan(plan, directory):
-            print(line)
-        if not no_estimate:
-            print("estimating the time; --no-estimate does without", flush=True)
-            for line in describe_estimate(plan, directory, workers or usable_cores()):
-                print(line)
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
-    where: Executor
     with _stoppable(hint):
         if executor == "local":
-            where = LocalProcesses(workers or usable_cores())
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            where = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
-        with ProgressDisplay() as display:
-            summary = run_sweep(plan, directory, executor=where, watcher=display)
+            _bring_to_end(plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run))
+
+
+def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
+    """Says what would be run, and how long that takes unless ``workers`` is None."""
+    from roundoff.sweeps.dry_run import describe_estimate, describe_plan
+
+    for line in describe_plan(plan, directory):
+        print(line)
+    if workers:
+        print("estimating the time; --no-estimate does without", flush=True)
+        for line in describe_estimate(plan, directory, workers):
+            print(line)
+
+
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor) -> None:
+    """Runs a sweep and says how it ended; exits with 1 if runs failed."""
+    from roundoff.sweeps import run_sweep
+    from roundoff.sweeps.progress import ProgressDisplay
+
+    with ProgressDisplay() as display:
+        summary = run_sweep(plan, directory, executor=executor, watcher=display)
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
@@ -118,37 +129,57 @@ def sweep(
 
 
 @app.command()
-def status(
-    directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+    size: Annotated[
+        Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
+        "results"
+    ),
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")] = None,
+    formats: Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")] = "png,svg",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
+    ] = False,
+    no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
 ) -> None:
-    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
-    from roundoff.sweeps.status import read_status
-    from roundoff.sweeps.status_table import exit_status, status_lines, watch_status
+    """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
+    from roundoff.sweeps.processes import LocalProcesses
+    from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+    from roundoff.sweeps.sweep import usable_cores
 
-    with _stoppable("the sweep is not affected"):
-        report = watch_status(directory) if watch else read_status(directory)
-    if not watch:
-        print("\n".join(status_lines(report)))
-    for warning in report.warnings:
-        print(f"roundoff: warning: {warning}", file=sys.stderr)
-    raise typer.Exit(exit_status(report))
+    if name in PERFORMANCE:
+        print(performance_page(name))
+        return
+    plan, figures = find_reproduction(name, size, list(PERFORMANCE))
+    directory = out / plan.name
+    if dry_run:
+        copies = len(finished_elsewhere(plan, directory))
+        if copies:
+            print(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        return
+    from roundoff.analysis.plot import FORMATS, check_known
+    from roundoff.analysis.reproduction import reproduce as reproduce_figure
 
-
-@app.command()
-def collect(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
-) -> None:
-    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
-    from roundoff.analysis.collect import collect as collect_runs
-
-    rows, runs, warnings = collect_runs(directories, out)
+    kinds = _parts(formats)
+    check_known("format", kinds, FORMATS)
+    with _stoppable(f"the same command continues; finished runs are kept in {directory}"):
+        copies = take_over(plan, directory)
+        if copies:
+            print(f"{copies} runs copied from folders beside {directory}, where they have ended")
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
+        warnings: dict[str, None] = {}
+        for figure in figures:
+            written, found = reproduce_figure(directory, figure, kinds)
+            warnings |= dict.fromkeys(found)
+            for path in written:
+                print(path)
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
-    print(f"{out}: {rows} records of {runs} runs")
 
 
 @app.command()
@@ -287,8 +318,7 @@ def plot(
     """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    names = [[part.strip() for part in text.split(",") if part.strip()] for text in (formats, only)]
-    written, warnings = plot_sweep(directory, size=size, formats=names[0], only=names[1])
+    written, warnings = plot_sweep(directory, size=size, formats=_parts(formats), only=_parts(only))
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     for path in written:
@@ -313,6 +343,11 @@ def report(
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     print(written)
+
+
+def _parts(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class _stoppable:  # noqa: N801  used as a statement
