@@ -71,8 +71,8 @@ def _panel(axis: Axes, table: pd.DataFrame) -> None:
     axis.set_xlabel("environment steps")
     axis.set_ylabel("return per episode")
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
-    if not (table["kind"] == "mean").any() and table["steps"].notna().any():
-        axis.set_xlim(0, table["steps"].max())  # no evaluation says how long runs are
+    if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
+        axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
     if ends:
         _label_ends(axis, ends)
 

@@ -102,7 +102,7 @@ def curve_points(experiment: Experiment) -> pd.DataFrame:
     for where, group in runs.groupby(["task", *keys], dropna=False):
         panel = ", ".join([str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))])
         seeds = group["seed"].nunique() if "seed" in group else len(group)
-        steps = group["steps"].max() if "steps" in group else np.nan
+        steps = group["steps"].map(_length).max() if "steps" in group else np.nan
         for name in sorted(group["format"].unique(), key=from_wide_to_narrow):
             mine = group[group["format"] == name]
             table = _on_grid(mine, curves)
@@ -113,7 +113,7 @@ def curve_points(experiment: Experiment) -> pd.DataFrame:
                 low, high = bootstrap_interval([scores], generator, replicates=2000)
                 point = {"n": scores.size, "return": scores.mean(), "ci_low": low, "ci_high": high}
                 rows.append({**about, "kind": "mean", "step": step, **point})
-            crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"])
+            crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
             rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": 0.0} for step in crashes]
     columns = ["task", "panel", "seeds", "steps", "format", "kind", "step", "n", "return", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
@@ -198,6 +198,11 @@ def _by_seed(runs: pd.DataFrame) -> pd.DataFrame:
 def from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
     """Sorts names of formats: fp32, then by exponent bits, then by significand bits."""
     return name != REFERENCE, -exponents_of(name), -significand_bits(name)
+
+
+def _length(steps: Any) -> float:
+    """As planned; NaN if the config of a run says nothing sensible."""
+    return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 
 def _on_grid(runs: pd.DataFrame, curves: dict[Any, pd.DataFrame]) -> pd.DataFrame:

@@ -138,8 +138,8 @@ def curves_figure(points: pd.DataFrame) -> Safe:
             if line:
                 shade = None if rank < 0 else rank / max(len(narrow) - 1, 1)
                 series.append(Series(name, line, rank, shade))
-        means = here.loc[here["kind"] == "mean", "step"]
-        x_range = (0.0, float((means if len(means) else here["steps"].fillna(here["step"])).max()))
+        crashed = (here["kind"] == "crash").any()  # how much of their time had runs when they crashed?
+        x_range = (0.0, float(here[["step", "steps"] if crashed else ["step"]].max().max()))
         axes = Axes("environment steps", "return per episode", x_range, y_range)
         title = f"{panel} ({plural(here['seeds'].iloc[0], 'seed')})"
         panels.append((title, chart(f"Learning curves: {panel}", axes, series)))
