@@ -129,6 +129,40 @@ def _bring_to_end(plan: Plan, directory: Path, executor: Executor) -> None:
 
 
 @app.command()
+def status(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+) -> None:
+    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
+    from roundoff.sweeps.status import read_status
+    from roundoff.sweeps.status_table import exit_status, status_lines, watch_status
+
+    with _stoppable("the sweep is not affected"):
+        report = watch_status(directory) if watch else read_status(directory)
+    if not watch:
+        print("\n".join(status_lines(report)))
+    for warning in report.warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    raise typer.Exit(exit_status(report))
+
+
+@app.command()
+def collect(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+) -> None:
+    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
+    from roundoff.analysis.collect import collect as collect_runs
+
+    rows, runs, warnings = collect_runs(directories, out)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+    print(f"{out}: {rows} records of {runs} runs")
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
     *,
