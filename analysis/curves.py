@@ -22,6 +22,8 @@ _LABEL_GAP = 0.045  # of the height of a panel, between labels at the ends of li
 def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws the mean return over seeds with its 95 % bootstrap interval, a panel per task and condition.
 
+    A crashed run has a cross at 0 where it crashed.
+
     Args:
         name: of the experiment.
         table: from :func:`roundoff.analysis.points.curve_points`.
@@ -39,7 +41,8 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         if size.titled:
-            canvas.suptitle(f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds")
+            crosses = "; a cross: crashed (scored 0)" if (table["kind"] == "crash").any() else ""
+            canvas.suptitle(f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}")
         return canvas
 
 
@@ -49,7 +52,14 @@ def _panel(axis: Axes, table: pd.DataFrame) -> None:
     looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
     for name in formats:
         style = REFERENCE if name == FP32 else next(looks)
-        line = table[table["format"] == name]
+        here = table[table["format"] == name]
+        line, crashes = here[here["kind"] == "mean"], here[here["kind"] == "crash"]
+        if len(crashes):
+            axis.plot(crashes["step"], crashes["return"], "x", color=style.color, markersize=points(8),
+                      markeredgewidth=points(1.8), clip_on=False, zorder=3)  # fmt: skip
+        if line.empty:  # crashed before the first evaluation, all of them: no line, but a name
+            ends.append((0.0, float(crashes["step"].max()), str(name), style))
+            continue
         steps, means = line["step"].to_numpy(float), line["return"].to_numpy(float)
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
         axis.fill_between(steps, low, high, color=style.color, alpha=0.15, linewidth=0)
@@ -61,6 +71,8 @@ def _panel(axis: Axes, table: pd.DataFrame) -> None:
     axis.set_xlabel("environment steps")
     axis.set_ylabel("return per episode")
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
+    if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
+        axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
     if ends:
         _label_ends(axis, ends)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
@@ -17,9 +17,11 @@ from roundoff.analysis.style import SIZES
 from roundoff.analysis.summary import ended, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from matplotlib.figure import Figure
+
+    from roundoff.analysis.store import Experiment
 
 # Neither dates nor versions: the same runs give the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -27,6 +29,9 @@ _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+
+FORMATS = tuple(_METADATA)
+"""Of files with figures."""
 
 
 def plot(
@@ -58,36 +63,76 @@ def plot(
         AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format or figure.
     """
     path = Path(directory)
-    for what, given, allowed in (("size", [size], SIZES), ("format", formats, _METADATA), ("figure", only, FIGURES)):
-        for value in given:
-            if value not in allowed:
-                raise AnalysisError(f"{what} {value!r}: there is no such {what}; allowed are {', '.join(allowed)}")
+    check_known("size", [size], SIZES)
+    check_known("format", formats, FORMATS)
+    check_known("figure", only, FIGURES)
     experiment = read_experiment(path)
-    finished = ended(experiment.runs)
-    warnings = list(experiment.warnings)
-    open_runs = experiment.runs[~experiment.runs["id"].isin(finished["id"])]
-    if finished.empty:
-        raise AnalysisError(
-            f"{path}: none of its {len(open_runs)} runs has ended yet; continue with the command that started it"
-        )
-    if len(open_runs):
-        counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
-        warnings.append(f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in the degradation plot")
+    warnings = [*experiment.warnings, *about_open_runs(path, experiment)]
     summary = summarize(experiment)
     written = [
         replace_file(path / "summary.csv", _csv(summary)),
         replace_file(path / "runs.csv", _csv(experiment.runs)),
     ]
     for name in only or FIGURES:
-        table = FIGURES[name].table(experiment, summary, warnings)
-        if table is None or (table.empty and name not in ALWAYS):
-            continue
-        content = _csv(table)
-        written.append(replace_file(path / f"{name}.csv", content))
-        drawn = FIGURES[name].draw(experiment.name, read_table(content), size=SIZES[size])
         stem = name if size == "screen" else f"{name}-{size}"
-        written += [replace_file(path / f"{stem}.{kind}", _image(drawn, kind, SIZES[size].dots)) for kind in formats]
+        drawn = FIGURES[name].table(experiment, summary, warnings)
+        if drawn is not None and (len(drawn) or name in ALWAYS):
+            of_figure = Named(name, path / f"{name}.csv", [path / f"{stem}.{kind}" for kind in formats])
+            written += write_figure(of_figure, drawn, experiment.name, size)
     return written, tuple(warnings)
+
+
+def check_known(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raises AnalysisError unless everything that was given is allowed."""
+    allowed = list(allowed)
+    for value in given:
+        if value not in allowed:
+            raise AnalysisError(f"{what} {value!r}: there is no such {what}; allowed are {', '.join(allowed)}")
+
+
+class Named(NamedTuple):
+    """A figure and the files it is written to.
+
+    Attributes:
+        figure: one of ``FIGURES``.
+        table: file of the table it is drawn from.
+        images: files of the figure; what follows the last dot is the format.
+    """
+
+    figure: str
+    table: Path
+    images: Sequence[Path]
+
+
+def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "screen") -> list[Path]:
+    """Writes a table, and the figure that is drawn from what was written; returns the paths of both.
+
+    Raises:
+        AnalysisError: a file cannot be written.
+    """
+    content = _csv(table)
+    written = [replace_file(named.table, content)]
+    drawn = FIGURES[named.figure].draw(title, read_table(content), size=SIZES[size])
+    images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
+    return written + [replace_file(path, image) for path, image in images]
+
+
+def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
+    """A warning if some runs have not ended.
+
+    Raises:
+        AnalysisError: none has.
+    """
+    finished = ended(experiment.runs)
+    open_runs = experiment.runs[~experiment.runs["id"].isin(finished["id"])]
+    if finished.empty:
+        raise AnalysisError(
+            f"{path}: none of its {len(open_runs)} runs has ended yet; continue with the command that started it"
+        )
+    if open_runs.empty:
+        return []
+    counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
+    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in the degradation plot"]
 
 
 def read_table(content: bytes) -> pd.DataFrame:

@@ -88,11 +88,12 @@ def comparison_points(experiment: Experiment, summary: pd.DataFrame) -> pd.DataF
 
 
 def curve_points(experiment: Experiment) -> pd.DataFrame:
-    """The learning curves: mean return over seeds at each step, a row per task, condition, format and step.
+    """The learning curves: a row of ``kind`` mean per task, condition, format and step, and one for each crash.
 
-    Columns: ``task``, ``panel`` (the task and condition, in words), ``seeds`` (of the panel), ``format``, ``step``,
-    ``n`` (runs evaluated there; a crashed run counts as 0 from its crash on), ``return``, ``ci_low``, ``ci_high``
-    (95 %, bootstrap over runs).
+    Columns: ``task``, ``panel`` (the task and condition, in words), ``seeds`` and ``steps`` (of the panel; how many
+    its longest run was to have), ``format``, ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated there; a
+    crashed run counts as 0 from its crash on), ``return`` (mean over them), ``ci_low``, ``ci_high`` (95 %, bootstrap
+    over runs). A crash has its ``step`` and the ``return`` 0.
     """
     runs = experiment.runs
     keys = conditions(runs)
@@ -101,16 +102,21 @@ def curve_points(experiment: Experiment) -> pd.DataFrame:
     for where, group in runs.groupby(["task", *keys], dropna=False):
         panel = ", ".join([str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))])
         seeds = group["seed"].nunique() if "seed" in group else len(group)
-        about = {"task": where[0], "panel": panel, "seeds": seeds}
+        steps = group["steps"].map(_length).max() if "steps" in group else np.nan
         for name in sorted(group["format"].unique(), key=from_wide_to_narrow):
-            table = _on_grid(group[group["format"] == name], curves)
+            mine = group[group["format"] == name]
+            table = _on_grid(mine, curves)
             generator = generator_for(name)
+            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, "format": name}
             for step, row in table.iterrows():
                 scores = row.dropna().to_numpy(float)
                 low, high = bootstrap_interval([scores], generator, replicates=2000)
                 point = {"n": scores.size, "return": scores.mean(), "ci_low": low, "ci_high": high}
-                rows.append({**about, "format": name, "step": step, **point})
-    return pd.DataFrame(rows, columns=["task", "panel", "seeds", "format", "step", "n", "return", "ci_low", "ci_high"])
+                rows.append({**about, "kind": "mean", "step": step, **point})
+            crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
+            rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": 0.0} for step in crashes]
+    columns = ["task", "panel", "seeds", "steps", "format", "kind", "step", "n", "return", "ci_low", "ci_high"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def profile_points(experiment: Experiment) -> pd.DataFrame:
@@ -192,6 +198,11 @@ def _by_seed(runs: pd.DataFrame) -> pd.DataFrame:
 def from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
     """Sorts names of formats: fp32, then by exponent bits, then by significand bits."""
     return name != REFERENCE, -exponents_of(name), -significand_bits(name)
+
+
+def _length(steps: Any) -> float:
+    """As planned; NaN if the config of a run says nothing sensible."""
+    return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 
 def _on_grid(runs: pd.DataFrame, curves: dict[Any, pd.DataFrame]) -> pd.DataFrame:

@@ -118,6 +118,7 @@ def curves_figure(points: pd.DataFrame) -> Safe:
         series = []
         for name in formats:
             rank = narrow.index(name) if name in narrow else -1
+            mine = here[here["format"] == name]
             line = [
                 Point(
                     row["step"],
@@ -126,18 +127,26 @@ def curves_figure(points: pd.DataFrame) -> Safe:
                     row["ci_high"],
                     f"{name} at step {tick(row['step'])}\n{_mean(row)}\n{plural(row['n'], 'run')}",
                 )
-                for row in records(here[here["format"] == name])
+                for row in records(mine[mine["kind"] == "mean"])
             ]
+            crashes = [
+                Point(row["step"], row["return"], _NO, _NO, f"{name}: crashed at step {tick(row['step'])}")
+                for row in records(mine[mine["kind"] == "crash"])
+            ]
+            if crashes:
+                series.append(Series(name, crashes, rank, kind="crashes"))
             if line:
                 shade = None if rank < 0 else rank / max(len(narrow) - 1, 1)
                 series.append(Series(name, line, rank, shade))
-        x_range = (0.0, float(here["step"].max()))
+        crashed = (here["kind"] == "crash").any()  # how much of their time had runs when they crashed?
+        x_range = (0.0, float(here[["step", "steps"] if crashed else ["step"]].max().max()))
         axes = Axes("environment steps", "return per episode", x_range, y_range)
         title = f"{panel} ({plural(here['seeds'].iloc[0], 'seed')})"
         panels.append((title, chart(f"Learning curves: {panel}", axes, series)))
     caption = (
         "Mean return over seeds at each evaluation, with 95\u2009% bootstrap intervals."
-        " A crashed run counts as 0 from its crash on; runs that have not ended are drawn as far as they are."
+        " A crashed run counts as 0 from its crash on, where it has a cross; runs that have not ended are drawn as far"
+        " as they are."
     )
     return _figure(panels, [], caption)
 

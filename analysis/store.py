@@ -210,7 +210,7 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
             "return": _finite(result["return"]),
             "return_std": float(result["return_std"]),
             "step": int(result["step"]),
-            "crash_step": float(result["crash"]["step"]) if result["crash"] else math.nan,
+            "crash_step": float(int(result["crash"]["step"])) if result["crash"] else math.nan,
             "reason": str(result["crash"].get("reason", "unknown")) if result["crash"] else "",
         }
     except _MALFORMED:

@@ -75,7 +75,7 @@ def on_cpu() -> list[dict[str, object]]:
 def on_gpu() -> list[dict[str, object]]:
     """Device events around 500 updates after 500 warm ones, and the peak of memory above what there was before."""
     rows = []
-    for units, batch in ((1024, 512), (1024, 1024), (2048, 1024), (4096, 512), (4096, 1024)):
+    for units, batch in ((1024, 1024), (1024, 4096), (4096, 1024), (4096, 4096)):
         contestants = {"reference": lambda u=units, b=batch: reference(u, b, "cuda")}
         for name, (format, settings) in AGENTS.items():
             contestants[name] = lambda f=format, s=settings, u=units, b=batch: updates(f, u, b, "cuda", **s)

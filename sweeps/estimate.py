@@ -96,7 +96,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path]) -> Estimate:
     notes += [f"no estimate for {count} runs: {reason}" for reason, count in impossible.items()]
     if measured:
         kinds = f"{len(measured)} kind{'s' * (len(measured) > 1)} of runs"
-        notes.append(f"{kinds} measured for a moment, one at a time: several at a time are slower")
+        notes.append(f"{kinds} measured for a moment, one at a time and not compiled: several at a time are slower")
     if unmeasured:
         notes.append(f"{unmeasured} kinds not measured for lack of time: as slow as the slowest that was")
     if any(speed.crashed for speed in measured):
@@ -183,7 +183,8 @@ class _Watch:
         from roundoff.agents import train  # noqa: PLC0415  imports the simulator
 
         with suppress(Stopped):
-            self.crashed = train(config, folder, self._progress, self._stop).crash is not None
+            # Not compiled, which would take longer than what is measured.
+            self.crashed = train(config, folder, self._progress, self._stop, compiled=False).crash is not None
         self.marks.append((time.perf_counter(), self.marks[-1][1]))
 
     def _progress(self, progress: Progress) -> None:

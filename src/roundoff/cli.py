@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from roundoff.sweeps.executor import Executor
+    from roundoff.sweeps.plan import Plan
 
 app = typer.Typer(
     name="roundoff",
@@ -81,37 +82,47 @@ def sweep(
     compiled: _Compiled = None,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
-    from roundoff.sweeps import plan_file, run_sweep
+    from roundoff.sweeps import plan_file
     from roundoff.sweeps.presets import find_sweep
     from roundoff.sweeps.processes import LocalProcesses
-    from roundoff.sweeps.progress import ProgressDisplay
     from roundoff.sweeps.sweep import usable_cores
 
     plan = plan_file(find_sweep(file), overrides or (), only or ())
     directory = out or Path("results") / plan.name
     if dry_run:
-        from roundoff.sweeps.dry_run import describe_estimate, describe_plan
-
-        for line in describe_plan(plan, directory):
-            print(line)
-        if not no_estimate:
-            print("estimating the time; --no-estimate does without", flush=True)
-            for line in describe_estimate(plan, directory, workers or usable_cores()):
-                print(line)
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
-    where: Executor
     with _stoppable(hint):
         if executor == "local":
-            where = LocalProcesses(workers or usable_cores())
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            where = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
-        with ProgressDisplay() as display:
-            summary = run_sweep(plan, directory, executor=where, watcher=display, compiled=compiled)
+            _bring_to_end(plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled)
+
+
+def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
+    """Says what would be run, and how long that takes unless ``workers`` is None."""
+    from roundoff.sweeps.dry_run import describe_estimate, describe_plan
+
+    for line in describe_plan(plan, directory):
+        print(line)
+    if workers:
+        print("estimating the time; --no-estimate does without", flush=True)
+        for line in describe_estimate(plan, directory, workers):
+            print(line)
+
+
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None = None) -> None:
+    """Runs a sweep and says how it ended; exits with 1 if runs failed."""
+    from roundoff.sweeps import run_sweep
+    from roundoff.sweeps.progress import ProgressDisplay
+
+    with ProgressDisplay() as display:
+        summary = run_sweep(plan, directory, executor=executor, watcher=display, compiled=compiled)
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
@@ -155,6 +166,60 @@ def collect(
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     print(f"{out}: {rows} records of {runs} runs")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
+    *,
+    size: Annotated[
+        Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
+        "results"
+    ),
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")] = None,
+    formats: Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")] = "png,svg",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
+    ] = False,
+    no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
+) -> None:
+    """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
+    from roundoff.sweeps.processes import LocalProcesses
+    from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+    from roundoff.sweeps.sweep import usable_cores
+
+    if name in PERFORMANCE:
+        print(performance_page(name))
+        return
+    plan, figures = find_reproduction(name, size, list(PERFORMANCE))
+    directory = out / plan.name
+    if dry_run:
+        copies = len(finished_elsewhere(plan, directory))
+        if copies:
+            print(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        return
+    from roundoff.analysis.plot import FORMATS, check_known
+    from roundoff.analysis.reproduction import reproduce as reproduce_figure
+
+    kinds = _parts(formats)
+    check_known("format", kinds, FORMATS)
+    with _stoppable(f"the same command continues; finished runs are kept in {directory}"):
+        copies = take_over(plan, directory)
+        if copies:
+            print(f"{copies} runs copied from folders beside {directory}, where they have ended")
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
+        warnings: dict[str, None] = {}
+        for figure in figures:
+            written, found = reproduce_figure(directory, figure, kinds)
+            warnings |= dict.fromkeys(found)
+            for path in written:
+                print(path)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
 
 
 @app.command()
@@ -303,8 +368,7 @@ def plot(
     """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    names = [[part.strip() for part in text.split(",") if part.strip()] for text in (formats, only)]
-    written, warnings = plot_sweep(directory, size=size, formats=names[0], only=names[1])
+    written, warnings = plot_sweep(directory, size=size, formats=_parts(formats), only=_parts(only))
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     for path in written:
@@ -329,6 +393,11 @@ def report(
     for warning in warnings:
         print(f"roundoff: warning: {warning}", file=sys.stderr)
     print(written)
+
+
+def _parts(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class _stoppable:  # noqa: N801  used as a statement

@@ -193,7 +193,7 @@ def test_runs_that_all_crash_before_their_first_evaluation_are_seen(tmp_path):
     for seed in (0, 1):
         identity = write_run(tmp_path, "e5m10", seed, status="crashed")["id"]
         (tmp_path / "runs" / identity / "metrics.jsonl").write_text("")
-    drawn = draw_curves(read_experiment(tmp_path / "runs"))
+    drawn = draw("curves", read_experiment(tmp_path / "runs"))
     (axis,) = drawn.axes
     (crosses,) = axis.lines
     assert (list(crosses.get_xdata()), list(crosses.get_ydata())) == ([1500, 1500], [0, 0])
@@ -212,6 +212,10 @@ def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory)
     assert not warnings
     assert {"degradation.pdf", "profiles.csv", "profiles.svg"} <= {path.name for path in written}
     assert {path.name for path in written} == set(files(sweep))
+    with Image.open(sweep / "degradation.png") as picture:
+        assert picture.mode == "P"  # 256 colours: a small file
+        assert [round(dots) for dots in picture.info["dpi"]] == [150, 150]
+        assert (255, 255, 255) in {colour for _, colour in picture.convert("RGB").getcolors()}
     other = tmp_path_factory.mktemp("other") / sweep.name
     other.mkdir()
     for path in sorted((sweep / "runs").iterdir(), reverse=True):

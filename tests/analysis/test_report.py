@@ -161,6 +161,8 @@ def test_damage_is_said_on_the_page(sweep):
     [
         ("result.json", '"return": 800.0', '"return": Infinity'),
         ("result.json", '"step": 3000', '"step": 1e400'),
+        ("result.json", '"status": "done"', '"status": "crashed"'),
+        ("config.json", '"lr": 0.001', '"lr": 0.001, "steps": [1e400]'),
         ("metrics.jsonl", '"step": 1000', '"step": 1e400'),
         ("config.json", '"cartpole_swingup"', '"\\ud800"'),
         ("config.json", '"fixes": []', '"fixes": [{}, [1]]'),

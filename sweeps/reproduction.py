@@ -1,0 +1,111 @@
+"""Which sweep makes a figure of the paper, and runs of it that were made for another one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from roundoff.agents.files import directory_lock, make_directory, read_json
+from roundoff.formats.errors import RoundoffError
+from roundoff.sweeps.errors import SweepError
+from roundoff.sweeps.leases import Leases
+from roundoff.sweeps.presets import QUICK, preset_plans
+from roundoff.sweeps.store import MARKER, SweepDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roundoff.sweeps.plan import Plan, Run
+
+
+def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequence[str] = ()) -> tuple[Plan, list[str]]:
+    """The preset that makes a figure, and the names of the figures to draw from its runs.
+
+    Args:
+        name: of a figure (``fig4``), a table, or the subject of a preset (``significand``).
+        size: quick, or the paper's.
+        others: names that mean something to the caller; for the message.
+
+    Raises:
+        SweepError: there is none of that name.
+    """
+    plans = {plan.name: plan for plan in preset_plans()}
+    end = QUICK if size == "quick" else ""
+    subjects = {plan: plan + end for plan in plans if not plan.endswith(QUICK)}
+    figures = {figure: preset for preset in subjects.values() for figure in plans[preset].reproduces}
+    if name in figures:
+        return plans[figures[name]], [name]
+    if name in subjects:
+        plan = plans[subjects[name]]
+        return plan, list(plan.reproduces) or [name]
+    known = [*sorted(figures, key=_in_order), *sorted(others, key=_in_order), *sorted(subjects)]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise SweepError(f"{name!r}: there is no such figure, table or subject; {hint}allowed are {', '.join(known)}")
+
+
+def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:
+    """Runs of the plan that are new in ``directory``, and ended in another sweep's folder beside it.
+
+    A run counts if its whole config and the version of roundoff are the same.
+    """
+    store = SweepDirectory(directory)
+    beside = [path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")) if path.parent != directory]
+    found: dict[str, Path] = {}
+    for run in plan.runs:
+        if store.status(run) == "new":
+            folders = (folder / "runs" / run.id for folder in beside)
+            ended = next((folder for folder in folders if _is_finished(folder, run)), None)
+            if ended:
+                found[run.id] = ended
+    return found
+
+
+def take_over(plan: Plan, directory: Path) -> int:
+    """Copies the runs of :func:`finished_elsewhere` into ``directory``; returns how many.
+
+    A copy appears as a whole, and never where a run was begun.
+
+    Raises:
+        SweepError: the folder is something else.
+        FileError: it cannot be written.
+    """
+    found = finished_elsewhere(plan, directory)
+    if not found:
+        return 0
+    store = SweepDirectory(directory)
+    store.check(plan)
+    make_directory(directory)
+    with directory_lock(directory, wait=True):
+        store.claim(plan)
+        runs = make_directory(directory / "runs")
+        taken = Leases(store.leases).numbers()
+        copied = 0
+        with tempfile.TemporaryDirectory(prefix=".copy-", dir=directory) as temporary:
+            for identity, folder in found.items():
+                if identity in taken or (runs / identity).exists():
+                    continue
+                shutil.copytree(folder, Path(temporary) / identity).rename(runs / identity)
+                copied += 1
+    return copied
+
+
+def _is_finished(folder: Path, run: Run) -> bool:
+    try:
+        status = read_json(folder / "result.json")["status"]
+        config = read_json(folder / "config.json")
+    except (OSError, RoundoffError, LookupError, TypeError):
+        return False
+    same = {"config": run.config.as_json(), "version": version("roundoff")}
+    return status in ("done", "crashed") and config == same
+
+
+def _in_order(name: str) -> tuple[str, int]:
+    """fig2 before fig10."""
+    found = re.fullmatch(r"(\D+)(\d+)", name)
+    return (found[1], int(found[2])) if found else (name, 0)

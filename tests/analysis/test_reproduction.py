@@ -1,0 +1,148 @@
+"""Figures of the paper from finished runs: which runs belong, what the paper prints beside them, what is copied."""
+
+import json
+import sys
+
+import pytest
+
+from roundoff.analysis import AnalysisError
+from roundoff.analysis.markdown import plain
+from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
+from roundoff.analysis.published import published
+from roundoff.analysis.reproduction import REPRODUCIBLE, reproduce
+from roundoff.cli import main
+from roundoff.sweeps.errors import SweepError
+from roundoff.sweeps.presets import preset_plans
+from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+from roundoff.sweeps.store import SweepDirectory
+
+
+def finish(plan, directory, runs=None, score=lambda config: 100.0):
+    """Writes what runs of the plan would have left; crashed where the score is 0."""
+    store = SweepDirectory(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    store.claim(plan)
+    for run in plan.runs if runs is None else runs:
+        folder = store.run_path(run)
+        folder.mkdir(parents=True)
+        config = {"config": run.config.as_json(), "version": "0.1.0"}
+        value = score(run.config)
+        crash = None if value else {"step": 10, "reason": "the policy took a non-finite action"}
+        outcome = {"status": "done" if value else "crashed", "return": value, "return_std": 1.0, "step": 10}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", "step": 10, "return_mean": value}) + "\n")
+        (folder / "result.json").write_text(json.dumps({**outcome, "crash": crash}))
+
+
+def cells(page):
+    """The cells of all lines of tables but the headings."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    return [line for line in lines if not line[0].startswith("-")][1:]
+
+
+def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_its_figure():
+    named = {figure for plan in preset_plans() for figure in plan.reproduces}
+    assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"}
+    assert named <= set(REPRODUCIBLE)
+    for name in [*REPRODUCIBLE, *PERFORMANCE]:
+        assert all(number.place and float(number.value) >= 0 for number in published(name))
+    for name in REPRODUCIBLE:
+        for size in ("quick", "paper"):
+            plan, figures = find_reproduction(name, size)
+            assert figures == [name]
+            assert plan.name.endswith("-quick") == (size == "quick")
+    assert find_reproduction("baselines", "quick")[1] == ["fig1", "fig8"]
+
+
+def test_numbers_stand_beside_those_that_the_paper_prints(tmp_path):
+    plan, _ = find_reproduction("fig1", "paper")
+    level = {"naive": 0.0, "amp": 30.0}
+    some = [run for run in plan.runs if run.config.task in ("finger_spin", "walker_walk") and run.config.seed < 2]
+    finish(plan, tmp_path / "out", some, score=lambda config: level.get(config.baseline, 100.0 + 2 * config.seed))
+    written, warnings = reproduce(tmp_path / "out", "fig1", ["svg"])
+    assert [path.name for path in written] == ["fig1.csv", "fig1.svg", "fig1.md"]
+    assert [warning.rpartition(": ")[2][:23] for warning in warnings] == ["156 runs have not ended"]
+    rows = cells(written[-1].read_text())
+    assert [(row[0], row[3], row[5], row[6][:9]) for row in rows if "naive" in row[2] or row[1] == "fp32"] == [
+        ("mean over tasks", "0 ± 0", "4", "0 (Figure"), ("mean over tasks", "101 ± 1", "0", ""),
+        ("finger_spin", "0 ± 0", "2", ""), ("finger_spin", "101 ± 1", "0", ""),
+        ("walker_walk", "0 ± 0", "2", ""), ("walker_walk", "101 ± 1", "0", ""),
+    ]  # fmt: skip
+    assert not any("amp" in row[2] or "eps" in row[2] for row in rows)  # they are Figure 8's
+    page = reproduce(tmp_path / "out", "fig8", [])[0][-1].read_text()
+    assert "baseline amp" in page
+    assert "The paper prints no numbers for this figure." in page
+
+
+def test_numbers_are_compared_only_with_the_same_hyperparameters(tmp_path):
+    for size, beside in (("paper", 2), ("quick", 0)):
+        plan, _ = find_reproduction("table7", size)
+        finish(plan, tmp_path / size)
+        page = reproduce(tmp_path / size, "table7", [])[0][-1].read_text()
+        found = [row for row in cells(page) if "params 3" in row[-1] and "0.979" in row]
+        assert len(found) == beside
+        assert all(row[-2] == "18" for row in found)  # six tasks, three seeds
+        assert ("settings that were not run here" in page) == (size == "quick")
+        assert "872 ± 12" in page
+
+
+def test_runs_that_show_something_else_are_refused(tmp_path):
+    plan, _ = find_reproduction("fig11", "quick")
+    finish(plan, tmp_path / "out", runs=plan.runs[:1])
+    with pytest.raises(AnalysisError, match="do not show fig11"):
+        reproduce(tmp_path / "out", "fig11")
+
+
+def test_runs_of_a_folder_beside_are_taken_over_once(tmp_path):
+    done, _ = find_reproduction("fig12", "quick")
+    finish(done, tmp_path / done.name, runs=done.runs[:-1])
+    plan, _ = find_reproduction("fig2", "quick")
+    shared = {run.id for run in done.runs[:-1]} & {run.id for run in plan.runs}
+    assert len(shared) > 2
+    other, damaged, _ = sorted(shared)[:3]
+    (tmp_path / done.name / "runs" / damaged / "config.json").write_text('{"config": {}, "version": "0.0.1"}')
+    begun = tmp_path / plan.name / "runs" / other
+    SweepDirectory(tmp_path / plan.name).claim(plan)
+    begun.mkdir(parents=True)
+    (begun / "config.json").write_text("{}")
+    expected = shared - {other, damaged}
+    assert set(finished_elsewhere(plan, tmp_path / plan.name)) == expected
+    assert take_over(plan, tmp_path / plan.name) == len(expected)
+    store = SweepDirectory(tmp_path / plan.name)
+    assert {run.id for run in plan.runs if store.status(run) == "done"} == expected
+    assert take_over(plan, tmp_path / plan.name) == 0
+    assert not list((tmp_path / plan.name).glob(".copy*"))
+
+
+def test_a_wrong_name_gets_the_nearest_and_all_that_are_allowed():
+    with pytest.raises(SweepError, match=r"did you mean 'fig4'\? allowed are fig1, .*fig12, table7, table2, ablation"):
+        find_reproduction("figg4", "quick", ["table2"])
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["roundoff", "reproduce", *arguments, "--out", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, capsys.readouterr()
+
+    plan, _ = find_reproduction("exponent-bits", "quick")
+    finish(plan, tmp_path / plan.name)
+    status, said = call("exponent-bits", "--format", "svg")
+    assert status == 0
+    assert "nothing to do, 14 finished before" in said.out
+    assert said.out.splitlines()[-1].endswith("exponent-bits-quick/exponent-bits.md")
+    status, said = call("fig4", "--dry-run", "--no-estimate")
+    assert (status, said.err) == (0, "")
+    assert "32 runs, 1408000 environment steps" in said.out
+    assert [path.name for path in tmp_path.iterdir()] == [plan.name]
+    assert call("fig13")[0] == 2
+    assert call("fig4", "--format", "gif")[0] == 2
+    status, said = call("table10")
+    assert status == 0
+    assert ["units 4096, batch 4096", "202.38", "45.64", "4.43"] in cells(said.out)
+
+
+def test_text_stays_text():
+    assert plain("a|b\n<i> [x](y) `c` *d*") == r"a\|b \<i> \[x](y) \`c\` \*d\*"
+    assert "python -m bench" in performance_page("table2")
