@@ -77,10 +77,15 @@ class CompiledStep(Generic[_P, _R]):
         leaves, spec = tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
-        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors))
+        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors))
         if self._formats is None:
             self._formats = self._formats_for(tensors)
-        program = self._programs.get(key)
+        try:
+            program = self._programs.get(key)
+        except TypeError as error:
+            raise FormatError(
+                f"arguments of a compiled step are tensors, numbers and text, in tuples, lists and dicts; {error}"
+            ) from error
         if program is None:
             program = self._programs[key] = self._compile(leaves, spec, self._formats)
         formats = self._formats.tensors

@@ -68,6 +68,10 @@ def trace(
     place = [] if simulation is None else [torch.zeros(2, dtype=torch.int64)]
     # Two pieces of memory, or one: what is written to one must not show in another.
     inputs = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in (*place, *formats.tensors, *tensors)]
+    leaves_of_autograd = inputs[: -len(tensors)] + [
+        stand_in.detach().requires_grad_() if x.requires_grad else stand_in
+        for stand_in, x in zip(inputs[-len(tensors) :], tensors, strict=True)
+    ]
     of_formats = slice(len(place), len(place) + len(formats.tensors))
     results: list[TreeSpec] = []
     ends: list[int] = []
@@ -82,6 +86,11 @@ def trace(
             with simulation.writing(writer):
                 result = step(rest)
             ends[:] = [simulation.step, simulation.draws]
+        if any(x.is_leaf and x.grad is not None for x in rest):
+            raise FormatError(
+                "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
+                " torch.autograd.grad"
+            )
         leaves, spec = tree_flatten(() if result is None else result)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             raise FormatError("a step to compile returns tensors, or nothing")
@@ -91,7 +100,7 @@ def trace(
     before = None if simulation is None else (simulation.step, simulation.draws)
     try:
         with stand_ins:
-            with_writes = make_fx(flat)(*inputs)
+            with_writes = make_fx(flat)(*leaves_of_autograd)
             _erase_profiling(with_writes)
             functional = torch.func.functionalize(with_writes, remove="mutations")
             graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)

@@ -183,6 +183,30 @@ def test_what_cannot_be_traced(bad, message):
     assert not ELSEWHERE.any()
 
 
+def test_leaves_of_autograd():
+    def descend(w, x):
+        (gradient,) = torch.autograd.grad((x @ w).square().sum(), w)
+        with torch.no_grad():
+            w.sub_(gradient, alpha=0.01)
+
+    def backward(w, x):
+        (x @ w).square().sum().backward()
+
+    x, w = numbers(0, 40).nan_to_num(1.0, 1.0, 1.0).clamp(-2, 2).view(10, 4), torch.ones(4, requires_grad=True)
+    expected = w.detach().clone().requires_grad_()
+    with simulate("e5m6"):
+        descend(expected, x)
+    roundoff.compile(descend, simulate("e5m6"))(w, x)
+    assert same(w.detach(), expected.detach())
+    with pytest.raises(FormatError, match=r"take them from torch.autograd.grad"):
+        roundoff.compile(backward, simulate("e5m6"))(w, x)
+
+
+def test_arguments_that_are_no_tensors():
+    with pytest.raises(FormatError, match=r"tensors, numbers and text.*set"):
+        roundoff.compile(lambda x, y: x, None)(torch.ones(2), {1})
+
+
 def test_arguments_that_share_memory():
     def writes(x, y):
         x.add_(y)
