@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow lint format bench clean
+.PHONY: install sweep test test-slow lint format bench bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -51,6 +51,11 @@ format: $(INSTALLED)
 
 # Ratios measured side by side, written to bench/results/.
 bench: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/python -m bench
+
+# The same, on a machine with a GPU: the updates are measured there too, at the paper's sizes, by device events.
+bench-gpu: $(INSTALLED)
+	@nvidia-smi -L >/dev/null || { echo "make bench-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
 	@cd $(ROOT) && $(BIN)/python -m bench
 
 clean:

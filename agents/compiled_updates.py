@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from copy import copy
 from dataclasses import replace
@@ -13,8 +14,9 @@ from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.tracing import OptimizerState, TracedKahanEMA, TracedOptimizer, average_state
-from roundoff.simulate import CompileWarning
-from roundoff.simulate import compile as compile_step
+from roundoff.formats import Format, Rounding
+from roundoff.simulate import CompiledStep, CompileWarning
+from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +75,29 @@ def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | N
     return None
 
 
+# Keys of a config that no update depends on.
+_OF_THE_RUN = {
+    "seed", "task", "steps", "seed_steps", "action_repeat", "eval_every", "eval_episodes", "checkpoint_every",
+    "replay_capacity", "environments", "environment_workers", "keep_networks",
+}  # fmt: skip
+
+_PROGRAMS: dict[str, tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]] = {}
+"""The programs of this process, by the kind of agent: a worker that trains many traces each kind once."""
+
+
+def _kind(agent: SAC, replay: Replay) -> str:
+    """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
+    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN}
+    if agent.simulation is not None:
+        policy = agent.simulation.policy
+        if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
+            formats = FormatsAsData([Format.parse(agent.config.format)], agent.dtype, agent.log_temperature.device)
+            config["format"] = formats.kinds or config["format"]
+        else:
+            config["seed"] = agent.config.seed
+    return json.dumps([config, replay.observation_size, replay.action_size])
+
+
 @final
 class CompiledUpdates:
     """Takes the updates of an agent over: the same bits, in less time.
@@ -100,9 +125,10 @@ class CompiledUpdates:
         )
         tensors["threshold"] = threshold
         self._tensors = tensors
-        self._critic = compile_step(self._update_critic, agent.simulation)
-        self._actor = compile_step(self._update_actor_and_temperature, agent.simulation)
-        self._target = compile_step(self._update_target, agent.simulation)
+        programs = _PROGRAMS.setdefault(_kind(agent, replay), ({}, {}, {}))
+        self._critic = CompiledStep(self._update_critic, agent.simulation, programs[0])
+        self._actor = CompiledStep(self._update_actor_and_temperature, agent.simulation, programs[1])
+        self._target = CompiledStep(self._update_target, agent.simulation, programs[2])
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""

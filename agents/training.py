@@ -24,6 +24,7 @@ from roundoff.agents.run_parts import make_agent, make_intake, open_environments
 from roundoff.agents.sampling import Sampler
 from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.stopping import Stopped, StopRequest
+from roundoff.agents.stopwatch import Stopwatch
 from roundoff.agents.streams import Stream, sequence, torch_generator
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class _Run:
         self.last_evaluation: Evaluation | None = None
         self.seconds_before = 0.0
         self.started = time.perf_counter()
+        self.stopwatch = Stopwatch()
         self.last_report = 0.0
 
     def run(self, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
@@ -182,36 +184,49 @@ class _Run:
 
     def _agent_step(self, log: MetricsLog) -> Crash | None:
         """Gives actions to one group of environments, and learns from what the next group has done."""
-        actions = self._choose_actions(self.observations[self.sampler.turn])
+        with self.stopwatch.measure("actions"):
+            actions = self._choose_actions(self.observations[self.sampler.turn])
         if not np.isfinite(actions).all():
             return Crash(self.step, "the policy took a non-finite action in training")
-        sample = self.sampler.act(actions)
+        with self.stopwatch.measure("environment"):
+            sample = self.sampler.act(actions)
         return self._learn(sample, log) if sample else None
 
     def _learn(self, sample: Sample, log: MetricsLog) -> Crash | None:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
-        rows = self.intake.rows(self.observations[sample.group], sample)
-        self.observations[sample.group] = self.intake.perceive(steps.observations)
+        with self.stopwatch.measure("replay"):
+            rows = self.intake.rows(self.observations[sample.group], sample)
+            self.observations[sample.group] = self.intake.perceive(steps.observations)
         ends = zip(steps.last.tolist(), sample.returns.tolist(), strict=True)
         for i, (last, episode_return) in enumerate(ends):
             if self.step >= config.steps:
                 return None
-            self.intake.remember(rows[i], steps, i)
+            with self.stopwatch.measure("replay"):
+                self.intake.remember(rows[i], steps, i)
             self.step += config.action_repeat
             self.agent_steps += 1
             if self.agent_steps > config.seed_steps:
-                self.metrics |= self.agent.update(self.intake.replay.sample(config.batch_size, self.replay_generator))
+                self._update()
             if self.step % config.eval_every < config.action_repeat:
-                crash = self._evaluate(log)
+                with self.stopwatch.measure("evaluation"):
+                    crash = self._evaluate(log)
                 if crash:
                     return crash
             if last:
-                values = self.agent.summarize(self.metrics) if self.metrics else {}
-                log.write("train", self.step, {"episode_return": episode_return, **values})
+                with self.stopwatch.measure("logging"):
+                    values = self.agent.summarize(self.metrics) if self.metrics else {}
+                    log.write("train", self.step, {"episode_return": episode_return, **values})
             if last or time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
                 self._report()
         return None
+
+    def _update(self) -> None:
+        with self.stopwatch.measure("replay"):
+            batch = self.intake.replay.sample(self.config.batch_size, self.replay_generator)
+        # The first one compiles, or reads from the disk what was compiled.
+        with self.stopwatch.measure("updates" if self.metrics else "first update"):
+            self.metrics |= self.agent.update(batch)
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: random during the seed steps, then the policy's."""
@@ -245,6 +260,10 @@ class _Run:
 
     def _save(self, log: MetricsLog) -> None:
         """Writes a checkpoint."""
+        with self.stopwatch.measure("checkpoints"):
+            self._write_checkpoint(log)
+
+    def _write_checkpoint(self, log: MetricsLog) -> None:
         self.last_checkpoint = self.step
         state = {
             "config": self.config.as_json(),
@@ -301,7 +320,9 @@ class _Run:
         if self.numerics:
             self.numerics.write_table(self.files.numerics)
         seconds = self._seconds()
-        write_json(self.files.timing, {"seconds": seconds, "steps_per_second": self.step / seconds})
+        spent = {name: round(value, 3) for name, value in self.stopwatch.seconds.items()}
+        timing = {"seconds": seconds, "steps_per_second": self.step / seconds, "spent": spent}
+        write_json(self.files.timing, timing)
         write_json(self.files.result, result.as_json())
         self.files.checkpoint.unlink(missing_ok=True)
         return result

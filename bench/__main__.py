@@ -2,15 +2,17 @@
 
 import torch
 
-from bench import accumulation, families, formats, pixels, sampler, simulate, store, sweeps, update
+from bench import accumulation, compiled, families, formats, pixels, sampler, simulate, store, sweeps, table, update
 
 torch.set_num_threads(1)
 formats.main()
 families.main()
 update.main()
+compiled.main()
 pixels.main()
 simulate.main()
 accumulation.main()
 sampler.main()
 store.main()
 sweeps.main()
+table.main()

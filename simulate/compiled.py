@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import torch
@@ -11,7 +12,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from roundoff.formats import Format, FormatError
+from roundoff.formats import FormatError
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ class _Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
-    data: list[torch.Tensor]
-    """The formats, which come before the arguments."""
     results: TreeSpec
     steps: int
     """By how much it advances the simulation's step,"""
@@ -44,15 +43,23 @@ class _Program(NamedTuple):
 class CompiledStep(Generic[_P, _R]):
     """What :func:`compile` returns; called like the step.
 
+    Args:
+        step: the function.
+        simulation: in which it runs; None for plain arithmetic.
+        programs: where to keep programs; given by those who know that other steps have the same ones.
+
     Attributes:
         step: the function itself.
         simulation: in which it runs; None for plain arithmetic.
     """
 
-    def __init__(self, step: Callable[_P, _R], simulation: Simulation | None) -> None:
+    def __init__(
+        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, _Program] | None = None
+    ) -> None:
         self.step = step
         self.simulation = simulation
-        self._programs: dict[Any, _Program] = {}
+        self._programs = {} if programs is None else programs
+        self._formats: FormatsAsData | None = None
         self._eager = _reason_against(simulation)
         if self._eager:
             warnings.warn(f"not compiled: {self._eager}; the step runs eagerly", CompileWarning, stacklevel=3)
@@ -71,17 +78,20 @@ class CompiledStep(Generic[_P, _R]):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
         key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors))
+        if self._formats is None:
+            self._formats = self._formats_for(tensors)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._compile(leaves, spec)
+            program = self._programs[key] = self._compile(leaves, spec, self._formats)
+        formats = self._formats.tensors
         if self.simulation is not None:
             place = torch.tensor([self.simulation.step, self.simulation.draws])
-            result = program.call([place, *program.data, *tensors])
+            result = program.call([place, *formats, *tensors])
             if program.steps:
                 self.simulation.step += program.steps
             self.simulation.skip_draws(program.draws)
         else:
-            result = program.call([*program.data, *tensors])
+            result = program.call(tensors)
         returned: Any = tree_unflatten(result, program.results) if result else None
         return returned
 
@@ -93,17 +103,17 @@ class CompiledStep(Generic[_P, _R]):
     def _arithmetic(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.simulation is None else self.simulation
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec) -> _Program:
-        from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
-
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
         if not tensors:
             raise FormatError("a step to compile takes tensors as arguments, got none")
         dtypes = [x.dtype for x in tensors if x.dtype.is_floating_point]
-        formats: list[Format] = []
-        if self.simulation is not None:
-            formats = self.simulation.policy.formats()
-        data = FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+        formats = [] if self.simulation is None else self.simulation.policy.formats()
+        return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+
+    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> _Program:
+        from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
@@ -111,8 +121,8 @@ class CompiledStep(Generic[_P, _R]):
             args, kwargs = tree_unflatten(given, spec)
             return self.step(*args, **kwargs)
 
-        traced = trace(step, tensors, self.simulation, data)
-        return _Program(compile_graph(traced), data.tensors, traced.results, traced.steps, traced.draws)
+        traced = trace(step, tensors, self.simulation, formats)
+        return _Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
@@ -153,10 +163,21 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         reason = simulation.reason_against_tracing()
         if reason:
             return reason
-    from torch._inductor import config, cpp_builder  # noqa: PLC0415  the compiler takes seconds to import
+    return _reason_against_compiling()
 
+
+@cache
+def _reason_against_compiling() -> str | None:
+    """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
+    from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+    x = torch.zeros(16)
     try:
-        cpp_builder.get_cpp_compiler()
-    except Exception:  # noqa: BLE001  whatever it is, there is none
-        return f"there is no C++ compiler ({config.cpp.cxx[-1]}); install g++"
+        formats = FormatsAsData([], x.dtype, x.device)
+        program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
+        program([x])
+    except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
+        lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
+        reason = (lines or [type(error).__name__])[-1][:200]
+        return f"PyTorch's compiler does not work here ({reason}); it needs g++ and the headers of Python (python3-dev)"
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
 import os
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -13,6 +15,7 @@ import torch
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -26,7 +29,7 @@ from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
 from roundoff.simulate.treatment import is_move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from roundoff.simulate.mode import Simulation
 
@@ -131,8 +134,18 @@ def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
         "post_grad_custom_pre_pass": _ThisVersion(),
     }
     context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
-    with context, exact_lowerings(traced.graph), config.patch(settings):
+    with _one_at_a_time(), context, exact_lowerings(traced.graph), config.patch(settings):
         return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Of the processes of a user, one compiles: those that wait find on disk what it has compiled."""
+    folder = Path(cache_dir())
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "roundoff.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @final

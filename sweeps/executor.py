@@ -81,7 +81,14 @@ class Executor(Protocol):
         """Gives back whatever it took; the workers have ended."""
 
 
-def execute(jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases, logs: Path) -> Generator[Event]:
+def execute(
+    jobs: Sequence[tuple[Run, Path]],
+    executor: Executor,
+    leases: Leases,
+    logs: Path,
+    *,
+    compiled: bool | None = None,
+) -> Generator[Event]:
     """Brings runs to their end, each by one worker at a time, of this sweep or another one.
 
     A worker that dies (killed, out of memory, lost with its node) is replaced, and its run continues from its
@@ -92,6 +99,7 @@ def execute(jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases
         executor: where.
         leases: of the sweep.
         logs: a folder for what workers print.
+        compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
 
     Yields:
         What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
@@ -99,7 +107,7 @@ def execute(jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases
     Raises:
         SweepError: workers end before they have begun.
     """
-    pool = _Pool(jobs, executor, leases, logs)
+    pool = _Pool(jobs, executor, leases, logs, compiled)
     try:
         yield from pool.events()
     finally:
@@ -123,8 +131,16 @@ class _Slot:
 
 
 class _Pool:
-    def __init__(self, jobs: Sequence[tuple[Run, Path]], executor: Executor, leases: Leases, logs: Path) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[tuple[Run, Path]],
+        executor: Executor,
+        leases: Leases,
+        logs: Path,
+        compiled: bool | None,
+    ) -> None:
         self._executor = executor
+        self._compiled = compiled
         self._leases = leases
         self._logs = logs
         self._started = 0
@@ -198,7 +214,8 @@ class _Pool:
         self._tries[run.id] += 1
         slot.run = run
         lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
-        slot.worker.send({"config": run.config.as_json(), "directory": str(self._directories[run.id]), "lease": lease})
+        order = {"config": run.config.as_json(), "directory": str(self._directories[run.id])}
+        slot.worker.send({**order, "compiled": self._compiled, "lease": lease})
         return Event("started", run)
 
     def _listen(self) -> Iterator[Event]:

@@ -45,7 +45,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_sweep(plan: Plan, directory: Path, *, executor: Executor, watcher: Watcher) -> Summary:
+def run_sweep(
+    plan: Plan, directory: Path, *, executor: Executor, watcher: Watcher, compiled: bool | None = None
+) -> Summary:
     """Brings every run of ``plan`` to its end in ``directory``; finished runs are not repeated.
 
     Whenever it is stopped, in whatever way, calling it again continues from the runs' checkpoints, with the same
@@ -57,6 +59,7 @@ def run_sweep(plan: Plan, directory: Path, *, executor: Executor, watcher: Watch
         directory: new, empty, or of a sweep of the same name, which is then extended.
         executor: where to run it; used up by this.
         watcher: is told what happens.
+        compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
 
     Returns:
         How the runs of the plan ended.
@@ -80,7 +83,7 @@ def run_sweep(plan: Plan, directory: Path, *, executor: Executor, watcher: Watch
             leases.forget(identity)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
-        with closing(execute(jobs, executor, leases, make_directory(store.path / "logs"))) as events:
+        with closing(execute(jobs, executor, leases, make_directory(store.path / "logs"), compiled=compiled)) as events:
             for event in events:
                 score = 0.0
                 if event.kind == "ended":

@@ -118,8 +118,18 @@ def _train(order: dict[str, Any], events: TextIO, stop: StopRequest, lease: Leas
         lease.note(told)
         _send(events, event="progress", progress=told)
 
+    def notice(text: str) -> None:
+        sys.stderr.write(f"roundoff: {order['directory']}: {text}\n")
+
     try:
-        train(TrainConfig(**order["config"]), order["directory"], report, stop)
+        train(
+            TrainConfig(**order["config"]),
+            order["directory"],
+            report,
+            stop,
+            compiled=order.get("compiled"),
+            on_notice=notice,
+        )
     except Stopped as stopped:
         sys.stderr.write(f"roundoff: {order['directory']}: {stopped}, and saved\n")
     except KeyboardInterrupt:  # out of patience

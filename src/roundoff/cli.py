@@ -36,6 +36,11 @@ _Overrides = Annotated[
 ]
 
 
+_Compiled = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
+]
+
+
 def _print_version(value: bool) -> None:
     if value:
         print("roundoff", version("roundoff"))
@@ -74,6 +79,7 @@ def sweep(
         bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
     ] = False,
     no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
+    compiled: _Compiled = None,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -91,11 +97,11 @@ def sweep(
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with _stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            _bring_to_end(plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run))
+            _bring_to_end(plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled)
 
 
 def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
@@ -110,13 +116,13 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
             print(line)
 
 
-def _bring_to_end(plan: Plan, directory: Path, executor: Executor) -> None:
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.progress import ProgressDisplay
 
     with ProgressDisplay() as display:
-        summary = run_sweep(plan, directory, executor=executor, watcher=display)
+        summary = run_sweep(plan, directory, executor=executor, watcher=display, compiled=compiled)
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
@@ -178,6 +184,7 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
     ] = False,
     no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
+    compiled: _Compiled = None,
 ) -> None:
     """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
     from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
@@ -205,7 +212,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             print(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
@@ -226,10 +233,8 @@ def train(
     observe: Annotated[
         bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
     ] = False,
-    compiled: Annotated[
-        bool | None,
-        typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time]."),
-    ] = None,
+    compiled: _Compiled = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Print at the end where the time has gone.")] = False,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
@@ -252,6 +257,18 @@ def train(
         raise SystemExit(128 + signal.SIGTERM) from None
     outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
     print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+    if profile:
+        _print_profile(directory / "timing.json")
+
+
+def _print_profile(path: Path) -> None:
+    """Where the time of a run's last stretch without an interruption has gone."""
+    timing = json.loads(path.read_text())
+    spent = timing.get("spent", {})
+    total = sum(spent.values())
+    for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+        print(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
+    print(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
 
 
 @app.command()

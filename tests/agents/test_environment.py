@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from dm_control import suite
 
 from roundoff.agents.environment import Environment
 from roundoff.agents.errors import RunError
@@ -116,3 +117,25 @@ def test_episodes_in_lockstep_are_those_run_one_by_one():
 def test_a_non_finite_action_crashes_an_evaluation():
     result = evaluate(together(2), lambda x: np.array([[0.0], [np.nan]]), seed=0, step=0)
     assert (result.crashed, result.mean, result.std, result.returns) == (True, 0, 0, ())
+
+
+@pytest.mark.parametrize("task", ["cartpole_swingup", "finger_spin", "humanoid_stand"])
+def test_a_repeated_action_is_steps_of_the_suite(task):
+    """Also where the episode ends between two repeats, so that its last observation is not that of the last repeat."""
+    mine, plain = Environment(task, 3), suite.load(*task.split("_"))
+    mine._env._step_limit = plain._step_limit = 31
+    for random in (mine._env.task.random, plain.task.random):
+        random.seed(4)
+    generator = np.random.default_rng(0)
+    found, step = mine.reset(), plain.reset()
+    while not step.last():
+        action = generator.uniform(-1, 1, mine.action_size)
+        transition, reward = mine.step(action), 0.0
+        for _ in range(3):
+            step = plain.step(action)
+            reward += step.reward
+            if step.last():
+                break
+        found = transition.observation
+        assert np.array_equal(found, np.concatenate([np.ravel(part) for part in step.observation.values()]))
+        assert (transition.reward, transition.last) == (reward, step.last())

@@ -12,6 +12,7 @@ from roundoff.agents import RunError, TrainConfig, checkpoint, pixel_environment
 from roundoff.agents.drq import DrQ
 from roundoff.agents.frame_replay import FrameReplay
 from roundoff.sweeps import plan_file, run_sweep
+from roundoff.sweeps.processes import LocalProcesses
 from roundoff.sweeps.progress import ProgressDisplay
 
 SMALL = {
@@ -132,7 +133,7 @@ def test_a_worker_of_a_sweep_renders(tmp_path):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(json.dumps({"name": "pixels", "base": keys, "grid": {"format": ["e5m10"]}}))
     with ProgressDisplay() as display:
-        assert run_sweep(plan_file(sweep), tmp_path / "out", workers=1, watcher=display).done == 1
+        assert run_sweep(plan_file(sweep), tmp_path / "out", executor=LocalProcesses(1), watcher=display).done == 1
 
 
 def test_workers_render_the_same_episodes(tmp_path):

@@ -196,7 +196,7 @@ def test_sigterm_in_an_evaluation_with_workers_saves_and_leaves_no_process(tmp_p
     assert process.returncode == 143
     assert "and saved; the same command continues" in errors
     assert "Traceback" not in errors
-    workers = printed.splitlines()[0].split()
+    (workers,) = (line.split() for line in printed.splitlines() if line.replace(" ", "").isdigit())
     assert len(workers) == 2
     assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
     assert [record["step"] for record in records(tmp_path / "run", "eval")] == [600]  # which was finished first

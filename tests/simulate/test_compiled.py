@@ -1,10 +1,9 @@
 """Compiled steps: the bits of the eager simulation, whatever the operations, formats and modes; and what is refused."""
 
-import shutil
-
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config
 
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
@@ -214,13 +213,12 @@ def test_simulations_that_are_not_traced_run_eagerly(simulation, reason):
     assert_same_training(program, simulation(), updates=1)
 
 
-def test_without_a_compiler(monkeypatch):
-    def none():
-        raise RuntimeError("none here")
-
-    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none)
-    with pytest.warns(CompileWarning, match="install g"):
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler(compiler, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compiled_module._reason_against_compiling.cache_clear()
+    warned = pytest.warns(CompileWarning, match=r"compiler does not work here.*needs g\+\+")
+    with config.patch({"cpp.cxx": (compiler,)}), warned:
         program = roundoff.compile(step, simulate("e5m6"))
+    compiled_module._reason_against_compiling.cache_clear()
     assert_same_training(program, simulate("e5m6"), updates=1)
-    assert compiled_module.CompileWarning is CompileWarning
-    assert shutil.which("g++"), "the other tests need it"

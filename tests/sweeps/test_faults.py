@@ -102,7 +102,7 @@ def test_killed_at_random_moments(undisturbed, tmp_path, rounds):
             break
 
 
-def logging_train(config, directory, report, stop):
+def logging_train(config, directory, report, stop, **_):
     """Takes a moment, and writes down from when to when, and who."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def test_a_sweep_takes_over_what_another_one_left(tmp_path):
         assert lines == sorted(lines[:-1]) + lines[-1:]
 
 
-def hanging_train(config, directory, report, stop):
+def hanging_train(config, directory, report, stop, **_):
     Path(directory).mkdir(parents=True)
     time.sleep(1000)
 
@@ -161,7 +161,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
         assert not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()
 
 
-def stopping_train(config, directory, report, stop):
+def stopping_train(config, directory, report, stop, **_):
     """Fails in every second run, and waits to be stopped in the others."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     if config.seed:

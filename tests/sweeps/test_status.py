@@ -92,7 +92,7 @@ def test_damage_and_strangers_are_said(folder):
         read_status(folder / "runs")
 
 
-def slow_train(config, directory, report, stop):
+def slow_train(config, directory, report, stop, **_):
     result = {"status": "done", "return": 1.0, "return_std": 0.0, "step": 4000, "crash": None}
     Path(directory).mkdir(parents=True)
     time.sleep(0.1)
