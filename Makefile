@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow lint format bench bench-gpu clean
+.PHONY: install sweep test test-slow lint format bench bench-gpu docs clean
 
 install: $(INSTALLED)
 
@@ -57,6 +57,10 @@ bench: $(INSTALLED)
 bench-gpu: $(INSTALLED)
 	@nvidia-smi -L >/dev/null || { echo "make bench-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
 	@cd $(ROOT) && $(BIN)/python -m bench
+
+# The pages as HTML in build/docs, with their links checked.
+docs: $(INSTALLED)
+	@cd $(ROOT) && $(BIN)/python docs/pages.py
 
 clean:
 	rm -rf $(VENV) $(ROOT)/.mypy_cache $(ROOT)/.ruff_cache $(ROOT)/.pytest_cache

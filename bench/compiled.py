@@ -1,4 +1,4 @@
-"""Compiled updates: simulated and plain SAC updates, eager and compiled, beside a textbook SAC; and what compiling costs."""
+"""Compiled updates: simulated and plain, eager and compiled, beside a textbook SAC; and what compiling costs."""
 
 from __future__ import annotations
 

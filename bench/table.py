@@ -15,6 +15,7 @@ them). Every figure is a median of several rounds in which the contestants take 
 Look at the ratios: seconds are those of the machine named.
 """
 DIGITS = 3
+WIDEST = 8  # columns; wider tables lie on their side
 
 
 def cell(value: object) -> str:
@@ -34,17 +35,26 @@ def section(path: Path) -> str:
         "",
         f"{machine['processor']}, {machine['cpu_capability']}, {machine['gpu'] or 'no GPU'}; {versions}.",
     ]
-    columns: list[str] = []
+    tables: list[list[dict[str, object]]] = []
     for row in result["rows"]:
-        flat = {}
+        flat: dict[str, object] = {}
         for key, value in row.items():
             parts = value.items() if isinstance(value, dict) else [(None, value)]
             flat |= {key if name is None else f"{name} [{key}]": inner for name, inner in parts}
-        if list(flat) != columns:
-            columns = list(flat)
-            lines += ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        lines.append("| " + " | ".join(cell(flat[column]) for column in columns) + " |")
+        if not tables or list(tables[-1][0]) != list(flat):
+            tables.append([])
+        tables[-1].append(flat)
+    for table in tables:
+        columns = list(table[0])
+        grid = [columns, *([cell(row[column]) for column in columns] for row in table)]
+        if len(columns) > WIDEST:
+            grid = [list(column) for column in zip(*grid, strict=True)]
+        lines += ["", _line(grid[0]), "|" + "---|" * len(grid[0]), *map(_line, grid[1:])]
     return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ EXACT = frozenset(
 # Operations that other operations say: they select, or make constants.
 _STRUCTURAL = frozenset(
     [
-        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full_like", "isfinite",
+        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
         "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
         "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
         "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",

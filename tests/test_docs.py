@@ -1,18 +1,40 @@
-"""The code on the pages of docs/ runs, and prints what the pages say; the page about the house names every module."""
+"""The code on the pages of docs/ runs, and prints what they say; links lead somewhere; every module has its row."""
 
+import inspect
+import json
 import re
+import sys
 from fnmatch import fnmatch
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from docs_pages import matches, run_page
 
-from roundoff.agents import FIXES
+from roundoff.agents import FIXES, TrainConfig
 
 PAGES = Path(__file__).parents[1] / "docs"
 FIX_PAGES = sorted(path.name for path in (PAGES / "fixes").glob("*.md") if path.name != "README.md")
 
 # A block of code, and what it prints if the page shows that.
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+
+
+def keys_table():
+    """The keys of a run, as docs/sweeps.md lists them: from the model and its docstring."""
+    attributes = inspect.getdoc(TrainConfig).split("Attributes:\n")[1]
+    about = {
+        name: " ".join(text.split()).replace("``", "`")
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", attributes, re.MULTILINE)
+    }
+    defaults = {**TrainConfig().as_json(), "fixes": "all"}
+    assert set(about) == set(TrainConfig.model_fields)
+    rows = [f"| `{name}` | `{yaml_text(defaults[name])}` | {text} |" for name, text in about.items()]
+    return "\n".join(["| key | default | what |", "|---|---|---|", *rows])
+
+
+def yaml_text(value):
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def blocks(page):
@@ -38,6 +60,54 @@ def test_the_code_on_the_page_about_environments_runs():
     assert names["steps"].rewards.shape == (2,)
 
 
+@pytest.mark.parametrize(("page", "least"), [("tutorial.md", 10), ("compiling.md", 1)])
+def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    count = 0
+    for block, shown, printed in run_page(PAGES / page, monkeypatch, capsys):
+        assert matches(shown, printed), f"{block}\nprinted\n{printed}"
+        count += 1
+    assert count >= least
+
+
+@pytest.fixture(scope="module")
+def builder():
+    spec = spec_from_file_location("pages", PAGES / "pages.py")
+    module = sys.modules["pages"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_are_right_and_the_pages_build(builder, tmp_path):
+    assert builder.build(PAGES.parent, tmp_path) == []
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")}
+    assert {"index.html", "docs/index.html", "docs/tutorial.html", "docs/fixes/hadam.html"} <= written
+    for path in written:
+        text = (tmp_path / path).read_text(encoding="utf-8")
+        targets = re.findall(r'(?:href|src)="(?!https?:)([^"#]*)(?:#([^"]*))?"', text)
+        assert len(targets) > 5
+        for name, anchor in targets:
+            file = (tmp_path / path).parent / name if name else tmp_path / path
+            assert file.is_file()
+            assert not anchor or f'id="{anchor}"' in file.read_text(encoding="utf-8")
+        assert not re.search(r"<(script|iframe)|(src|stylesheet\" href)=\"http", text)
+
+
+def test_wrong_links_are_found(builder, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("# A & `b_c`!\n\n# A\n\n# A\n[1](docs/README.md#no) [2](#a--b_c) [3](#a-1)\n")
+    (tmp_path / "docs/README.md").write_text("[1](../README.md) [2](gone.md)\n\n![3](../../x.png) [4](x.csv#a)\n")
+    (tmp_path / "docs/lost.md").write_text("[web](https://example.org/#a)\n")
+    (tmp_path / "docs/x.csv").write_text("1\n")
+    found = builder.build(tmp_path, tmp_path / "out")
+    places = ["README.md:6: link to 'docs/README.md#no'", "docs/README.md:1: link to 'gone.md'",
+              "docs/README.md:3: link to '../../x.png'", "docs/README.md:3: link to 'x.csv#a'",
+              "docs/lost.md: no link from docs/README.md"]  # fmt: skip
+    assert [any(message.startswith(place) for message in found) for place in places] == [True] * 5
+    assert len(found) == 5
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("page", FIX_PAGES)
 def test_every_block_on_the_page_of_a_fix_is_a_program_and_prints_what_the_page_shows(page, capsys):
     code = blocks(f"fixes/{page}")
@@ -47,6 +117,10 @@ def test_every_block_on_the_page_of_a_fix_is_a_program_and_prints_what_the_page_
         exec(compile(block, page, "exec"), {"__name__": page})
         assert shown
         assert capsys.readouterr().out == shown
+
+
+def test_the_page_about_sweep_files_lists_the_keys_of_a_run():
+    assert f"\n\n{keys_table()}\n\n" in (PAGES / "sweeps.md").read_text(encoding="utf-8"), keys_table()
 
 
 def test_every_fix_has_a_page_and_every_page_is_found():

@@ -1,0 +1,39 @@
+"""What the pages of docs/ show, run: blocks of Python, shell and YAML, in order, and what they print."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from roundoff.cli import main
+
+# A block, and what it prints if the page shows that.
+_BLOCK = re.compile(r"^```(python|sh|yaml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+
+
+def run_command(line, monkeypatch):
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    try:
+        main()
+    except SystemExit as exit_:
+        assert not exit_.code, line
+
+
+def run_page(page, monkeypatch, capsys):
+    """Runs every block in the current folder; yields each with what it shows and what it printed."""
+    names = {"__name__": "page"}
+    for language, block, shown in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "yaml":
+            Path(block.split("\n", 1)[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+        elif language == "sh":
+            for line in block.splitlines():
+                run_command(line, monkeypatch)
+        else:
+            exec(compile(block, page.name, "exec", dont_inherit=True), names)
+        yield block, shown, "".join(capsys.readouterr())
+
+
+def matches(shown, printed):
+    """Whether it is what the page shows, in which ``...`` is anything in a line."""
+    pattern = re.escape(shown).replace(re.escape("..."), ".*")
+    return re.fullmatch(pattern, printed) is not None
