@@ -49,7 +49,7 @@ def test_the_wheel_holds_one_package(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"roundoff", wheel.name.split("-py3")[0] + ".dist-info"}
-    for wanted in ("formats/floats.py", "simulate/mode.py", "py.typed"):
+    for wanted in ("formats/floats.py", "simulate/mode.py", "analysis/published.csv", "py.typed"):
         assert f"roundoff/{wanted}" in names
     # the wheel works with the sources out of reach
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")

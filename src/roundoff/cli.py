@@ -116,7 +116,7 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
             print(line)
 
 
-def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None = None) -> None:
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.progress import ProgressDisplay
@@ -184,6 +184,7 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")
     ] = False,
     no_estimate: Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")] = False,
+    compiled: _Compiled = None,
 ) -> None:
     """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
     from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
@@ -211,7 +212,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             print(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()))
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
