@@ -86,7 +86,7 @@ def trace(
             with simulation.writing(writer):
                 result = step(rest)
             ends[:] = [simulation.step, simulation.draws]
-        if any(x.is_leaf and x.grad is not None for x in rest):
+        if any(x.requires_grad and x.is_leaf and x.grad is not None for x in rest):
             raise FormatError(
                 "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
                 " torch.autograd.grad"

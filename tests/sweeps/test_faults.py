@@ -4,8 +4,10 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -198,12 +200,27 @@ def test_a_full_disk(undisturbed, tmp_path):
     assert results(tmp_path) == undisturbed
 
 
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_damaged_checkpoint_is_named_and_its_run_can_be_begun_anew(undisturbed, tmp_path):
-    pid = fork_sweep(PLAN, tmp_path)
-    found = wait_until(lambda: list(tmp_path.glob("runs/*/checkpoint.pt")))
-    os.kill(pid, signal.SIGKILL)
-    wait_for(pid)
-    time.sleep(0.2)  # for its workers to end
+    found = []
+    while not found:  # a run can end before it is killed
+        pid = fork_sweep(PLAN, tmp_path)
+        wait_until(lambda: list(tmp_path.glob("runs/*/checkpoint.pt")) or list(tmp_path.glob("runs/*/result.json")))
+        workers = [json.loads(path.read_text().splitlines()[0])[2] for path in tmp_path.glob("leases/*")]
+        for process in (*workers, pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        wait_for(pid)
+        wait_until(lambda: not any(lives(worker) for worker in workers))  # noqa: B023
+        found = list(tmp_path.glob("runs/*/checkpoint.pt"))
+        if not found:
+            shutil.rmtree(tmp_path)
     content = bytearray(found[0].read_bytes())
     content[len(content) // 2] ^= 255
     found[0].write_bytes(content)
