@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -90,8 +91,7 @@ def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
 @contextmanager
 def vectorised_bitcasts() -> Iterator[None]:
     """While inductor writes C++, a cast of the bits of a vector costs nothing; it goes element by element otherwise."""
-    overrides: Any = CppVecOverrides
-    before = overrides.to_dtype_bitcast
+    before: Any = CppVecOverrides.to_dtype_bitcast
     width = pick_vec_isa().bit_width() if platform.machine() == "x86_64" else 0
 
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Any:
@@ -101,8 +101,6 @@ def vectorised_bitcasts() -> Iterator[None]:
             return f"at::vec::Vectorized<{DTYPE_TO_CPP[dtype]}>(({registers[0]})({registers[1]})({x}))"
         return before(x, dtype, src_dtype)
 
-    overrides.to_dtype_bitcast = staticmethod(to_dtype_bitcast)
-    try:
+    # Whatever kind of attribute there was, or none: it is there again afterwards.
+    with patch.object(CppVecOverrides, "to_dtype_bitcast", staticmethod(to_dtype_bitcast)):
         yield
-    finally:
-        overrides.to_dtype_bitcast = before

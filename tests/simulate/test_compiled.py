@@ -3,7 +3,8 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch._inductor import config
+from torch._inductor import config, lowering
+from torch._inductor.codegen.cpp import CppVecOverrides
 
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
@@ -181,6 +182,14 @@ def test_what_cannot_be_traced(bad, message):
         roundoff.compile(bad, simulation)(torch.ones(3))
     assert (simulation.step, simulation.draws) == (7, 0)
     assert not ELSEWHERE.any()
+
+
+def test_other_compiled_programs_are_left_as_they_were():
+    before = dict(vars(CppVecOverrides)), dict(lowering.lowerings)
+    x = numbers(0, 33)
+    roundoff.compile(lambda x: torch.tanh(x) * 3, simulate("e5m6"))(x)
+    assert (dict(vars(CppVecOverrides)), dict(lowering.lowerings)) == before
+    torch.compile(lambda x: x.view(torch.int32) + 1)(x)
 
 
 def test_leaves_of_autograd():
