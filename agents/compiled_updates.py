@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
-from roundoff.formats import FloatFormat, Rounding
+from roundoff.formats import Rounding
 from roundoff.simulate import CompiledStep, CompileWarning
 from roundoff.simulate.graph_writer import FormatsAsData
 
@@ -89,8 +89,7 @@ def kind(agent: SAC, replay: Replay) -> str:
         policy = agent.simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             formats = FormatsAsData(policy.formats(), agent.dtype, agent.log_temperature.device)
-            others = [str(fmt) for fmt in policy.formats() if not isinstance(fmt, FloatFormat)]
-            config["format"] = [str(agent.dtype), formats.kinds, others]
+            config["format"] = [str(agent.dtype), formats.kind]
         else:
             config["seed"] = agent.config.seed
     return json.dumps([config, replay.observation_size, replay.action_size])
