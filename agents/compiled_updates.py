@@ -37,12 +37,9 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     Returns:
         What was decided, and why, in words.
     """
-    reason = _reason_against(agent, replay)
+    reason = reason_against(agent, replay)
     if reason is None and wanted is None:
-        if agent.simulation is None:
-            reason = "it saves little of what is not simulated"
-        elif updates < _WORTHWHILE_UPDATES:
-            reason = f"it takes longer than it saves in {updates} updates"
+        reason = reason_not_to(agent, updates)
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
@@ -56,7 +53,16 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
+def reason_not_to(agent: SoftActorCritic[Any, Any], updates: int) -> str | None:
+    """Why it would not save time, in words; None if it would."""
+    if agent.simulation is None:
+        return "it saves little of what is not simulated"
+    if updates < _WORTHWHILE_UPDATES:
+        return f"it takes longer than it saves in {updates} updates"
+    return None
+
+
+def reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
     """Why the updates of an agent cannot be compiled, in words; None if they can be."""
     config = agent.config
     if not isinstance(agent, SAC) or not isinstance(replay, Replay):
@@ -78,8 +84,13 @@ _OF_THE_RUN = {
 # Keys that are data to the programs, as formats are.
 _AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
-_PROGRAMS: dict[str, tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]] = {}
-"""The programs of this process, by the kind of agent: a worker that trains many traces each kind once."""
+_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_PROGRAMS: dict[str, _Programs] = {}
+
+
+def programs_of(kind: str) -> _Programs:
+    """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
+    return _PROGRAMS.setdefault(kind, ({}, {}, {}))
 
 
 def kind(agent: SAC, replay: Replay) -> str:
@@ -109,7 +120,7 @@ class CompiledUpdates:
 
     def __init__(self, agent: SAC, replay: Replay) -> None:
         self._traced = traced = TracedAgent(agent, replay)
-        programs = _PROGRAMS.setdefault(kind(agent, replay), ({}, {}, {}))
+        programs = programs_of(kind(agent, replay))
         self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0])
         self._actor = CompiledStep(traced.update_actor_and_temperature, agent.simulation, programs[1])
         self._target = CompiledStep(traced.update_target, agent.simulation, programs[2])
