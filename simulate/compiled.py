@@ -28,7 +28,7 @@ class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
 
 
-class _Program(NamedTuple):
+class Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
@@ -54,7 +54,7 @@ class CompiledStep(Generic[_P, _R]):
     """
 
     def __init__(
-        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, _Program] | None = None
+        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, Program] | None = None
     ) -> None:
         self.step = step
         self.simulation = simulation
@@ -115,7 +115,7 @@ class CompiledStep(Generic[_P, _R]):
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> _Program:
+    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> Program:
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -127,7 +127,7 @@ class CompiledStep(Generic[_P, _R]):
             return self.step(*args, **kwargs)
 
         traced = trace(step, tensors, self.simulation, formats)
-        return _Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
+        return Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
@@ -168,11 +168,11 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         reason = simulation.reason_against_tracing()
         if reason:
             return reason
-    return _reason_against_compiling()
+    return reason_against_compiling()
 
 
 @cache
-def _reason_against_compiling() -> str | None:
+def reason_against_compiling() -> str | None:
     """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
     from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
