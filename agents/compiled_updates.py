@@ -89,6 +89,7 @@ def _kind(agent: SAC, replay: Replay) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
     config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN}
     if agent.simulation is not None:
+        config["products"] = agent.simulation.products
         policy = agent.simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             formats = FormatsAsData([Format.parse(agent.config.format)], agent.dtype, agent.log_temperature.device)
