@@ -32,6 +32,7 @@ _TERMS = 64  # of each sum; with fewer, writing the result is what takes time
 _THIN = 4  # thinner results are read for, rather than computed
 
 _permission = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+_UNSET = "none"
 _lock = Lock()  # the permission is one for all threads
 
 
@@ -76,12 +77,13 @@ def _by_onednn(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) ->
 
 def _permitted(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     with _lock:
-        before = _permission.fp32_precision
+        if _permission.fp32_precision != _UNSET:  # what a program has set itself is not ours to change
+            return _by_pytorch(addend, a, b)
         _permission.fp32_precision = "bf16"
         try:
             return _by_pytorch(addend, a, b)
         finally:
-            _permission.fp32_precision = before
+            _permission.fp32_precision = _UNSET
 
 
 # Not torch.library.custom_op, whose calls take 6 us longer.
@@ -99,6 +101,8 @@ def reason_against() -> str | None:
         return "MKL is the faster library on processors that are not AMD's"
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return "oneDNN is no faster than MKL without AVX-512"
+    if _permission.fp32_precision != _UNSET:
+        return "the program has set PyTorch's fp32_precision itself"
     if not _is_exact_with_permission():
         return "oneDNN would multiply in bfloat16"
     return None
