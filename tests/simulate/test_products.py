@@ -105,11 +105,13 @@ def test_only_large_products_of_float32_matrices(taken):
 @onednn
 def test_the_permission_is_taken_back_and_a_setting_of_the_program_left_alone(monkeypatch):
     a = torch.ones(256, 256)
-    with monkeypatch.context() as patch:
-        patch.setattr(products._permission, "fp32_precision", "ieee")
+    products._permission.fp32_precision = "ieee"
+    try:
         product(None, a, a)
         assert products._permission.fp32_precision == "ieee"
         assert "itself" in products.reason_against.__wrapped__()
+    finally:
+        products._permission.fp32_precision = "none"
     product(None, a, a)
     assert products._permission.fp32_precision == "none"
     with pytest.raises(RuntimeError):
