@@ -100,6 +100,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
     relevant = {key: value for key, value in config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
     if simulation is not None:
+        relevant["products"] = simulation.products
         policy = simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             assert isinstance(policy.format, FloatFormat)

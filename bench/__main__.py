@@ -2,13 +2,27 @@
 
 import torch
 
-from bench import accumulation, compiled, families, formats, pixels, sampler, simulate, store, sweeps, table, update
+from bench import (
+    accumulation,
+    compiled,
+    families,
+    formats,
+    pixels,
+    products,
+    sampler,
+    simulate,
+    store,
+    sweeps,
+    table,
+    update,
+)
 
 torch.set_num_threads(1)
 formats.main()
 families.main()
 update.main()
 compiled.main()
+products.main()
 pixels.main()
 simulate.main()
 accumulation.main()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundoff.simulate import products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
 from roundoff.simulate.primitives import decomposition
@@ -36,6 +37,7 @@ class Handling:
         rules: those of the policy that had a say.
         treatment: which tensors it computes.
         rounds: whether its floating-point results are rounded.
+        kernel: what computes it: the operation itself, or for matrix products perhaps another library's.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
         prepares: whether operands must be looked at before it runs.
@@ -45,11 +47,13 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate", "arithmetic", "calls", "decomposition", "module", "name", "operation", "prepares", "role",
-        "rounded", "rounds", "rules", "taken_apart", "treatment",
+        "accumulate", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation", "prepares",
+        "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
     )  # fmt: skip
 
-    def __init__(self, policy: Policy, operation: OpOverload | None, role: str, module: str) -> None:
+    def __init__(
+        self, policy: Policy, operation: OpOverload | None, role: str, module: str, *, fast_products: bool = False
+    ) -> None:
         name = OPTIMIZER_STEP if operation is None else operation.overloadpacket.__name__
         self.operation, self.name, self.role, self.module = operation, name, role, module
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
@@ -58,6 +62,7 @@ class Handling:
         self.calls = self.rounded = self.taken_apart = 0
         self.accumulate = self.prepares = False
         self.decomposition: Callable[..., Any] | None = None
+        self.kernel: Callable[..., Any] | None = operation
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         a = self.arithmetic
@@ -67,6 +72,8 @@ class Handling:
             self.decomposition = decomposition(operation)
         elif _is_a_formula(operation):
             self.decomposition = operation.decompose
+        if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
+            self.kernel = products.kernel(operation)
         self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
 
     def __str__(self) -> str:

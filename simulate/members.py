@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -225,12 +226,27 @@ def _bmm(target: Any, members: int, *operands: Any, **kwargs: Any) -> Any:
     columns = wholes[-1].shape[-1]
     if not _same_bits_in_batches(batch, rows, inner, columns, wholes[-1].dtype):
         return _one_by_one(target, members, operands, kwargs)
+    return _batched(partial(target, **kwargs), members, *operands)
+
+
+def _batched(product: Callable[..., torch.Tensor], members: int, *operands: Any) -> torch.Tensor:
+    wholes = [_everywhere(x, members) for x in operands]
+    batch = wholes[-1].shape[1]
     flat = []
     for whole in wholes:
         with_axes = whole.view(members, *[1] * (4 - whole.dim()), *whole.shape[1:])
         flat.append(with_axes.expand(-1, batch, -1, -1).reshape(members * batch, *with_axes.shape[2:]))
-    product: torch.Tensor = target(*flat, **kwargs)
-    return _Stacked(product.view(members, batch, rows, columns))
+    result = product(*flat)
+    return result.view(members, batch, *result.shape[1:])
+
+
+def _product(target: Any, members: int, addend: Any, a: Any, b: Any) -> Any:
+    """``roundoff::product``, whose bits depend on nothing but sizes."""
+    if _everywhere(a, members).dim() < 4:
+        return _one_by_one(target, members, (addend, a, b), {})
+    if addend is None:
+        return _batched(lambda x, y: target(None, x, y), members, a, b)
+    return _batched(target, members, addend, a, b)
 
 
 def _same_bits_in_batches(batch: int, rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
@@ -269,7 +285,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cat": _cat, "gather": _at_index, "scatter": _at_index,
     "select_scatter": _scattered, "slice_scatter": _scattered,
     "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _mean,
-    "bmm": _bmm, "baddbmm": _bmm,
+    "bmm": _bmm, "baddbmm": _bmm, "product": _product,
     "round_float": _round_float, "copy_": _write,
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
+from roundoff.simulate.products import reason_against
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -104,10 +105,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
+        products: ``"plain"`` leaves all matrix products to PyTorch's own choice of a library; see :func:`simulate`.
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing.
 
     Attributes:
         policy: what it was made with.
+        products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: int = 0,
         observe: bool = False,
         shadow: Literal["fp64"] | None = None,
+        products: Literal["fast", "plain"] = "fast",
         warn_unused: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -138,14 +142,21 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             from roundoff.simulate.shadow import Shadow  # noqa: PLC0415  likewise
 
             self._shadow = Shadow()
+        if products not in ("fast", "plain"):
+            raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         watched = observe or shadow is not None
         self._places = Places(self._stepped) if policy.depends_on_place or watched or _names_steps(policy) else None
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self._writer: GraphWriter | None = None
         self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
+        fast = products == "fast" and self._does_anything and reason_against() is None
+        self.products = "fast" if fast else "plain"
         self._handlings: dict[Any, Handling] = {}
         self._warns_unused = warn_unused and bool(policy.rules)
         self._entered: list[bool] = []
+
+    def __repr__(self) -> str:
+        return f"Simulation({self.policy}, products={self.products})"
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
@@ -322,7 +333,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _this_thread.rounding = False
 
     def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Handling:
-        handling = self._handlings[key] = Handling(self.policy, func, role, module)
+        fast = self.products == "fast"
+        handling = self._handlings[key] = Handling(self.policy, func, role, module, fast_products=fast)
         return handling
 
     def _run_apart(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -335,8 +347,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _run(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        func, observer, shadow = handling.operation, self._observer, self._shadow
+        func, kernel, observer, shadow = handling.operation, handling.kernel, self._observer, self._shadow
         assert func is not None
+        assert kernel is not None
         twins = shadow.before(func, args, kwargs) if shadow else None
         given, given_by_name = args, kwargs
         if handling.prepares:
@@ -347,7 +360,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             assert handling.arithmetic.accumulate is not None
             result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
         if result is NotImplemented:
-            result = func(*args, **kwargs) if kwargs else func(*args)
+            result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.rounds or observer:
             self._round_results(handling, args, kwargs, result)
         if self._operands.tracks_inputs:
@@ -496,6 +509,7 @@ def simulate(
     seed: int = 0,
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
+    products: Literal["fast", "plain"] = "fast",
 ) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
@@ -526,6 +540,8 @@ def simulate(
             doubles the time.
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
             fifty times slower than the plain program.
+        products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
+            (:mod:`roundoff.simulate.products`), which sums them in its own order; ``"plain"``: by PyTorch's choice.
 
     Returns:
         A context manager, which may be entered again.
@@ -536,4 +552,4 @@ def simulate(
     """
     settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    return Simulation(replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow)
+    return Simulation(replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products)

@@ -117,10 +117,8 @@ def results(folder):
 def test_a_sweep_killed_and_continued_has_the_bytes_of_runs_alone(tmp_path):
     (tmp_path / "file.yaml").write_text(FILE)
     folder = tmp_path / "together"
-    command = [
-        str(Path(sys.executable).with_name("roundoff")), "sweep", str(tmp_path / "file.yaml"), "--out", str(folder), "--workers", "1",
-        "--population", "3", "--compile",
-    ]  # fmt: skip
+    options = ["--out", str(folder), "--workers", "1", "--population", "3", "--compile"]
+    command = [str(Path(sys.executable).with_name("roundoff")), "sweep", str(tmp_path / "file.yaml"), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         end = time.monotonic() + 240
         while len(list(folder.glob("runs/*/checkpoint.pt"))) < 3 and process.poll() is None and time.monotonic() < end:
