@@ -16,7 +16,7 @@ from roundoff.formats import FormatError
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from roundoff.simulate.mode import Simulation
 
@@ -39,6 +39,30 @@ class _Program(NamedTuple):
     """and how many stochastic roundings it has made in the last one."""
 
 
+class _Arguments(NamedTuple):
+    """Arguments of a step: what a program takes of them, and what it is made for."""
+
+    leaves: list[Any]
+    spec: TreeSpec
+    tensors: list[torch.Tensor]
+    key: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, nested: tuple[Any, ...]) -> _Arguments:
+        """Nested tuples, lists and dicts, flat."""
+        leaves, spec = tree_flatten(nested)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors))
+        return cls(leaves, spec, tensors, key)
+
+    def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
+        """The arguments with the next of these tensors in place of their own."""
+        given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
+        return nested
+
+
 @final
 class CompiledStep(Generic[_P, _R]):
     """What :func:`compile` returns; called like the step.
@@ -47,6 +71,8 @@ class CompiledStep(Generic[_P, _R]):
         step: the function.
         simulation: in which it runs; None for plain arithmetic.
         programs: where to keep programs; given by those who know that other steps have the same ones.
+        fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
+            is in the tensors may change, but neither their shapes nor types.
 
     Attributes:
         step: the function itself.
@@ -54,11 +80,16 @@ class CompiledStep(Generic[_P, _R]):
     """
 
     def __init__(
-        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, _Program] | None = None
+        self,
+        step: Callable[_P, _R],
+        simulation: Simulation | None,
+        programs: dict[Any, Any] | None = None,
+        fixed: tuple[Any, ...] = (),
     ) -> None:
-        self.step = step
+        self.step: Callable[..., _R] = step
         self.simulation = simulation
-        self._programs = {} if programs is None else programs
+        self._fixed = _Arguments.of(fixed)
+        self._programs: dict[Any, _Program] = ({} if programs is None else programs).setdefault(self._fixed.key, {})
         self._formats: FormatsAsData | None = None
         self._eager = _reason_against(simulation)
         if self._eager:
@@ -74,24 +105,20 @@ class CompiledStep(Generic[_P, _R]):
         return self._run(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        leaves, spec = tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
-        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors))
+        given = _Arguments.of((args, kwargs))
         if self._formats is None:
-            self._formats = self._formats_for(tensors)
+            self._formats = self._formats_for(self._fixed.tensors + given.tensors)
         try:
-            program = self._programs.get(key)
+            program = self._programs.get(given.key)
         except TypeError as error:
             raise FormatError(
                 f"arguments of a compiled step are tensors, numbers and text, in tuples, lists and dicts; {error}"
             ) from error
         if program is None:
-            program = self._programs[key] = self._compile(leaves, spec, self._formats)
-        formats = self._formats.tensors
+            program = self._programs[given.key] = self._compile(given, self._formats)
+        tensors = [*self._formats.tensors, *self._fixed.tensors, *given.tensors]
         if self.simulation is not None:
-            place = torch.tensor([self.simulation.step, self.simulation.draws])
-            result = program.call([place, *formats, *tensors])
+            result = program.call([torch.tensor([self.simulation.step, self.simulation.draws]), *tensors])
             if program.steps:
                 self.simulation.step += program.steps
             self.simulation.skip_draws(program.draws)
@@ -103,7 +130,7 @@ class CompiledStep(Generic[_P, _R]):
     def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation as it would run without compilation."""
         with self._arithmetic():
-            return self.step(*args, **kwargs)
+            return self.step(*self._fixed.filled_with(iter(self._fixed.tensors)), *args, **kwargs)
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.simulation is None else self.simulation
@@ -115,18 +142,16 @@ class CompiledStep(Generic[_P, _R]):
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> _Program:
+    def _compile(self, given: _Arguments, formats: FormatsAsData) -> _Program:
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
-
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
-            given = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            args, kwargs = tree_unflatten(given, spec)
-            return self.step(*args, **kwargs)
+            fixed = self._fixed.filled_with(rest)
+            args, kwargs = given.filled_with(rest)
+            return self.step(*fixed, *args, **kwargs)
 
-        traced = trace(step, tensors, self.simulation, formats)
+        traced = trace(step, self._fixed.tensors + given.tensors, self.simulation, formats)
         return _Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
 
 
