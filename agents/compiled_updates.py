@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-import torch
-
-from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
-from roundoff.agents.tracing import OptimizerState, TracedKahanEMA, TracedOptimizer, average_state
-from roundoff.formats import Format, Rounding
+from roundoff.agents.traced_agent import TracedAgent
+from roundoff.formats import FloatFormat, Rounding
 from roundoff.simulate import CompiledStep, CompileWarning
 from roundoff.simulate.graph_writer import FormatsAsData
 
@@ -80,19 +75,22 @@ _OF_THE_RUN = {
     "seed", "task", "steps", "seed_steps", "action_repeat", "eval_every", "eval_episodes", "checkpoint_every",
     "replay_capacity", "environments", "environment_workers", "keep_networks",
 }  # fmt: skip
+# Keys that are data to the programs, as formats are.
+_AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
 _PROGRAMS: dict[str, tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]] = {}
 """The programs of this process, by the kind of agent: a worker that trains many traces each kind once."""
 
 
-def _kind(agent: SAC, replay: Replay) -> str:
+def kind(agent: SAC, replay: Replay) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
-    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN}
+    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
     if agent.simulation is not None:
         policy = agent.simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
-            formats = FormatsAsData([Format.parse(agent.config.format)], agent.dtype, agent.log_temperature.device)
-            config["format"] = formats.kinds or config["format"]
+            formats = FormatsAsData(policy.formats(), agent.dtype, agent.log_temperature.device)
+            others = [str(fmt) for fmt in policy.formats() if not isinstance(fmt, FloatFormat)]
+            config["format"] = [str(agent.dtype), formats.kinds, others]
         else:
             config["seed"] = agent.config.seed
     return json.dumps([config, replay.observation_size, replay.action_size])
@@ -111,70 +109,24 @@ class CompiledUpdates:
     """
 
     def __init__(self, agent: SAC, replay: Replay) -> None:
-        self._agent = agent
-        self._as_batch = replay.as_batch
-        self._optimizers = {
-            name: OptimizerState(getattr(agent, f"{name}_optimizer")) for name in ("actor", "critic", "temperature")
-        }
-        average = agent.target_average
-        assert isinstance(average, (KahanEMA, PlainEMA))
-        tensors: dict[str, Any] = {name: state.tensors for name, state in self._optimizers.items()}
-        tensors["target"] = average_state(average) if isinstance(average, KahanEMA) else {"average": average.average}
-        threshold = torch.tensor(
-            agent.policy.softplus_threshold, dtype=agent.dtype, device=agent.log_temperature.device
-        )
-        tensors["threshold"] = threshold
-        self._tensors = tensors
-        programs = _PROGRAMS.setdefault(_kind(agent, replay), ({}, {}, {}))
-        self._critic = CompiledStep(self._update_critic, agent.simulation, programs[0])
-        self._actor = CompiledStep(self._update_actor_and_temperature, agent.simulation, programs[1])
-        self._target = CompiledStep(self._update_target, agent.simulation, programs[2])
+        self._traced = traced = TracedAgent(agent, replay)
+        programs = _PROGRAMS.setdefault(kind(agent, replay), ({}, {}, {}))
+        self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0])
+        self._actor = CompiledStep(traced.update_actor_and_temperature, agent.simulation, programs[1])
+        self._target = CompiledStep(traced.update_target, agent.simulation, programs[2])
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
-        return self._critic(self._tensors, batch.rows, noise)
+        return self._critic(self._traced.tensors, batch.rows, noise)
 
     def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_actor_and_temperature``."""
-        return self._actor(self._tensors, batch.rows, noise)
+        return self._actor(self._traced.tensors, batch.rows, noise)
 
     def update_target(self) -> None:
         """As ``agent.update_target``."""
-        self._target(self._tensors)
+        self._target(self._traced.tensors)
 
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""
-        for state in self._optimizers.values():
-            state.write_back()
-        if "scale" in self._tensors["target"]:
-            average = self._agent.target_average
-            assert isinstance(average, KahanEMA)
-            average.scale = float(self._tensors["target"]["scale"])
-
-    def _update_critic(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
-        return self._traced(tensors).update_critic(self._as_batch(rows), noise)
-
-    def _update_actor_and_temperature(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
-        return self._traced(tensors).update_actor_and_temperature(self._as_batch(rows), noise)
-
-    def _update_target(self, tensors: dict[str, Any]) -> None:
-        self._traced(tensors).update_target()
-
-    def _traced(self, tensors: dict[str, Any]) -> SAC:
-        """The agent, made of these tensors."""
-        agent = copy(self._agent)
-        agent.compiled = None
-        for name in self._optimizers:
-            eager = getattr(agent, f"{name}_optimizer")
-            setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))
-        agent.actor = agent.actor.bound_to(tensors["actor"]["parameters"])
-        agent.critic = agent.critic.bound_to(tensors["critic"]["parameters"])
-        agent.log_temperature = tensors["temperature"]["parameters"]
-        agent.policy = replace(agent.policy, softplus_threshold=tensors["threshold"])
-        average = copy(self._agent.target_average)
-        if isinstance(average, KahanEMA):
-            average = TracedKahanEMA(average, tensors["target"])
-        average.average = tensors["target"]["average"]
-        agent.target_average = average
-        agent.target = agent.critic.views(average.average)
-        return agent
+        self._traced.write_back()

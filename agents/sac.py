@@ -19,7 +19,7 @@ from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.agents.streams import Stream, torch_generator
-from roundoff.agents.tracing import filled_like
+from roundoff.agents.tracing import add_product, filled_like
 from roundoff.formats import FloatFormat, Format, round
 from roundoff.simulate import Policy, Simulation
 
@@ -95,6 +95,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self._generators = {"act_noise": self._act_noise, "update_noise": self._update_noise}
         self.compiled: CompiledUpdates | None = None
         self.target_entropy = -float(action_size)
+        self.discount: float | torch.Tensor = config.discount
         self.updates = self.actions = 0
 
         fixes, baseline = config.fixes, BASELINES[config.baseline]
@@ -202,7 +203,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
     ) -> torch.Tensor:
         """What the critics are moved towards; all (n, 1)."""
         next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
-        return torch.addcmul(rewards, discounts, next_value, value=self.config.discount)
+        return add_product(rewards, discounts, next_value, self.discount)
 
     def _step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""
