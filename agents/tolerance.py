@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dm_control.utils import rewards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SCALES: dict[str, Callable[[float], np.float64]] = {
+    "gaussian": lambda value: np.sqrt(-2 * np.log(value)),
+    "linear": lambda value: np.float64(1 - value),
+    "quadratic": lambda value: np.sqrt(1 - value),
+}
+"""Where the formula for 1 has this value, by which distances are multiplied."""
 
 
 def tolerance(
@@ -17,8 +28,8 @@ def tolerance(
 ) -> Any:
     """``dm_control.utils.rewards.tolerance``: 1 within the bounds, ``value_at_margin`` where ``x`` is ``margin`` away.
 
-    For a number, or an array of one, bounds are compared without arrays, and what lies outside is given to the suite's
-    own formula. Everything else is computed by the suite's function.
+    For a number, or an array of one, it is computed without arrays where the suite's rewards mostly are: within the
+    bounds, and by the three commonest formulas. Everything else is computed by the suite.
 
     Args:
         x: a number or an array.
@@ -28,7 +39,7 @@ def tolerance(
         value_at_margin: see above.
 
     Returns:
-        float for a number, else an array like ``x``. NaN for NaN, but 0 if the margin is 0.
+        float for a number, else an array like ``x``. For NaN what the suite gives: NaN or 0, as the formula is.
     """
     lower, upper = bounds
     is_number = isinstance(x, float)
@@ -40,8 +51,26 @@ def tolerance(
     elif margin == 0:
         value = 0.0
     else:
-        distance: Any = np.float64((lower - number if number < lower else number - upper) / margin)
-        if not is_number:  # the formula computes the square of an array otherwise than that of a number
-            distance = np.array(distance, ndmin=x.ndim)
-        value = rewards._sigmoids(distance, value_at_margin, sigmoid)  # noqa: SLF001  its version is fixed
+        distance = np.float64((lower - number if number < lower else number - upper) / margin)
+        if sigmoid in _SCALES:
+            value = _fallen(distance * _scale(sigmoid, value_at_margin), sigmoid, is_number=is_number)
+        else:
+            given = distance if is_number else np.array(distance, ndmin=x.ndim)
+            value = rewards._sigmoids(given, value_at_margin, sigmoid)  # noqa: SLF001  its version is fixed
     return float(value) if is_number else np.array(value, ndmin=x.ndim)
+
+
+@cache
+def _scale(sigmoid: str, value: float) -> np.float64:
+    rewards._sigmoids(0.0, value, sigmoid)  # noqa: SLF001  refuses values that it cannot have
+    return _SCALES[sigmoid](value)
+
+
+def _fallen(x: np.float64, sigmoid: str, *, is_number: bool) -> float:
+    if sigmoid == "linear":
+        return 1 - x if abs(x) < 1 else 0.0
+    square = x**2 if is_number else x * x  # NumPy raises numbers to powers, but multiplies arrays
+    if sigmoid == "quadratic":
+        return 1 - square if abs(x) < 1 else 0.0
+    gaussian: float = np.exp(-0.5 * square)
+    return gaussian

@@ -34,6 +34,8 @@ def test_mistakes_are_those_of_the_suite():
         tolerance(0.0, (1, 0))
     with pytest.raises(ValueError, match="margin"):
         tolerance(0.0, margin=-1)
+    with pytest.raises(ValueError, match="value_at_1"):
+        tolerance(2.0, margin=1, value_at_margin=0)
 
 
 def test_the_suite_itself_is_untouched():
