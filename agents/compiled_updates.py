@@ -14,6 +14,8 @@ from roundoff.simulate import CompiledStep, CompileWarning
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from roundoff.agents.replay import Batch
@@ -111,21 +113,26 @@ class CompiledUpdates:
     def __init__(self, agent: SAC, replay: Replay) -> None:
         self._traced = traced = TracedAgent(agent, replay)
         programs = _PROGRAMS.setdefault(kind(agent, replay), ({}, {}, {}))
-        self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0])
-        self._actor = CompiledStep(traced.update_actor_and_temperature, agent.simulation, programs[1])
-        self._target = CompiledStep(traced.update_target, agent.simulation, programs[2])
+        steps: list[Callable[..., Any]]
+        steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
+        self._critic, self._actor, self._target = (
+            CompiledStep[..., Any](step, agent.simulation, kept, fixed=(traced.tensors,))
+            for step, kept in zip(steps, programs, strict=True)
+        )
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
-        return self._critic(self._traced.tensors, batch.rows, noise)
+        metrics: Metrics = self._critic(batch.rows, noise)
+        return metrics
 
     def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_actor_and_temperature``."""
-        return self._actor(self._traced.tensors, batch.rows, noise)
+        metrics: Metrics = self._actor(batch.rows, noise)
+        return metrics
 
     def update_target(self) -> None:
         """As ``agent.update_target``."""
-        self._target(self._traced.tensors)
+        self._target()
 
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""

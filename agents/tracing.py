@@ -151,7 +151,7 @@ class TracedOptimizer:
     def _is_finite(self, gradient: Tensor) -> Tensor:
         """Whether the step is taken; the operations that are rounded are those of the eager test."""
         if self._scaler is None:
-            return torch.ones((), dtype=torch.bool, device=gradient.device)
+            return torch.full((), True, dtype=torch.bool, device=gradient.device)
         low, high = torch.aminmax(gradient)
         with _exactly:
             return (low.abs() < self._tensors["largest"]) & (high.abs() < self._tensors["largest"])
@@ -177,7 +177,7 @@ class TracedOptimizer:
         """``CompoundLossScaler._may_double``, without its branches."""
         t = self._tensors
         limit = t["largest"] / HEADROOM
-        fits = torch.ones((), dtype=torch.bool, device=limit.device)
+        fits = torch.full((), True, dtype=torch.bool, device=limit.device)
         for buffer, factor in ((t["moment"], 2.0), (t["second"], self._adam.second_factor(2.0))):
             fits = fits & (buffer.abs().amax() <= limit / factor)
         return fits
