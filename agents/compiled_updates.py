@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
-from roundoff.formats import FloatFormat, Rounding
+from roundoff.formats import Rounding
 from roundoff.simulate import CompiledStep, CompileWarning
 from roundoff.simulate.graph_writer import FormatsAsData
 
@@ -39,12 +39,9 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     Returns:
         What was decided, and why, in words.
     """
-    reason = _reason_against(agent, replay)
+    reason = reason_against(agent, replay)
     if reason is None and wanted is None:
-        if agent.simulation is None:
-            reason = "it saves little of what is not simulated"
-        elif updates < _WORTHWHILE_UPDATES:
-            reason = f"it takes longer than it saves in {updates} updates"
+        reason = reason_not_to(agent, updates)
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
@@ -58,7 +55,16 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
+def reason_not_to(agent: SoftActorCritic[Any, Any], updates: int) -> str | None:
+    """Why it would not save time, in words; None if it would."""
+    if agent.simulation is None:
+        return "it saves little of what is not simulated"
+    if updates < _WORTHWHILE_UPDATES:
+        return f"it takes longer than it saves in {updates} updates"
+    return None
+
+
+def reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
     """Why the updates of an agent cannot be compiled, in words; None if they can be."""
     config = agent.config
     if not isinstance(agent, SAC) or not isinstance(replay, Replay):
@@ -80,8 +86,13 @@ _OF_THE_RUN = {
 # Keys that are data to the programs, as formats are.
 _AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
-_PROGRAMS: dict[str, tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]] = {}
-"""The programs of this process, by the kind of agent: a worker that trains many traces each kind once."""
+_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_PROGRAMS: dict[str, _Programs] = {}
+
+
+def programs_of(kind: str) -> _Programs:
+    """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
+    return _PROGRAMS.setdefault(kind, ({}, {}, {}))
 
 
 def kind(agent: SAC, replay: Replay) -> str:
@@ -91,8 +102,7 @@ def kind(agent: SAC, replay: Replay) -> str:
         policy = agent.simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             formats = FormatsAsData(policy.formats(), agent.dtype, agent.log_temperature.device)
-            others = [str(fmt) for fmt in policy.formats() if not isinstance(fmt, FloatFormat)]
-            config["format"] = [str(agent.dtype), formats.kinds, others]
+            config["format"] = [str(agent.dtype), formats.kind]
         else:
             config["seed"] = agent.config.seed
     return json.dumps([config, replay.observation_size, replay.action_size])
@@ -112,7 +122,7 @@ class CompiledUpdates:
 
     def __init__(self, agent: SAC, replay: Replay) -> None:
         self._traced = traced = TracedAgent(agent, replay)
-        programs = _PROGRAMS.setdefault(kind(agent, replay), ({}, {}, {}))
+        programs = programs_of(kind(agent, replay))
         steps: list[Callable[..., Any]]
         steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
         self._critic, self._actor, self._target = (

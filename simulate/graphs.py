@@ -26,6 +26,7 @@ from roundoff.formats import FormatError, float_lowering
 from roundoff.simulate import exact_lowerings as exact_lowerings_module
 from roundoff.simulate.exact_lowerings import exact_lowerings, structural_decompositions
 from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
+from roundoff.simulate.members import stack_members
 from roundoff.simulate.treatment import is_move
 
 if TYPE_CHECKING:
@@ -124,6 +125,14 @@ def trace(
     graph.recompile()
     _check_memory(graph, tensors, skipped=of_formats.stop)
     return Traced(graph, inputs, stand_ins, results[0], *(ends or (0, 0)))
+
+
+def for_members(traced: Traced, members: int) -> Traced:
+    """The graph of a population: all its inputs and results are of every member, (members, ...)."""
+    with traced.stand_ins:
+        inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
+        graph = stack_members(traced.graph, inputs)
+    return traced._replace(graph=graph, inputs=inputs)
 
 
 def _place(error: Exception) -> str:
