@@ -8,6 +8,7 @@ from torch._inductor.codegen.cpp import CppVecOverrides
 
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
+from roundoff.simulate import CompiledStep
 from roundoff.simulate import compiled as compiled_module
 
 N = 1003  # no multiple of a vector
@@ -152,6 +153,20 @@ def test_a_program_for_each_shape_and_number():
     program = roundoff.compile(lambda x, factor: x * factor, simulate("e5m6"))
     for n, factor in ((5, 2.0), (6, 2.0), (5, 3.0)):
         assert same(program(torch.ones(n), factor), torch.full((n,), factor))
+
+
+def test_fixed_arguments_are_those_of_every_call():
+    programs = {}
+    for _ in range(2):
+        state = {"sum": torch.zeros(5), "factor": torch.ones(5) / 3}
+        program = CompiledStep(
+            lambda state, x: state["sum"].add_(state["factor"] * x), simulate("e5m6"), programs, fixed=(state,)
+        )
+        for x in (torch.ones(5), torch.full((5,), 2.0)):
+            program(x)
+        program.run_eagerly(torch.full((5,), 3.0))
+        assert same(state["sum"], torch.full((5,), 2.0))
+    assert len(programs) == 1
 
 
 def reads_a_number(x):
