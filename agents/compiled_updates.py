@@ -1,4 +1,4 @@
-"""The updates of an agent that learns from states as compiled programs: one each for critics, actor, and targets."""
+"""An agent that learns from states as compiled programs: the updates of critics, actor and targets, and acting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any, final
 
+from roundoff.agents.networks import forward
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
@@ -31,7 +32,7 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     """Compiles the updates of an agent, where that is possible and pays.
 
     Args:
-        agent: new or resumed; its ``compiled`` is set.
+        agent: new or resumed; its ``compiled`` is set, and its ``acting``.
         replay: its replay buffer.
         updates: how many there are to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
@@ -50,9 +51,24 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
             compiled = CompiledUpdates(agent, replay)
         if not caught:
             agent.compiled = compiled
+            compile_acting(agent, replay)
             return "updates are compiled"
         reason = str(caught[0].message)
     return f"updates run eagerly: {reason or 'as asked'}"
+
+
+def compile_acting(agent: SAC, replay: Replay) -> None:
+    """Compiles the choice of actions in training, half of whose time goes by between operations."""
+    policy, actor = agent.policy, agent.actor
+    settings = set() if agent.simulation is None else set(agent.simulation.policy.settings("rounding"))
+    if Rounding.STOCHASTIC in settings:
+        return  # the noise has its random bits between those of the network and those of the action
+
+    def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
+        return policy.sample(forward(actor.bound_to(parameters).layers, observations)[0], noise)
+
+    programs = programs_of(kind(agent, replay))[3]
+    agent.acting = CompiledStep[..., Any](sample, agent.simulation, programs, fixed=(actor.flat,))
 
 
 def reason_not_to(agent: SoftActorCritic[Any, Any], updates: int) -> str | None:
@@ -86,13 +102,13 @@ _OF_THE_RUN = {
 # Keys that are data to the programs, as formats are.
 _AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
-_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]
 _PROGRAMS: dict[str, _Programs] = {}
 
 
 def programs_of(kind: str) -> _Programs:
     """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
-    return _PROGRAMS.setdefault(kind, ({}, {}, {}))
+    return _PROGRAMS.setdefault(kind, ({}, {}, {}, {}))
 
 
 def kind(agent: SAC, replay: Replay) -> str:
@@ -127,7 +143,7 @@ class CompiledUpdates:
         steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
         self._critic, self._actor, self._target = (
             CompiledStep[..., Any](step, agent.simulation, kept, fixed=(traced.tensors,))
-            for step, kept in zip(steps, programs, strict=True)
+            for step, kept in zip(steps, programs[:3], strict=True)
         )
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from roundoff.agents import SAC, TrainConfig, train
-from roundoff.agents.compiled_updates import CompiledUpdates, compile_updates
+from roundoff.agents.compiled_updates import CompiledUpdates, compile_acting, compile_updates
 from roundoff.agents.replay import Replay
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.formats import round
@@ -77,6 +77,25 @@ def test_same_bits_as_the_eager_agent(keys):
     assert differences(eager, mine) == []
     if "initial_loss_scale" in keys:
         assert len(scales) > 3
+
+
+def test_actions_have_the_bits_of_the_eager_agent():
+    eager, mine, replay, generator = pair(format="e5m6", sigma_eps=1e-2)
+    compile_acting(mine, replay)
+    assert mine.acting is not None
+    for rows, deterministic in ((1, False), (3, True), (1, False)):
+        observations = replay.sample(rows, generator).observations
+        actions = [agent.act(observations, deterministic=deterministic) for agent in (eager, mine)]
+        assert torch.equal(*actions)
+        for agent in (eager, mine):
+            agent.actor.flat.mul_(2)
+    assert differences(eager, mine) == []
+
+
+def test_random_bits_between_roundings_are_left_to_the_eager_agent():
+    _, mine, replay, _ = pair(format="e5m6", policy={"rounding": "stochastic"})
+    compile_acting(mine, replay)
+    assert mine.acting is None
 
 
 TINY = {
