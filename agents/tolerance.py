@@ -28,8 +28,8 @@ def tolerance(
 ) -> Any:
     """``dm_control.utils.rewards.tolerance``: 1 within the bounds, ``value_at_margin`` where ``x`` is ``margin`` away.
 
-    For a number, or an array of one, it is computed without arrays where the suite's rewards mostly are: within the
-    bounds, and by the three commonest formulas. Everything else is computed by the suite.
+    For a number, or an array of one, of float64, it is computed without arrays where the suite's rewards mostly are:
+    within the bounds, and by the three commonest formulas. Everything else is computed by the suite.
 
     Args:
         x: a number or an array.
@@ -43,7 +43,8 @@ def tolerance(
     """
     lower, upper = bounds
     is_number = isinstance(x, float)
-    if not (is_number or (isinstance(x, np.ndarray) and x.size == 1)) or lower > upper or margin < 0:
+    is_one = is_number or (isinstance(x, np.ndarray) and x.size == 1 and x.dtype == np.float64)
+    if not is_one or lower > upper or margin < 0:
         return rewards.tolerance(x, bounds, margin, sigmoid, value_at_margin)
     number = x if is_number else x.item()
     if lower <= number <= upper:

@@ -28,7 +28,7 @@ class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
 
 
-class _Program(NamedTuple):
+class Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
@@ -89,7 +89,7 @@ class CompiledStep(Generic[_P, _R]):
         self.step: Callable[..., _R] = step
         self.simulation = simulation
         self._fixed = _Arguments.of(fixed)
-        self._programs: dict[Any, _Program] = ({} if programs is None else programs).setdefault(self._fixed.key, {})
+        self._programs: dict[Any, Program] = ({} if programs is None else programs).setdefault(self._fixed.key, {})
         self._formats: FormatsAsData | None = None
         self._eager = _reason_against(simulation)
         if self._eager:
@@ -142,7 +142,7 @@ class CompiledStep(Generic[_P, _R]):
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, given: _Arguments, formats: FormatsAsData) -> _Program:
+    def _compile(self, given: _Arguments, formats: FormatsAsData) -> Program:
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
         def step(tensors: list[torch.Tensor]) -> Any:
@@ -152,7 +152,7 @@ class CompiledStep(Generic[_P, _R]):
             return self.step(*fixed, *args, **kwargs)
 
         traced = trace(step, self._fixed.tensors + given.tensors, self.simulation, formats)
-        return _Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
+        return Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
@@ -193,11 +193,11 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         reason = simulation.reason_against_tracing()
         if reason:
             return reason
-    return _reason_against_compiling()
+    return reason_against_compiling()
 
 
 @cache
-def _reason_against_compiling() -> str | None:
+def reason_against_compiling() -> str | None:
     """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
     from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 

@@ -20,7 +20,8 @@ NUMBERS = [0.0, -0.0, 0.25, -3.3, 1.7, np.nan, np.inf, *np.random.default_rng(0)
 )
 def test_same_bits(sigmoid):
     for bounds, margin, at_margin, x in itertools.product(BOUNDS, [0, 0.7, 5], [0.1, 0.6], NUMBERS):
-        for given in (np.float64(x), float(x), np.array([x]), np.array(x), np.array([[x]]), np.array([x, 1.0])):
+        arrays = (np.array([x]), np.array(x), np.array([[x]]), np.float32([x]), np.array([x, 1]))
+        for given in (float(x), np.float64(x), *arrays):
             mine, theirs = (
                 np.asarray(compute(given, bounds, margin, sigmoid, at_margin))
                 for compute in (tolerance, rewards.tolerance)
