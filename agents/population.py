@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents.compiled_updates import kind, programs_of, reason_against
+from roundoff.agents.compiled_updates import kind, programs_of, reason_against, reason_not_to
 from roundoff.agents.sac import simulation_of
 from roundoff.agents.traced_agent import TracedAgent
 from roundoff.simulate.population import PopulationStep, reason_against_sharing
@@ -30,6 +30,11 @@ def shared_kind(config: TrainConfig) -> str | None:
     if unaligned or reason_against(config) or reason_against_sharing([simulation]):
         return None
     return f"{config.task} {kind(config, simulation)}"
+
+
+def worth_sharing(config: TrainConfig) -> bool:
+    """Whether a run of this length gains from being member of a population."""
+    return reason_not_to(simulation_of(config), config.steps // config.action_repeat) is None
 
 
 @final
