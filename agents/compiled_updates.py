@@ -13,7 +13,14 @@ import torch
 from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
-from roundoff.agents.tracing import OptimizerState, TracedKahanEMA, TracedOptimizer, average_state
+from roundoff.agents.tracing import (
+    LONGEST_TABLE,
+    OptimizerState,
+    TracedKahanEMA,
+    TracedOptimizer,
+    average_state,
+    steps_until_constant,
+)
 from roundoff.formats import Format, Rounding
 from roundoff.simulate import CompiledStep, CompileWarning
 from roundoff.simulate.graph_writer import FormatsAsData
@@ -72,6 +79,10 @@ def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | N
         return f"the baseline {config.baseline} is not compiled"
     if config.device != "cpu":
         return "the compiled programs are made for the CPU"
+    for key in ("adam_beta1", "adam_beta2"):
+        beta = getattr(config, key)
+        if steps_until_constant(beta) > LONGEST_TABLE:
+            return f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"
     return None
 
 

@@ -110,6 +110,7 @@ def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
         ({"baseline": "amp", "fixes": "none"}, 10**6, True, "the baseline amp is not compiled"),
         ({"native": True, "format": "fp16"}, 10**6, True, "native half precision"),
         ({"observe": True}, 10**6, True, "an observing simulation"),
+        ({"adam_beta2": 1 - 1e-15}, 10**6, True, "adam_beta2 = 0.999999999999999 is so near to 1"),
     ],
 )
 def test_what_is_not_compiled(keys, updates, wanted, notice):
