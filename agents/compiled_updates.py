@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
@@ -22,10 +21,12 @@ from roundoff.agents.tracing import (
     steps_until_constant,
 )
 from roundoff.formats import Format, Rounding
-from roundoff.simulate import CompiledStep, CompileWarning
+from roundoff.simulate import CompiledStep
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from roundoff.agents.replay import Batch
@@ -37,7 +38,14 @@ _BASELINES = ("none", "naive", "eps")
 _WORTHWHILE_UPDATES = 3000
 
 
-def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: int, *, wanted: bool | None) -> str:
+def compile_updates(
+    agent: SoftActorCritic[Any, Any],
+    replay: object,
+    updates: int,
+    *,
+    wanted: bool | None,
+    on_notice: Callable[[str], None] | None = None,
+) -> str:
     """Compiles the updates of an agent, where that is possible and pays.
 
     Args:
@@ -45,6 +53,7 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
         replay: its replay buffer.
         updates: how many there are to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
+        on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
 
     Returns:
         What was decided, and why, in words.
@@ -58,13 +67,11 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CompileWarning)
-            compiled = CompiledUpdates(agent, replay)
-        if not caught:
+        compiled = CompiledUpdates(agent, replay, on_notice)
+        if compiled.reason is None:
             agent.compiled = compiled
             return "updates are compiled"
-        reason = str(caught[0].message)
+        reason = compiled.reason
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
@@ -119,9 +126,15 @@ class CompiledUpdates:
     Args:
         agent: an agent as it is, new or resumed.
         replay: whose batches it is updated with; for their layout.
+        on_notice: called, in words, if the compiler fails later, when a program is first needed.
+
+    Attributes:
+        reason: why updates run eagerly, in words; None if they are compiled.
     """
 
-    def __init__(self, agent: SAC, replay: Replay) -> None:
+    def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+        self.reason: str | None = None
+        self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
         self._agent = agent
         self._as_batch = replay.as_batch
         self._optimizers = {
@@ -137,9 +150,10 @@ class CompiledUpdates:
         tensors["threshold"] = threshold
         self._tensors = tensors
         programs = _PROGRAMS.setdefault(_kind(agent, replay), ({}, {}, {}))
-        self._critic = CompiledStep(self._update_critic, agent.simulation, programs[0])
-        self._actor = CompiledStep(self._update_actor_and_temperature, agent.simulation, programs[1])
-        self._target = CompiledStep(self._update_target, agent.simulation, programs[2])
+        self._critic = CompiledStep(self._update_critic, agent.simulation, programs[0], self._run_eagerly)
+        self._actor = CompiledStep(self._update_actor_and_temperature, agent.simulation, programs[1], self._run_eagerly)
+        self._target = CompiledStep(self._update_target, agent.simulation, programs[2], self._run_eagerly)
+        self._on_notice = on_notice
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
@@ -162,6 +176,12 @@ class CompiledUpdates:
             assert isinstance(average, KahanEMA)
             average.scale = float(self._tensors["target"]["scale"])
 
+    def _run_eagerly(self, reason: str) -> None:
+        """Says, once, that the compiler has failed."""
+        if self.reason is None and self._on_notice:
+            self._on_notice(f"updates run eagerly: {reason}")
+        self.reason = self.reason or reason
+
     def _update_critic(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
         return self._traced(tensors).update_critic(self._as_batch(rows), noise)
 
@@ -175,6 +195,9 @@ class CompiledUpdates:
         """The agent, made of these tensors."""
         agent = copy(self._agent)
         agent.compiled = None
+        # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
+        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self._optimizers}
+        tensors = tensors | own
         for name in self._optimizers:
             eager = getattr(agent, f"{name}_optimizer")
             setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))

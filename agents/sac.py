@@ -174,6 +174,9 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
         self.updates += 1
+        if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
+            self._write_back()
+            self.compiled = None
         updates: Any = self.compiled or self
         prepared, *samples = self._prepare(batch)
         with self._arithmetic(self.updates, _Part.NOISE):

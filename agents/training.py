@@ -80,7 +80,7 @@ def train(
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
         compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
-        on_notice: called with what was decided about that.
+        on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
@@ -153,7 +153,7 @@ class _Run:
         """Runs from the last checkpoint, or the beginning, to the end."""
         length = self._resume() if self.files.checkpoint.exists() else self._begin()
         to_come = (self.config.steps - self.step) // self.config.action_repeat
-        notice = compile_updates(self.agent, self.intake.replay, to_come, wanted=compiled)
+        notice = compile_updates(self.agent, self.intake.replay, to_come, wanted=compiled, on_notice=on_notice)
         if on_notice:
             on_notice(notice)
         self._report()
