@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-import torch
-
-from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
-from roundoff.agents.tracing import (
-    LONGEST_TABLE,
-    OptimizerState,
-    TracedKahanEMA,
-    TracedOptimizer,
-    average_state,
-    steps_until_constant,
-)
-from roundoff.formats import Format, Rounding
+from roundoff.agents.traced_agent import TracedAgent
+from roundoff.agents.tracing import LONGEST_TABLE, steps_until_constant
+from roundoff.formats import Rounding
 from roundoff.simulate import CompiledStep
 from roundoff.simulate.graph_writer import FormatsAsData
 
@@ -58,12 +47,9 @@ def compile_updates(
     Returns:
         What was decided, and why, in words.
     """
-    reason = _reason_against(agent, replay)
+    reason = reason_against(agent, replay)
     if reason is None and wanted is None:
-        if agent.simulation is None:
-            reason = "it saves little of what is not simulated"
-        elif updates < _WORTHWHILE_UPDATES:
-            reason = f"it takes longer than it saves in {updates} updates"
+        reason = reason_not_to(agent, updates)
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
@@ -75,7 +61,16 @@ def compile_updates(
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def _reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
+def reason_not_to(agent: SoftActorCritic[Any, Any], updates: int) -> str | None:
+    """Why it would not save time, in words; None if it would."""
+    if agent.simulation is None:
+        return "it saves little of what is not simulated"
+    if updates < _WORTHWHILE_UPDATES:
+        return f"it takes longer than it saves in {updates} updates"
+    return None
+
+
+def reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
     """Why the updates of an agent cannot be compiled, in words; None if they can be."""
     config = agent.config
     if not isinstance(agent, SAC) or not isinstance(replay, Replay):
@@ -98,19 +93,26 @@ _OF_THE_RUN = {
     "seed", "task", "steps", "seed_steps", "action_repeat", "eval_every", "eval_episodes", "checkpoint_every",
     "replay_capacity", "environments", "environment_workers", "keep_networks",
 }  # fmt: skip
+# Keys that are data to the programs, as formats are.
+_AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
-_PROGRAMS: dict[str, tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]] = {}
-"""The programs of this process, by the kind of agent: a worker that trains many traces each kind once."""
+_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_PROGRAMS: dict[str, _Programs] = {}
 
 
-def _kind(agent: SAC, replay: Replay) -> str:
+def programs_of(kind: str) -> _Programs:
+    """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
+    return _PROGRAMS.setdefault(kind, ({}, {}, {}))
+
+
+def kind(agent: SAC, replay: Replay) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
-    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN}
+    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
     if agent.simulation is not None:
         policy = agent.simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
-            formats = FormatsAsData([Format.parse(agent.config.format)], agent.dtype, agent.log_temperature.device)
-            config["format"] = formats.kinds or config["format"]
+            formats = FormatsAsData(policy.formats(), agent.dtype, agent.log_temperature.device)
+            config["format"] = [str(agent.dtype), formats.kind]
         else:
             config["seed"] = agent.config.seed
     return json.dumps([config, replay.observation_size, replay.action_size])
@@ -135,80 +137,33 @@ class CompiledUpdates:
     def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
-        self._agent = agent
-        self._as_batch = replay.as_batch
-        self._optimizers = {
-            name: OptimizerState(getattr(agent, f"{name}_optimizer")) for name in ("actor", "critic", "temperature")
-        }
-        average = agent.target_average
-        assert isinstance(average, (KahanEMA, PlainEMA))
-        tensors: dict[str, Any] = {name: state.tensors for name, state in self._optimizers.items()}
-        tensors["target"] = average_state(average) if isinstance(average, KahanEMA) else {"average": average.average}
-        threshold = torch.tensor(
-            agent.policy.softplus_threshold, dtype=agent.dtype, device=agent.log_temperature.device
+        self._traced = traced = TracedAgent(agent, replay)
+        programs = programs_of(kind(agent, replay))
+        self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0], self._run_eagerly)
+        self._actor = CompiledStep(
+            traced.update_actor_and_temperature, agent.simulation, programs[1], self._run_eagerly
         )
-        tensors["threshold"] = threshold
-        self._tensors = tensors
-        programs = _PROGRAMS.setdefault(_kind(agent, replay), ({}, {}, {}))
-        self._critic = CompiledStep(self._update_critic, agent.simulation, programs[0], self._run_eagerly)
-        self._actor = CompiledStep(self._update_actor_and_temperature, agent.simulation, programs[1], self._run_eagerly)
-        self._target = CompiledStep(self._update_target, agent.simulation, programs[2], self._run_eagerly)
+        self._target = CompiledStep(traced.update_target, agent.simulation, programs[2], self._run_eagerly)
         self._on_notice = on_notice
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
-        return self._critic(self._tensors, batch.rows, noise)
+        return self._critic(self._traced.tensors, batch.rows, noise)
 
     def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_actor_and_temperature``."""
-        return self._actor(self._tensors, batch.rows, noise)
+        return self._actor(self._traced.tensors, batch.rows, noise)
 
     def update_target(self) -> None:
         """As ``agent.update_target``."""
-        self._target(self._tensors)
+        self._target(self._traced.tensors)
 
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""
-        for state in self._optimizers.values():
-            state.write_back()
-        if "scale" in self._tensors["target"]:
-            average = self._agent.target_average
-            assert isinstance(average, KahanEMA)
-            average.scale = float(self._tensors["target"]["scale"])
+        self._traced.write_back()
 
     def _run_eagerly(self, reason: str) -> None:
         """Says, once, that the compiler has failed."""
         if self.reason is None and self._on_notice:
             self._on_notice(f"updates run eagerly: {reason}")
         self.reason = self.reason or reason
-
-    def _update_critic(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
-        return self._traced(tensors).update_critic(self._as_batch(rows), noise)
-
-    def _update_actor_and_temperature(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
-        return self._traced(tensors).update_actor_and_temperature(self._as_batch(rows), noise)
-
-    def _update_target(self, tensors: dict[str, Any]) -> None:
-        self._traced(tensors).update_target()
-
-    def _traced(self, tensors: dict[str, Any]) -> SAC:
-        """The agent, made of these tensors."""
-        agent = copy(self._agent)
-        agent.compiled = None
-        # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
-        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self._optimizers}
-        tensors = tensors | own
-        for name in self._optimizers:
-            eager = getattr(agent, f"{name}_optimizer")
-            setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))
-        agent.actor = agent.actor.bound_to(tensors["actor"]["parameters"])
-        agent.critic = agent.critic.bound_to(tensors["critic"]["parameters"])
-        agent.log_temperature = tensors["temperature"]["parameters"]
-        agent.policy = replace(agent.policy, softplus_threshold=tensors["threshold"])
-        average = copy(self._agent.target_average)
-        if isinstance(average, KahanEMA):
-            average = TracedKahanEMA(average, tensors["target"])
-        average.average = tensors["target"]["average"]
-        agent.target_average = average
-        agent.target = agent.critic.views(average.average)
-        return agent

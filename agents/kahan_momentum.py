@@ -47,12 +47,13 @@ class PlainEMA(MovingAverage):
 
     def __init__(self, average: torch.Tensor, tau: float) -> None:
         self.average = average
-        self.tau = tau
+        self.kept: float | torch.Tensor = 1 - tau
+        self.taken: float | torch.Tensor = tau
 
     @torch.no_grad()
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
-        self.average.mul_(1 - self.tau).add_(source * self.tau)
+        self.average.mul_(self.kept).add_(source * self.taken)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the average is all its state."""
@@ -86,8 +87,8 @@ class KahanEMA(MovingAverage):
         if not (0 < tau <= 1 and scale >= 1 and largest > 0):
             raise RunError(f"KahanEMA needs 0 < tau <= 1, scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}")
         self.average = average
-        self.tau = tau
-        self.scale = scale
+        self.minus_tau: float | torch.Tensor = -tau
+        self.scale = self.largest_scale = scale
         self.largest = largest
         self._make_room(average)
         self.buffer = torch.mul(average.detach(), self.scale)
@@ -100,7 +101,7 @@ class KahanEMA(MovingAverage):
         # Also by 1: every update is the same operations, and draws as many random bits.
         self.buffer.mul_(factor)
         self.compensation.mul_(factor)
-        change = self._difference(source).mul_(-self.tau)
+        change = self._difference(source).mul_(self.minus_tau)
         kahan_add_(self.buffer, self.compensation, change)
         torch.div(self.buffer, self.scale, out=self.average)
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 import torch
 
@@ -19,19 +19,29 @@ from roundoff.agents.networks import MLP, forward
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.squashed_normal import SquashedNormal
 from roundoff.agents.streams import Stream, torch_generator
-from roundoff.agents.tracing import filled_like
+from roundoff.agents.tracing import add_product, filled_like
 from roundoff.formats import FloatFormat, Format, round
 from roundoff.simulate import Policy, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundoff.agents.compiled_updates import CompiledUpdates
     from roundoff.agents.config import TrainConfig
     from roundoff.agents.networks import FlatNetwork
     from roundoff.agents.replay import Batch
 
 Metrics = dict[str, torch.Tensor]
+
+
+class Elsewhere(Protocol):
+    """What has taken over the updates of an agent."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is no better than the agent's own way, in words; None if it is."""
+
+    def write_back(self) -> None:
+        """Tells the agent what it has become; waits for the device."""
 
 
 class _Part(IntEnum):
@@ -93,8 +103,9 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self._act_noise = torch_generator(config.seed, Stream.ACTION_NOISE, device)
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
         self._generators = {"act_noise": self._act_noise, "update_noise": self._update_noise}
-        self.compiled: CompiledUpdates | None = None
+        self.compiled: Elsewhere | None = None
         self.target_entropy = -float(action_size)
+        self.discount: float | torch.Tensor = config.discount
         self.updates = self.actions = 0
 
         fixes, baseline = config.fixes, BASELINES[config.baseline]
@@ -173,24 +184,39 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         Returns:
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
-        self.updates += 1
         if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
             self._write_back()
             self.compiled = None
+        prepared, critic_noise, actor_noise = self.begin_update(batch)
         updates: Any = self.compiled or self
+        with self._updating(_Part.CRITIC):
+            metrics: Metrics = updates.update_critic(prepared, critic_noise)
+        if self.actor_is_due:
+            with self._updating(_Part.ACTOR):
+                metrics |= updates.update_actor_and_temperature(prepared, actor_noise)
+        if self.target_is_due:
+            with self._updating(_Part.TARGET):
+                updates.update_target()
+        return metrics
+
+    def begin_update(self, batch: _Sampled) -> tuple[_Prepared, torch.Tensor, torch.Tensor]:
+        """What an update needs beside the agent: transitions, and noise for the critics' update and for the actor's."""
+        self.updates += 1
         prepared, *samples = self._prepare(batch)
         with self._arithmetic(self.updates, _Part.NOISE):
             shape = (sum(samples), self.actor.layers[-1].shape[-1] // 2)
             critic_noise, actor_noise = torch.split(self._normal(shape, self._update_noise), samples)
-        with self._updating(_Part.CRITIC):
-            metrics: Metrics = updates.update_critic(prepared, critic_noise)
-        if self.updates % self.config.actor_update_every == 0:
-            with self._updating(_Part.ACTOR):
-                metrics |= updates.update_actor_and_temperature(prepared, actor_noise)
-        if self.updates % self.config.target_update_every == 0:
-            with self._updating(_Part.TARGET):
-                updates.update_target()
-        return metrics
+        return prepared, critic_noise, actor_noise
+
+    @property
+    def actor_is_due(self) -> bool:
+        """Whether actor and temperature are updated in this update."""
+        return self.updates % self.config.actor_update_every == 0
+
+    @property
+    def target_is_due(self) -> bool:
+        """Whether the target critics are."""
+        return self.updates % self.config.target_update_every == 0
 
     @abstractmethod
     def update_critic(self, batch: _Prepared, noise: torch.Tensor) -> Metrics:
@@ -205,7 +231,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
     ) -> torch.Tensor:
         """What the critics are moved towards; all (n, 1)."""
         next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
-        return torch.addcmul(rewards, discounts, next_value, value=self.config.discount)
+        return add_product(rewards, discounts, next_value, self.discount)
 
     def _step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""
@@ -260,7 +286,6 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: weights, optimizers, averages, generators."""
-        self._write_back()
         return {
             **self.weights(),
             "target_average": self.target_average.state_dict(),
@@ -308,10 +333,12 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     def networks(self) -> dict[str, list[torch.Tensor]]:
         """The layers of actor and critics, by name; see :class:`MLP`."""
+        self._write_back()
         return {"actor": self.actor.layers, "critic": self.critic.layers}
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""
+        self._write_back()
         return {
             "actor": self.actor.flat,
             "critic": self.critic.flat,

@@ -15,7 +15,7 @@ import torch
 from roundoff.agents.adam import StepNumbers
 from roundoff.agents.compound_loss_scaling import HEADROOM, CompoundLossScaler
 from roundoff.agents.dynamic_loss_scale import SMALLEST_SCALE
-from roundoff.agents.kahan_momentum import KahanEMA
+from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.simulate import Simulation
 
 if TYPE_CHECKING:
@@ -39,6 +39,15 @@ def _element(vector: Tensor, index: Tensor) -> Tensor:
 def filled_like(x: Tensor, value: float | Tensor) -> Tensor:
     """A tensor like ``x``, every element ``value``, which in a traced program is a tensor itself."""
     return value.expand(x.shape).clone() if isinstance(value, torch.Tensor) else torch.full_like(x, value)
+
+
+def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
+    """``x + factor * a * b``, as one operation; in a traced program the factor is a tensor itself."""
+    if not isinstance(factor, torch.Tensor):
+        return torch.addcmul(x, a, b, value=factor)
+    with _exactly:  # as the kernel multiplies first
+        scaled = a * factor
+    return torch.addcmul(x, scaled, b)
 
 
 @final
@@ -209,6 +218,7 @@ class TracedKahanEMA(KahanEMA):
     def __init__(self, eager: KahanEMA, tensors: dict[str, Tensor]) -> None:
         self.__dict__.update(eager.__dict__)
         self.average, self.buffer, self.compensation = (tensors[x] for x in ("average", "buffer", "compensation"))
+        self.minus_tau = tensors["minus_tau"]
         self._tensors = tensors
 
     def _make_room(self, source: Tensor) -> Any:
@@ -229,14 +239,28 @@ class TracedKahanEMA(KahanEMA):
         return difference.clone()
 
 
-def average_state(average: KahanEMA) -> dict[str, Tensor]:
-    """What a :class:`KahanEMA` keeps, as tensors that a traced update changes."""
+def average_state(average: KahanEMA | PlainEMA) -> dict[str, Tensor]:
+    """What an average keeps, as tensors that a traced update changes, and its factors."""
+    if isinstance(average, PlainEMA):
+        factors = {name: average.average.new_tensor(getattr(average, name)) for name in ("kept", "taken")}
+        return {"average": average.average, **factors}
     exact: dict[str, Any] = {"dtype": torch.float64, "device": average.average.device}
+    halvings = math.ceil(math.log2(average.largest_scale))
     return {
         "average": average.average,
+        "minus_tau": average.average.new_tensor(average.minus_tau),
         "buffer": average.buffer,
         "compensation": average.compensation,
         "scale": torch.tensor(average.scale, **exact),
         "largest": torch.tensor(average.largest, **exact),
-        "halvings": torch.tensor([2.0**-k for k in range(math.ceil(math.log2(average.scale)) + 1)], **exact),
+        "halvings": torch.tensor([2.0**-k for k in range(halvings + 1)], **exact),
     }
+
+
+def traced_average(eager: KahanEMA | PlainEMA, tensors: dict[str, Tensor]) -> KahanEMA | PlainEMA:
+    """An average with its numbers in tensors, those of :func:`average_state`."""
+    if isinstance(eager, KahanEMA):
+        return TracedKahanEMA(eager, tensors)
+    average = copy(eager)
+    average.average, average.kept, average.taken = (tensors[name] for name in ("average", "kept", "taken"))
+    return average

@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from roundoff.agents.stopwatch import Stopwatch
 from roundoff.agents.streams import Stream, sequence, torch_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from roundoff.agents.vector_environment import VectorEnvironment
 
 _SECONDS_BETWEEN_REPORTS = 1.0
+
+Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
+Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
 
 
 @final
@@ -90,6 +93,18 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
+    with open_run(config, directory, on_progress, stop) as run:
+        return run if isinstance(run, Result) else train_alone(run, compiled=compiled, on_notice=on_notice)
+
+
+@contextmanager
+def open_run(
+    config: TrainConfig,
+    directory: str | Path,
+    on_progress: Callable[[Progress], None] | None,
+    stop: StopRequest | None,
+) -> Iterator[Run | Result]:
+    """A run that is begun or continued within the block, or how it ended; see :func:`train`."""
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
         files.check(config)
@@ -101,16 +116,46 @@ def train(
             if not files.result.exists():
                 stop = stop or StopRequest()
                 with _threads(config.threads), open_environments(config, stop.make) as environments:
-                    run = _Run(config, files, device, environments, on_progress, stop)
-                    return run.run(compiled=compiled, on_notice=on_notice)
+                    yield Run(config, files, device, environments, on_progress, stop)
+                return
     result = files.read_result()
     assert result is not None
-    return result
+    yield result
+
+
+def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
+    """Brings a run to its end; see :func:`train`."""
+    notice = compile_updates(run.agent, run.intake.replay, run.updates_to_come, wanted=compiled, on_notice=on_notice)
+    if on_notice:
+        on_notice(notice)
+    training = run.training()
+    try:
+        batch = next(training)
+        while True:
+            began = time.perf_counter()
+            metrics = run.agent.update(batch)
+            batch = training.send((metrics, time.perf_counter() - began))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 @final
-class _Run:
-    """A run in progress: the agent, its environments and memory, and where it stands."""
+class Run:
+    """A run in progress: the agent, its environments and memory, and where it stands.
+
+    Args:
+        config: of the run.
+        files: its folder, claimed and locked; the run continues from the checkpoint there.
+        device: of its tensors.
+        environments: not seeded yet.
+        on_progress: see :func:`train`.
+        stop: likewise.
+
+    Attributes:
+        agent: as it is.
+        intake: with its replay buffer.
+    """
 
     def __init__(
         self,
@@ -146,18 +191,26 @@ class _Run:
         self.last_evaluation: Evaluation | None = None
         self.seconds_before = 0.0
         self.started = time.perf_counter()
+        self.seconds_away = 0.0
         self.stopwatch = Stopwatch()
         self.last_report = 0.0
+        self.length = self._resume() if files.checkpoint.exists() else self._begin()
+        self.seconds_before += time.perf_counter() - self.started
 
-    def run(self, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
-        """Runs from the last checkpoint, or the beginning, to the end."""
-        length = self._resume() if self.files.checkpoint.exists() else self._begin()
-        to_come = (self.config.steps - self.step) // self.config.action_repeat
-        notice = compile_updates(self.agent, self.intake.replay, to_come, wanted=compiled, on_notice=on_notice)
-        if on_notice:
-            on_notice(notice)
+    @property
+    def updates_to_come(self) -> int:
+        """At most, if the run does not crash."""
+        return (self.config.steps - self.step) // self.config.action_repeat
+
+    def training(self) -> Training:
+        """The run, from where it is to the end; a generator.
+
+        Yields:
+            A batch for an update of the agent, and is sent what that returned, and how many seconds of it to count.
+        """
+        self.started = time.perf_counter()
         self._report()
-        with MetricsLog(self.files.path, length=length, step=self.step) as log:
+        with MetricsLog(self.files.path, length=self.length, step=self.step) as log:
             crash = None
             while self.step < self.config.steps and crash is None:
                 if self.stop.made:
@@ -165,7 +218,7 @@ class _Run:
                     raise Stopped(self.step)
                 if self.step - self.last_checkpoint >= self.config.checkpoint_every:
                     self._save(log)
-                crash = self._agent_step(log)
+                crash = yield from self._agent_step(log)
             if crash is None and self.step % self.config.eval_every >= self.config.action_repeat:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.numerics:
@@ -182,7 +235,7 @@ class _Run:
         self.observations = [self.intake.perceive(part) for part in observations]
         return 0
 
-    def _agent_step(self, log: MetricsLog) -> Crash | None:
+    def _agent_step(self, log: MetricsLog) -> Updating:
         """Gives actions to one group of environments, and learns from what the next group has done."""
         with self.stopwatch.measure("actions"):
             actions = self._choose_actions(self.observations[self.sampler.turn])
@@ -190,9 +243,9 @@ class _Run:
             return Crash(self.step, "the policy took a non-finite action in training")
         with self.stopwatch.measure("environment"):
             sample = self.sampler.act(actions)
-        return self._learn(sample, log) if sample else None
+        return (yield from self._learn(sample, log)) if sample else None
 
-    def _learn(self, sample: Sample, log: MetricsLog) -> Crash | None:
+    def _learn(self, sample: Sample, log: MetricsLog) -> Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("replay"):
@@ -207,7 +260,7 @@ class _Run:
             self.step += config.action_repeat
             self.agent_steps += 1
             if self.agent_steps > config.seed_steps:
-                self._update()
+                yield from self._update()
             if self.step % config.eval_every < config.action_repeat:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
@@ -221,12 +274,15 @@ class _Run:
                 self._report()
         return None
 
-    def _update(self) -> None:
+    def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         with self.stopwatch.measure("replay"):
             batch = self.intake.replay.sample(self.config.batch_size, self.replay_generator)
+        began = time.perf_counter()
+        metrics, seconds = yield batch
+        self.seconds_away += time.perf_counter() - began - seconds
         # The first one compiles, or reads from the disk what was compiled.
-        with self.stopwatch.measure("updates" if self.metrics else "first update"):
-            self.metrics |= self.agent.update(batch)
+        self.stopwatch.add("updates" if self.metrics else "first update", seconds)
+        self.metrics |= metrics
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: random during the seed steps, then the policy's."""
@@ -329,7 +385,7 @@ class _Run:
 
     def _seconds(self) -> float:
         """Wall-clock time spent on the run that was not lost to interruptions."""
-        return self.seconds_before + time.perf_counter() - self.started
+        return self.seconds_before + time.perf_counter() - self.started - self.seconds_away
 
     def _report(self) -> None:
         self.last_report = time.perf_counter()

@@ -36,13 +36,16 @@ def _round_float(x: Any, parameters: Any, by_addition: bool) -> Any:
     element, parameter = x.make_loader(), parameters.make_loader()
     body = _by_addition if by_addition else _bit_by_bit
 
-    def number(i: int) -> Any:
-        return parameter([sympy.Integer(i)])
+    rows = len(parameters.get_size()) > 1
+
+    def inner(index: Any) -> Any:
+        row = index[:1] if rows else ()
+        return body(element(index), lambda i: parameter([*row, sympy.Integer(i)]), dtype)
 
     return ir.Pointwise.create(
         device=x.get_device(),
         dtype=dtype,
-        inner_fn=lambda index: body(element(index), number, dtype),
+        inner_fn=inner,
         ranges=x.get_size(),
     )
 

@@ -65,24 +65,31 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
 
     Args:
         x: float32 or float64, any shape and device.
-        parameters: of :func:`float_data`, for the same dtype and device.
+        parameters: of :func:`float_data`, for the same dtype and device; or a row of them for each ``x[i]``.
         by_addition: likewise.
 
     Returns:
         NaN stays NaN (a signalling one may become quiet); infinities, signed zeros, subnormals and overflow are
         treated as the format says.
     """
+    if parameters.dim() > 1:
+        rows = zip(x.unbind(), parameters.unbind(), strict=True)
+        return torch.stack([_round(part, row, by_addition) for part, row in rows])
+    return _round(x, parameters, by_addition)
+
+
+@round_float.register_fake
+def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+def _round(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:
     if by_addition:
         return _round_by_addition(x, parameters)
     integer = INTEGER[x.dtype]
     fields = dict(zip(_INTEGER_FIELDS, parameters[:-1].view(integer).unbind(), strict=True))
     unused = dict.fromkeys(set(FloatParameters._fields) - {*fields, "magic"}, 0)
     return round_nearest(x, FloatParameters(**fields, **unused, magic=parameters[-1]))  # type: ignore[arg-type]
-
-
-@round_float.register_fake
-def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
-    return torch.empty_like(x)
 
 
 def _round_by_addition(x: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import torch
 from torch._inductor import ir, lowering
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import ops
 
 from roundoff.formats.float_lowering import vectorised_bitcasts
@@ -117,7 +118,22 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         elif node.target not in lowering.lowerings or (name not in EXACT and _is_floating(node)):
             call = lowering.fallback_handler(node.target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
             changed[node.target] = call
-    with patch.dict(lowering.lowerings, changed), vectorised_bitcasts():
+    with patch.dict(lowering.lowerings, changed), vectorised_bitcasts(), _fusion_with_missing_reads():
+        yield
+
+
+@contextmanager
+def _fusion_with_missing_reads() -> Iterator[None]:
+    """Inductor asks of loops that it fuses where they read a buffer, and fails if one only waits for it."""
+    before: Any = LoopBody.get_read_expr
+
+    def get_read_expr(body: LoopBody, buffer: str) -> Any:
+        try:
+            return before(body, buffer)
+        except KeyError:
+            return None  # no place, so not the one that was hoped for
+
+    with patch.object(LoopBody, "get_read_expr", get_read_expr):
         yield
 
 

@@ -28,8 +28,13 @@ class FormatsAsData:
     """
 
     def __init__(self, formats: Iterable[Format], dtype: torch.dtype, device: torch.device) -> None:
-        floats = [fmt for fmt in formats if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype)]
-        self._data = {fmt: float_data(fmt, dtype, device) for fmt in floats}
+        self._data: dict[Format, FloatData] = {}
+        self._constants: list[str] = []
+        for fmt in formats:
+            if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype):
+                self._data[fmt] = float_data(fmt, dtype, device)
+            else:
+                self._constants.append(str(fmt))
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -37,9 +42,9 @@ class FormatsAsData:
         return [data.parameters for data in self._data.values()]
 
     @property
-    def kinds(self) -> tuple[bool, ...]:
-        """What the graph depends on."""
-        return tuple(data.by_addition for data in self._data.values())
+    def kind(self) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+        """What the graph depends on: the loops of those that are data, and the others."""
+        return tuple(data.by_addition for data in self._data.values()), tuple(self._constants)
 
     def standing_for(self, tensors: Iterable[torch.Tensor]) -> dict[Format, FloatData]:
         """The formats with these tensors in place of their own."""

@@ -26,6 +26,7 @@ from roundoff.formats import FormatError, RoundoffError, float_lowering
 from roundoff.simulate import exact_lowerings as exact_lowerings_module
 from roundoff.simulate.exact_lowerings import exact_lowerings, structural_decompositions
 from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
+from roundoff.simulate.members import stack_members
 from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
 from roundoff.simulate.treatment import is_move
 
@@ -159,6 +160,14 @@ def _is_its_own(error: Exception) -> bool:
     """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
     origin = traceback.extract_tb(error.__traceback__)[-1].filename
     return not isinstance(error, (RuntimeError, TypeError)) and not any(part in origin for part in _INSIDE)
+
+
+def for_members(traced: Traced, members: int) -> Traced:
+    """The graph of a population: all its inputs and results are of every member, (members, ...)."""
+    with traced.stand_ins:
+        inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
+        graph = stack_members(traced.graph, inputs)
+    return traced._replace(graph=graph, inputs=inputs)
 
 
 def _place(error: Exception) -> str:

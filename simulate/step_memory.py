@@ -27,6 +27,10 @@ class Alias(NamedTuple):
         x = tensors[self.argument]
         return x if self.itself else x.detach().as_strided(self.size, self.stride, x.storage_offset() + self.offset)
 
+    def of_members(self, x: torch.Tensor) -> Alias:
+        """The same for a population, whose argument is ``x``."""
+        return self._replace(size=(len(x), *self.size), stride=(x.stride(0), *self.stride))
+
 
 def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Alias | None:
     """How a result lies in the memory of an argument; None if it has its own, or reads that one's bits otherwise."""

@@ -115,8 +115,8 @@ class Interrupter:
             ("pathlib.Path", "unlink"),
             ("roundoff.agents.metrics.MetricsLog", "write"),
             ("roundoff.agents.sac.SAC", "update"),
-            ("roundoff.agents.training._Run", "_save"),
-            ("roundoff.agents.training._Run", "_evaluate"),
+            ("roundoff.agents.training.Run", "_save"),
+            ("roundoff.agents.training.Run", "_evaluate"),
         ):
             self._watch(monkeypatch, f"{where}.{name}")
 

@@ -1,0 +1,101 @@
+"""A population: agents of one kind, updated by one program; each has the bits it has alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from roundoff.agents.compiled_updates import kind, programs_of, reason_against
+from roundoff.agents.traced_agent import TracedAgent
+from roundoff.simulate.population import PopulationStep, reason_against_population
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roundoff.agents.replay import Batch, Replay
+    from roundoff.agents.sac import SAC, Metrics
+
+_ALIGNED = 16
+"""Sizes that are multiples of this leave matrices where the products of a population have the bits of one agent's."""
+
+
+def reason_against_sharing(agent: SAC, replay: Replay) -> str | None:
+    """Why an agent can be no member of a population, in words; None if it can be."""
+    config = agent.config
+    if config.hidden_units % _ALIGNED or config.batch_size % _ALIGNED:
+        return f"hidden_units and batch_size must be multiples of {_ALIGNED}"
+    return reason_against(agent, replay) or reason_against_population([agent.simulation])
+
+
+@final
+class Population:
+    """Takes the updates of agents over, as ``CompiledUpdates`` does of one.
+
+    Args:
+        members: agents as they are, with their replay buffers; of one :func:`kind`, after as many updates.
+    """
+
+    def __init__(self, members: Sequence[tuple[Any, Any]]) -> None:
+        kinds = {(kind(*member), member[0].updates) for member in members}
+        assert len(kinds) == 1, "members are of one kind"
+        self._agents = [agent for agent, _ in members]
+        self._traced = [TracedAgent(*member) for member in members]
+        self._tensors: dict[str, Any] = tree_map(lambda *own: torch.stack(own), *[own.tensors for own in self._traced])
+        simulations = [agent.simulation for agent in self._agents]
+        programs = programs_of(f"{len(members)} x {kind(*members[0])}")
+        first = self._traced[0]
+        self._critic = PopulationStep(first.update_critic, simulations, programs[0])
+        self._actor = PopulationStep(first.update_actor_and_temperature, simulations, programs[1])
+        self._target = PopulationStep(first.update_target, simulations, programs[2])
+        for i, agent in enumerate(self._agents):
+            agent.compiled = _Member(self, i)
+        self._inputs: list[tuple[torch.Tensor, ...]] = [()] * len(members)
+        self._actors = [agent.actor.flat for agent in self._agents]
+
+    def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
+        """As ``agent.update``, of several.
+
+        Args:
+            batches: of the members, by number. Those that are missing have ended, and are left to whatever becomes of
+                them; at the first update there is one of every member.
+
+        Returns:
+            What an update of each of them returns.
+        """
+        for i, batch in batches.items():
+            prepared, *noises = self._agents[i].begin_update(batch)
+            self._inputs[i] = (prepared.rows, *noises)
+        leader = self._agents[next(iter(batches))]
+        rows, critic_noise, actor_noise = (torch.stack(own) for own in zip(*self._inputs, strict=True))
+        metrics: Metrics = self._critic(self._tensors, rows, critic_noise)
+        if leader.actor_is_due:
+            metrics |= self._actor(self._tensors, rows, actor_noise)
+            # Members act alone.
+            torch._foreach_copy_(self._actors, list(self._tensors["actor"]["parameters"]))
+        if leader.target_is_due:
+            self._target(self._tensors)
+        return {i: {name: values[i] for name, values in metrics.items()} for i in batches}
+
+    def write_back(self, i: int) -> None:
+        """Tells a member what has become of it; waits for the device."""
+        own = self._traced[i]
+        for mine, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
+            mine.copy_(all_of_them[i])
+        own.write_back()
+
+
+@final
+class _Member:
+    """What an agent knows of its population."""
+
+    reason: str | None = None
+
+    def __init__(self, population: Population, number: int) -> None:
+        self._population = population
+        self._number = number
+
+    def write_back(self) -> None:
+        """Tells the agent what has become of it."""
+        self._population.write_back(self._number)

@@ -1,0 +1,113 @@
+"""Populations: every run has the bytes it has alone, whatever becomes of the others."""
+
+import json
+
+import pytest
+
+from roundoff.agents import TrainConfig, train
+from roundoff.agents.errors import FileError
+from roundoff.agents.stopping import StopRequest
+from roundoff.agents.together import Job, train_together
+
+# Scales that are too large at first and soon grow: steps are skipped, scales halve and double.
+TINY = {
+    "task": "cartpole_swingup", "hidden_units": 16, "batch_size": 16, "action_repeat": 8, "steps": 1600,
+    "seed_steps": 20, "eval_every": 800, "eval_episodes": 1, "checkpoint_every": 400, "initial_loss_scale": 2.0**22,
+    "loss_scale_growth_interval": 3, "kahan_momentum_scale": 2.0**15,
+}  # fmt: skip
+MEMBERS = [
+    {"format": "e5m10", "lr": 3e-3, "tau": 0.02},
+    {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 1200, "seed_steps": 60},
+    {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 1.0, "eval_every": 400},
+]
+
+
+def configs(*members, **keys):
+    return [TrainConfig(**{**TINY, **member, **keys}) for member in members]
+
+
+def jobs(folder, runs, **callbacks):
+    return [Job(config, folder / str(i), **callbacks) for i, config in enumerate(runs)]
+
+
+def bytes_of(folder, count):
+    names = ("metrics.jsonl", "result.json", "agent.pt")
+    return [[(folder / str(i) / name).read_bytes() for name in names] for i in range(count)]
+
+
+def trained_alone(folder, runs):
+    return {i: train(config, folder / str(i), compiled=False) for i, config in enumerate(runs)}
+
+
+def test_runs_have_the_bytes_they_have_alone(tmp_path):
+    """One of them ends before the others, one crashes, one begins to learn later."""
+    runs = configs(*MEMBERS)
+    notices = []
+    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    assert outcomes == trained_alone(tmp_path / "alone", runs)
+    assert [outcomes[i].status for i in range(3)] == ["done", "done", "crashed"]
+    assert bytes_of(tmp_path / "together", 3) == bytes_of(tmp_path / "alone", 3)
+    assert notices == ["updates are compiled, of 3 runs together"] * 3
+
+
+def test_stopped_and_continued(tmp_path):
+    runs = configs(*MEMBERS, lr=1e-3, seed_steps=20)
+    stop, notices = StopRequest(), []
+
+    def stop_in_the_middle(progress):
+        if progress.step >= 800:
+            stop.make()
+
+    outcomes = train_together(jobs(tmp_path / "together", runs, on_progress=stop_in_the_middle), stop, compiled=True)
+    assert {str(outcome) for _, outcome in outcomes} == {"stopped at step 800"}
+    continued = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    assert notices == ["updates are compiled, of 3 runs together"] * 3
+    assert continued == trained_alone(tmp_path / "alone", runs)
+    assert bytes_of(tmp_path / "together", 3) == bytes_of(tmp_path / "alone", 3)
+
+
+def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
+    runs = configs(*({"format": "e5m7", "seed": seed} for seed in range(4)), steps=800)
+    together = jobs(tmp_path / "together", runs)
+
+    def fail(progress):
+        if progress.step >= 400:
+            raise RuntimeError("a bug")
+
+    together[1] = Job(runs[1], together[1].directory, on_progress=fail)
+    (tmp_path / "together" / "2").mkdir(parents=True)
+    (tmp_path / "together" / "2" / "config.json").write_text("{")
+    outcomes = dict(train_together(together, compiled=True))
+    assert str(outcomes[1]) == "a bug"
+    assert isinstance(outcomes[2], FileError)
+    alone = trained_alone(tmp_path / "alone", runs[:1])
+    assert outcomes[0] == alone[0]
+    assert bytes_of(tmp_path / "together", 1) == bytes_of(tmp_path / "alone", 1)
+    assert dict(train_together([together[0]])) == {0: outcomes[0]}  # it has ended
+
+
+@pytest.mark.parametrize(
+    ("keys", "compiled"),
+    [
+        ({"hidden_units": 8}, True),
+        ({"policy": {"rounding": "stochastic"}}, True),
+        ({}, False),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_what_is_trained_one_by_one(tmp_path, keys, compiled):
+    runs = configs({}, {"seed": 1}, format="e5m7", steps=400, eval_every=400, **keys)
+    notices = []
+    outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))
+    assert all(outcome.status == "done" for outcome in outcomes.values())
+    assert not any("together" in notice for notice in notices)
+
+
+def test_seconds_are_those_of_each(tmp_path):
+    runs = configs(*({"format": "e5m7", "seed": seed} for seed in range(3)), steps=400, eval_every=400)
+    dict(train_together(jobs(tmp_path, runs), compiled=True))
+    for i in range(3):
+        timing = json.loads((tmp_path / str(i) / "timing.json").read_text())
+        assert {"updates", "first update", "environment"} <= timing["spent"].keys()
+        assert sum(timing["spent"].values()) <= timing["seconds"] + 0.01

@@ -1,0 +1,137 @@
+"""Populations: the bits that every member has alone."""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from roundoff import FormatError, Policy, Rule, simulate
+from roundoff.simulate.compiled import CompiledStep
+from roundoff.simulate.population import PopulationStep
+
+
+def same(a, b):
+    if not a.dtype.is_floating_point:
+        return torch.equal(a, b)
+    integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
+    return bool(((a.view(integer) == b.view(integer)) | (a.isnan() & b.isnan())).all())
+
+
+def stack(members):
+    return tree_map(lambda *tensors: torch.stack(tensors), *members)
+
+
+def numbers(seed, *shape):
+    """Of all magnitudes, and special ones."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator)
+    x *= torch.exp2(torch.randint(-20, 10, shape, generator=generator).float())
+    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -3e38, 65520.0])
+    x.view(-1)[torch.randperm(x.numel(), generator=generator)[: len(special)]] = special
+    return x
+
+
+def operations(x, y, row, number, exact, index):
+    """Of every rule at least one; x, y (6, 35); row (35,); a 0-d number of each float type; an index (1, 35)."""
+    clean = x.nan_to_num(0.0, 3.0, -3.0)
+    three = clean.reshape(2, 3, 35)
+    weights = y.nan_to_num(0.0, 3.0, -3.0).reshape(2, 35, 3)
+    low, high = torch.aminmax(clean)
+    values, places = y.min(dim=0)
+    return [
+        x * row, row - x, x * number, number * exact, exact * number, exact + row.to(exact), x * exact, number + exact,
+        torch.where(x > number, x, exact), torch.where(number > 0, row, number), x.addcmul(y, row, value=0.3),
+        torch.addcmul(number, number, number), torch.exp(x), torch.tanh(row), torch.hypot(x, row), row**2,
+        x.sum(), x.sum(0), x.sum(-1, keepdim=True), x.mean(), x.mean(1), number.sum(), x.amax(), x.amin(0), low, high,
+        values, places, clean.argmax(), clean.view(-1).argmax(), number.argmax(),
+        three @ weights, torch.baddbmm(row[:3].view(1, 1, 3), three, weights), three.mT @ three, clean @ clean.mT,
+        torch.addmm(row[:6], clean, clean.mT), row.view(5, 7), x.t(), x[1:5:2], x[-1], x[..., 2], row.unsqueeze(-1),
+        torch.cat((x, y), dim=1), torch.cat((row, torch.zeros(2))), torch.stack((row, row)), *x.split(4),
+        *x.chunk(5, dim=-1), *torch.split(row, [30, 5]), row.expand(2, 35), x.expand(2, -1, -1), y.gather(0, index),
+        torch.zeros(6, 35).scatter(0, index, x), torch.cumsum(clean, 1), torch.softmax(clean, 1), x.flip(0),
+        torch.ones(3), torch.arange(35) * row, x.to(exact), x.isfinite(), number.to(torch.int64) + index,
+        torch.nn.functional.pad(x, (1, 1)), x.clamp(-2, 3), torch.relu(x), torch.sigmoid(row), torch.log1p(x.abs()),
+    ]  # fmt: skip
+
+
+def arguments(member, wide):
+    x, y, row = numbers(3 * member, 6, 35), numbers(3 * member + 1, 6, 35), numbers(3 * member + 2, 35)
+    number = torch.tensor(0.7 + member)
+    return [x, y, row, number, number.to(wide) / 3, torch.arange(member, member + 35).view(1, 35) % 6]
+
+
+@pytest.mark.parametrize("names", [None, ("e5m10", "e5m2", "e4m3")], ids=str)
+def test_every_operation(names):
+    simulations = [simulate(name) if name else None for name in names or [None] * 3]
+    wide = torch.float32 if names else torch.float64  # plain programs may mix them
+    mine = [arguments(i, wide) for i in range(3)]
+    found = PopulationStep(operations, simulations)(*stack(mine))
+    for i, simulation in enumerate(simulations):
+        expected = CompiledStep(operations, simulation).run_eagerly(*arguments(i, wide))
+        wrong = [
+            k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if a.dtype != b.dtype or not same(a, b[i])
+        ]
+        assert not wrong
+
+
+def test_a_step_of_several_types():
+    step = PopulationStep(lambda x: x.double() * 0.1, [simulate("e5m10"), simulate("e5m2")])
+    with pytest.raises(FormatError, match=r"computes with torch.float64"):
+        step(torch.ones(2, 3))
+
+
+def train(w, moment, x, y, rate):
+    """Forward, backward, an optimizer, in place."""
+    leaf = w.detach().requires_grad_()
+    h = torch.nn.functional.softplus(x @ leaf.view(20, 2))
+    loss = (h - y).square()
+    (gradient,) = torch.autograd.grad(loss, leaf, torch.full_like(loss, 0.1))
+    moment.mul_(0.9).add_(gradient, alpha=0.1)
+    w.sub_(moment / (moment.abs() + 0.3) * rate)
+    return {"loss": loss.mean(), "parts": [torch.exp(-h).sum(0), h.amax()]}
+
+
+def member(i, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(i)
+    shapes = ((40,), (40,), (33, 20), (33, 2))
+    drawn = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [*drawn, torch.tensor(0.05 * (i + 1), dtype=dtype)]
+
+
+@pytest.mark.parametrize(
+    ("policies", "dtype"),
+    [
+        (["e5m10", "e5m2", "e6m9"], torch.float32),
+        (["bf16", "e8m3", "e8m5"], torch.float32),
+        (["e11m20", "e11m40"], torch.float64),
+        ([Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], torch.float32),
+        (["int8", "int8"], torch.float32),
+    ],
+    ids=str,
+)
+def test_training(policies, dtype):
+    simulations = [simulate(policy) for policy in policies]
+    step = PopulationStep(train, simulations)
+    alone = [member(i, dtype) for i in range(len(policies))]
+    together = stack(alone)
+    for _ in range(3):
+        found = step(*together)
+        for i, simulation in enumerate(simulations):
+            with simulation:
+                expected = train(*alone[i])
+            assert same(expected["loss"], found["loss"][i])
+            assert all(same(a, b[i]) for a, b in zip(expected["parts"], found["parts"], strict=True))
+            assert all(same(a, b[i]) for a, b in zip(alone[i], together, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("simulations", "message"),
+    [
+        ([simulate("e5m10"), simulate("e5m10", rounding="stochastic")], "stochastic rounding draws"),
+        ([simulate("e5m10"), simulate("bf16")], "rounded by the same loops"),
+        ([simulate("posit8"), simulate("posit16")], "others the same"),
+        ([simulate("e5m10", observe=True)], "an observing simulation"),
+    ],
+)
+def test_what_shares_no_program(simulations, message):
+    with pytest.raises(FormatError, match=message):
+        PopulationStep(torch.abs, simulations)(torch.ones(len(simulations), 3))
