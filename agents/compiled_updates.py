@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -12,8 +11,9 @@ from roundoff.agents.networks import forward
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
+from roundoff.agents.tracing import LONGEST_TABLE, steps_until_constant
 from roundoff.formats import FloatFormat, Rounding
-from roundoff.simulate import CompiledStep, CompileWarning
+from roundoff.simulate import CompiledStep
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
@@ -32,7 +32,14 @@ _BASELINES = ("none", "naive", "eps")
 _WORTHWHILE_UPDATES = 3000
 
 
-def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: int, *, wanted: bool | None) -> str:
+def compile_updates(
+    agent: SoftActorCritic[Any, Any],
+    replay: object,
+    updates: int,
+    *,
+    wanted: bool | None,
+    on_notice: Callable[[str], None] | None = None,
+) -> str:
     """Compiles the updates of an agent, where that is possible and pays.
 
     Args:
@@ -40,6 +47,7 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
         replay: its replay buffer.
         updates: how many there are to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
+        on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
 
     Returns:
         What was decided, and why, in words.
@@ -50,18 +58,16 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CompileWarning)
-            compiled = CompiledUpdates(agent, replay)
-        if not caught:
+        compiled = CompiledUpdates(agent, replay, on_notice)
+        if compiled.reason is None:
             agent.compiled = compiled
-            compile_acting(agent, replay)
+            compile_acting(agent, replay, on_notice)
             return "updates are compiled"
-        reason = str(caught[0].message)
+        reason = compiled.reason
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def compile_acting(agent: SAC, replay: Replay) -> None:
+def compile_acting(agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
     """Compiles the choice of actions in training, half of whose time goes by between operations."""
     policy, actor = agent.policy, agent.actor
     settings = set() if agent.simulation is None else set(agent.simulation.policy.settings("rounding"))
@@ -71,8 +77,12 @@ def compile_acting(agent: SAC, replay: Replay) -> None:
     def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
         return policy.sample(forward(actor.bound_to(parameters).layers, observations)[0], noise)
 
+    def choose_eagerly(reason: str) -> None:
+        if on_notice:
+            on_notice(f"actions are chosen eagerly: {reason}")
+
     programs = _programs_of(agent, replay)[3]
-    agent.acting = CompiledStep[..., Any](sample, agent.simulation, programs, fixed=(actor.flat,))
+    agent.acting = CompiledStep[..., Any](sample, agent.simulation, programs, choose_eagerly, fixed=(actor.flat,))
 
 
 def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
@@ -94,6 +104,10 @@ def reason_against(config: TrainConfig) -> str | None:
         return f"the baseline {config.baseline} is not compiled"
     if config.device != "cpu":
         return "the compiled programs are made for the CPU"
+    for key in ("adam_beta1", "adam_beta2"):
+        beta = getattr(config, key)
+        if steps_until_constant(beta) > LONGEST_TABLE:
+            return f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"
     return None
 
 
@@ -143,17 +157,24 @@ class CompiledUpdates:
     Args:
         agent: an agent as it is, new or resumed.
         replay: whose batches it is updated with; for their layout.
+        on_notice: called, in words, if the compiler fails later, when a program is first needed.
+
+    Attributes:
+        reason: why updates run eagerly, in words; None if they are compiled.
     """
 
-    def __init__(self, agent: SAC, replay: Replay) -> None:
+    def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+        self.reason: str | None = None
+        self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
         self._traced = traced = TracedAgent(agent, replay)
         programs = _programs_of(agent, replay)
         steps: list[Callable[..., Any]]
         steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
         self._critic, self._actor, self._target = (
-            CompiledStep[..., Any](step, agent.simulation, kept, fixed=(traced.tensors,))
+            CompiledStep[..., Any](step, agent.simulation, kept, self._run_eagerly, fixed=(traced.tensors,))
             for step, kept in zip(steps, programs[:3], strict=True)
         )
+        self._on_notice = on_notice
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
@@ -172,3 +193,9 @@ class CompiledUpdates:
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""
         self._traced.write_back()
+
+    def _run_eagerly(self, reason: str) -> None:
+        """Says, once, that the compiler has failed."""
+        if self.reason is None and self._on_notice:
+            self._on_notice(f"updates run eagerly: {reason}")
+        self.reason = self.reason or reason

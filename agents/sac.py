@@ -36,6 +36,10 @@ Metrics = dict[str, torch.Tensor]
 class Elsewhere(Protocol):
     """What has taken over the updates of an agent."""
 
+    @property
+    def reason(self) -> str | None:
+        """Why it is no better than the agent's own way, in words; None if it is."""
+
     def write_back(self) -> None:
         """Tells the agent what it has become; waits for the device."""
 
@@ -188,6 +192,9 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         Returns:
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
+        if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
+            self._write_back()
+            self.compiled = None
         prepared, critic_noise, actor_noise = self.begin_update(batch)
         updates: Any = self.compiled or self
         with self._updating(_Part.CRITIC):

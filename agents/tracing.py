@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from roundoff.agents.adam import AdamBase
     from roundoff.agents.optimizers import NetworkOptimizer
 
+LONGEST_TABLE = 400_000
+"""Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
+
 _exactly = Simulation("fp32")
 """Inside a simulation: what is computed here is not rounded."""
 
@@ -83,10 +86,15 @@ class OptimizerState:
                 group["loss_scale"] = scaler.scale
 
 
+def steps_until_constant(beta: float) -> int:
+    """After how many steps ``1 - beta**step`` is 1 in float64: how long a table of it is."""
+    return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
+
+
 def _tables(adam: AdamBase, device: torch.device) -> dict[str, Tensor]:
     """Divisors and rates of steps 1, 2, ..., up to where they no longer change, as the eager optimizer has them."""
     (group,) = adam.param_groups
-    count = max(2, *(math.ceil(math.log(2.0**-54) / math.log(beta)) if beta else 2 for beta in group["betas"]))
+    count = max(steps_until_constant(beta) for beta in group["betas"])
     numbers = [adam.numbers(group, step) for step in range(1, count + 1)]
     return {
         name: torch.tensor([getattr(number, name) for number in numbers], dtype=torch.float64, device=device)

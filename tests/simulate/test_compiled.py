@@ -117,6 +117,15 @@ def test_other_families_and_wide_formats():
         assert_same_training(roundoff.compile(step, mine), eager, dtype)
 
 
+@pytest.mark.parametrize("name", ["e8m50", "e8m51", "e5m52", "e11m52"])
+def test_formats_nearly_as_wide_as_the_carrier(name):
+    x = numbers(0, 99).double() / 3
+    eager, mine = fresh(name)
+    with eager:
+        expected = x * 1.1
+    assert same(roundoff.compile(lambda x: x * 1.1, mine)(x), expected)
+
+
 def test_rules_about_operations():
     policy = Policy("e5m4").with_rules(Rule("mm", format="fp32"), Rule("exp", format="e5m2"))
     eager, mine = fresh(policy)
