@@ -1,21 +1,24 @@
-"""The updates of an agent that learns from states as compiled programs: one each for critics, actor, and targets."""
+"""An agent that learns from states as compiled programs: the updates of critics, actor and targets, and acting."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from roundoff.agents.networks import forward
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
+from roundoff.agents.tracing import LONGEST_TABLE, steps_until_constant
 from roundoff.formats import FloatFormat, Rounding
-from roundoff.simulate import CompiledStep, CompileWarning
+from roundoff.simulate import CompiledStep
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from roundoff.agents.config import TrainConfig
@@ -29,14 +32,22 @@ _BASELINES = ("none", "naive", "eps")
 _WORTHWHILE_UPDATES = 3000
 
 
-def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: int, *, wanted: bool | None) -> str:
+def compile_updates(
+    agent: SoftActorCritic[Any, Any],
+    replay: object,
+    updates: int,
+    *,
+    wanted: bool | None,
+    on_notice: Callable[[str], None] | None = None,
+) -> str:
     """Compiles the updates of an agent, where that is possible and pays.
 
     Args:
-        agent: new or resumed; its ``compiled`` is set.
+        agent: new or resumed; its ``compiled`` is set, and its ``acting``.
         replay: its replay buffer.
         updates: how many there are to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
+        on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
 
     Returns:
         What was decided, and why, in words.
@@ -47,14 +58,31 @@ def compile_updates(agent: SoftActorCritic[Any, Any], replay: object, updates: i
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CompileWarning)
-            compiled = CompiledUpdates(agent, replay)
-        if not caught:
+        compiled = CompiledUpdates(agent, replay, on_notice)
+        if compiled.reason is None:
             agent.compiled = compiled
+            compile_acting(agent, replay, on_notice)
             return "updates are compiled"
-        reason = str(caught[0].message)
+        reason = compiled.reason
     return f"updates run eagerly: {reason or 'as asked'}"
+
+
+def compile_acting(agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+    """Compiles the choice of actions in training, half of whose time goes by between operations."""
+    policy, actor = agent.policy, agent.actor
+    settings = set() if agent.simulation is None else set(agent.simulation.policy.settings("rounding"))
+    if Rounding.STOCHASTIC in settings:
+        return  # the noise has its random bits between those of the network and those of the action
+
+    def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
+        return policy.sample(forward(actor.bound_to(parameters).layers, observations)[0], noise)
+
+    def choose_eagerly(reason: str) -> None:
+        if on_notice:
+            on_notice(f"actions are chosen eagerly: {reason}")
+
+    programs = _programs_of(agent, replay)[3]
+    agent.acting = CompiledStep[..., Any](sample, agent.simulation, programs, choose_eagerly, fixed=(actor.flat,))
 
 
 def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
@@ -76,6 +104,10 @@ def reason_against(config: TrainConfig) -> str | None:
         return f"the baseline {config.baseline} is not compiled"
     if config.device != "cpu":
         return "the compiled programs are made for the CPU"
+    for key in ("adam_beta1", "adam_beta2"):
+        beta = getattr(config, key)
+        if steps_until_constant(beta) > LONGEST_TABLE:
+            return f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"
     return None
 
 
@@ -87,13 +119,13 @@ _OF_THE_RUN = {
 # Keys that are data to the programs, as formats are.
 _AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
 
-_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]
 _PROGRAMS: dict[str, _Programs] = {}
 
 
 def programs_of(kind: str) -> _Programs:
     """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
-    return _PROGRAMS.setdefault(kind, ({}, {}, {}))
+    return _PROGRAMS.setdefault(kind, ({}, {}, {}, {}))
 
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
@@ -111,6 +143,11 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     return json.dumps(relevant)
 
 
+def _programs_of(agent: SAC, replay: Replay) -> _Programs:
+    sizes = (replay.observation_size, replay.action_size)
+    return programs_of(f"{kind(agent.config, agent.simulation)}{sizes}")
+
+
 @final
 class CompiledUpdates:
     """Takes the updates of an agent over: the same bits, in less time.
@@ -121,28 +158,45 @@ class CompiledUpdates:
     Args:
         agent: an agent as it is, new or resumed.
         replay: whose batches it is updated with; for their layout.
+        on_notice: called, in words, if the compiler fails later, when a program is first needed.
+
+    Attributes:
+        reason: why updates run eagerly, in words; None if they are compiled.
     """
 
-    def __init__(self, agent: SAC, replay: Replay) -> None:
+    def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+        self.reason: str | None = None
+        self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
         self._traced = traced = TracedAgent(agent, replay)
-        sizes = (replay.observation_size, replay.action_size)
-        programs = programs_of(f"{kind(agent.config, agent.simulation)}{sizes}")
-        self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0])
-        self._actor = CompiledStep(traced.update_actor_and_temperature, agent.simulation, programs[1])
-        self._target = CompiledStep(traced.update_target, agent.simulation, programs[2])
+        programs = _programs_of(agent, replay)
+        steps: list[Callable[..., Any]]
+        steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
+        self._critic, self._actor, self._target = (
+            CompiledStep[..., Any](step, agent.simulation, kept, self._run_eagerly, fixed=(traced.tensors,))
+            for step, kept in zip(steps, programs[:3], strict=True)
+        )
+        self._on_notice = on_notice
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``."""
-        return self._critic(self._traced.tensors, batch.rows, noise)
+        metrics: Metrics = self._critic(batch.rows, noise)
+        return metrics
 
     def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
         """As ``agent.update_actor_and_temperature``."""
-        return self._actor(self._traced.tensors, batch.rows, noise)
+        metrics: Metrics = self._actor(batch.rows, noise)
+        return metrics
 
     def update_target(self) -> None:
         """As ``agent.update_target``."""
-        self._target(self._traced.tensors)
+        self._target()
 
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""
         self._traced.write_back()
+
+    def _run_eagerly(self, reason: str) -> None:
+        """Says, once, that the compiler has failed."""
+        if self.reason is None and self._on_notice:
+            self._on_notice(f"updates run eagerly: {reason}")
+        self.reason = self.reason or reason

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
+from dm_control.rl.control import PhysicsError
 
 from roundoff.agents.errors import RunError
+from roundoff.agents.suite import load_task
 from roundoff.agents.tasks import DOMAIN_AND_TASK, check_task
 
 if TYPE_CHECKING:
@@ -54,13 +55,9 @@ class Environment:
             domain, name = DOMAIN_AND_TASK[check_task(task)]
         except ValueError as error:
             raise RunError(str(error)) from error
-        suite = _suite()
-
-        self._env: Any = suite.load(domain, name, task_kwargs={"random": 0})
+        self._env: Any = load_task(domain, name)
         self._action_repeat = action_repeat
-        self._observe = self._env.task.get_observation
-        self._env.task.get_observation = self._observation_if_wanted
-        self._observation_wanted = True
+        self._steps = 0  # of the episode
         spec = self._env.action_spec()
         self._center = (spec.maximum + spec.minimum) / 2
         self._half_width = (spec.maximum - spec.minimum) / 2
@@ -75,6 +72,7 @@ class Environment:
 
     def reset(self) -> NDArray[np.float64]:
         """Begins an episode and returns its first observation, flat."""
+        self._steps = 0
         return _flatten(self._env.reset().observation)
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
@@ -86,28 +84,28 @@ class Environment:
         Raises:
             RunError: the simulation has become unstable.
         """
-        from dm_control.rl.control import PhysicsError  # noqa: PLC0415  imported by __init__ already
-
+        env, task, physics = self._env, self._env.task, self._env.physics
         scaled = self._center + self._half_width * action.astype(np.float64)
         reward = 0.0
+        discount: float | None = None
         try:
-            for to_come in reversed(range(self._action_repeat)):
-                self._observation_wanted = to_come == 0
-                step = self._env.step(scaled)
-                reward += float(step.reward)
-                if step.last():
-                    break
+            # As dm_control.rl.control.Environment.step, but that nobody looks at observations between repeats, and
+            # that the simulator's warnings are read once.
+            with physics.check_invalid_state():
+                for _ in range(self._action_repeat):
+                    task.before_step(scaled, physics)
+                    physics._step_with_up_to_date_position_velocity(env._n_sub_steps)  # noqa: SLF001
+                    task.after_step(physics)
+                    reward += float(task.get_reward(physics))
+                    self._steps += 1
+                    in_time = self._steps < env._step_limit  # noqa: SLF001
+                    discount = task.get_termination(physics) if in_time else 1.0
+                    if discount is not None:
+                        break
         except PhysicsError as error:
             raise RunError(f"the simulation of {self.task} became unstable: {error}") from error
-        finally:
-            self._observation_wanted = True
-        observation = step.observation or self._observe(self._env.physics)  # empty if the episode ended before
-        return Transition(_flatten(observation), reward, float(step.discount), step.last())
-
-    def _observation_if_wanted(self, physics: Any) -> Mapping[str, Any]:
-        """The task's observation; none between two repeats of an action, where nobody looks: a sixth of the time."""
-        observation: Mapping[str, Any] = self._observe(physics) if self._observation_wanted else {}
-        return observation
+        observation = _flatten(task.get_observation(physics))
+        return Transition(observation, reward, 1.0 if discount is None else float(discount), discount is not None)
 
     def physics(self) -> tuple[Any, Any]:
         """The MuJoCo model and its data, as they are now; for looking, not for changing."""
@@ -123,23 +121,6 @@ class Environment:
         """Takes over what :meth:`random_state` returned."""
         keys = np.asarray(state["keys"], dtype=np.uint32)
         self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
-
-
-def _suite() -> Any:
-    """The suite, imported without looking for a renderer, which costs time or fails on machines without a display.
-
-    Pixels are rendered by ``roundoff.agents.renderer`` instead, which minds what the user sets.
-    """
-    chosen = os.environ.get("MUJOCO_GL")
-    os.environ["MUJOCO_GL"] = "disabled"
-    try:
-        from dm_control import suite  # noqa: PLC0415  takes a second
-    finally:
-        if chosen is None:
-            del os.environ["MUJOCO_GL"]
-        else:
-            os.environ["MUJOCO_GL"] = chosen
-    return suite
 
 
 def _flatten(observation: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -121,8 +121,8 @@ def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
-def _sync_folder(path: Path) -> None:
-    """Makes a rename in ``path`` durable."""
+def sync(path: Path) -> None:
+    """Makes what was written to a file durable, or what was made or renamed in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

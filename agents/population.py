@@ -98,6 +98,8 @@ class Population:
 class _Member:
     """What an agent knows of its population."""
 
+    reason: str | None = None
+
     def __init__(self, population: Population, number: int) -> None:
         self._population = population
         self._number = number

@@ -36,6 +36,10 @@ Metrics = dict[str, torch.Tensor]
 class Elsewhere(Protocol):
     """What has taken over the updates of an agent."""
 
+    @property
+    def reason(self) -> str | None:
+        """Why it is no better than the agent's own way, in words; None if it is."""
+
     def write_back(self) -> None:
         """Tells the agent what it has become; waits for the device."""
 
@@ -76,6 +80,8 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
 
     Attributes:
         dtype: of weights, batches and actions.
+        compiled: what has taken over the updates; None if nothing has.
+        acting: what has taken over the choice of actions in training, for observations and noise; likewise.
 
     Source:
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
@@ -100,6 +106,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self._update_noise = torch_generator(config.seed, Stream.UPDATE_NOISE, device)
         self._generators = {"act_noise": self._act_noise, "update_noise": self._update_noise}
         self.compiled: Elsewhere | None = None
+        self.acting: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
         self.target_entropy = -float(action_size)
         self.discount: float | torch.Tensor = config.discount
         self.updates = self.actions = 0
@@ -149,12 +156,17 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
         """
         self.actions += 1
-        with self._arithmetic(self.actions, _Part.ACT):
+        arithmetic = self._arithmetic(self.actions, _Part.ACT)
+        shape = (len(observations), self.actor.layers[-1].shape[-1] // 2)
+        if self.acting and not deterministic:
+            with arithmetic:
+                noise = self._normal(shape, self._act_noise)
+            return self.acting(observations, noise)
+        with arithmetic:
             outputs = self._policy_outputs(observations)
             if deterministic:
                 actions = self.policy.mode(outputs)
             else:
-                shape = (len(observations), outputs.shape[1] // 2)
                 actions = self.policy.sample(outputs, self._normal(shape, self._act_noise))
             if self._coerced_to is not None:
                 coerce_([actions], self._coerced_to)
@@ -180,6 +192,9 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         Returns:
             Tensors whose means are worth logging; nothing has been copied from the device for them.
         """
+        if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
+            self._write_back()
+            self.compiled = None
         prepared, critic_noise, actor_noise = self.begin_update(batch)
         updates: Any = self.compiled or self
         with self._updating(_Part.CRITIC):

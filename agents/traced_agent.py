@@ -68,6 +68,9 @@ class TracedAgent:
     def _made_of(self, tensors: dict[str, Any]) -> SAC:
         agent = copy(self.agent)
         agent.compiled = None
+        # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
+        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self._optimizers}
+        tensors = tensors | own
         for name in self._optimizers:
             eager = getattr(agent, f"{name}_optimizer")
             setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))

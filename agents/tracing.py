@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from roundoff.agents.adam import AdamBase
     from roundoff.agents.optimizers import NetworkOptimizer
 
+LONGEST_TABLE = 400_000
+"""Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
+
 _exactly = Simulation("fp32")
 """Inside a simulation: what is computed here is not rounded."""
 
@@ -83,10 +86,15 @@ class OptimizerState:
                 group["loss_scale"] = scaler.scale
 
 
+def steps_until_constant(beta: float) -> int:
+    """After how many steps ``1 - beta**step`` is 1 in float64: how long a table of it is."""
+    return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
+
+
 def _tables(adam: AdamBase, device: torch.device) -> dict[str, Tensor]:
     """Divisors and rates of steps 1, 2, ..., up to where they no longer change, as the eager optimizer has them."""
     (group,) = adam.param_groups
-    count = max(2, *(math.ceil(math.log(2.0**-54) / math.log(beta)) if beta else 2 for beta in group["betas"]))
+    count = max(steps_until_constant(beta) for beta in group["betas"])
     numbers = [adam.numbers(group, step) for step in range(1, count + 1)]
     return {
         name: torch.tensor([getattr(number, name) for number in numbers], dtype=torch.float64, device=device)
@@ -151,7 +159,7 @@ class TracedOptimizer:
     def _is_finite(self, gradient: Tensor) -> Tensor:
         """Whether the step is taken; the operations that are rounded are those of the eager test."""
         if self._scaler is None:
-            return torch.ones((), dtype=torch.bool, device=gradient.device)
+            return torch.full((), True, dtype=torch.bool, device=gradient.device)
         low, high = torch.aminmax(gradient)
         with _exactly:
             return (low.abs() < self._tensors["largest"]) & (high.abs() < self._tensors["largest"])
@@ -177,7 +185,7 @@ class TracedOptimizer:
         """``CompoundLossScaler._may_double``, without its branches."""
         t = self._tensors
         limit = t["largest"] / HEADROOM
-        fits = torch.ones((), dtype=torch.bool, device=limit.device)
+        fits = torch.full((), True, dtype=torch.bool, device=limit.device)
         for buffer, factor in ((t["moment"], 2.0), (t["second"], self._adam.second_factor(2.0))):
             fits = fits & (buffer.abs().amax() <= limit / factor)
         return fits

@@ -83,7 +83,7 @@ def train(
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
         compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
-        on_notice: called with what was decided about that.
+        on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
@@ -125,7 +125,7 @@ def open_run(
 
 def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
-    notice = compile_updates(run.agent, run.intake.replay, run.updates_to_come, wanted=compiled)
+    notice = compile_updates(run.agent, run.intake.replay, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:
         on_notice(notice)
     training = run.training()

@@ -11,6 +11,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from roundoff.analysis.errors import AnalysisError
+from roundoff.analysis.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,13 +77,13 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
     """The runs in a folder: name of the sweep, folder and config of each."""
     marker, runs = directory / "sweep.json", directory / "runs"
     if not marker.exists():
-        config = _read(directory / "config.json", warnings)
+        config = read_json(directory / "config.json", warnings)
         if isinstance(config, dict) and isinstance(config.get("config"), dict):
             yield "", directory, config["config"]
         elif config is None:
             warnings.append(f"{directory}: is the folder of no sweep and of no run; left out")
         return
-    plan = _read(marker, warnings)
+    plan = read_json(marker, warnings)
     try:
         name, planned = str(plan["name"]), {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
     except (KeyError, TypeError, ValueError):
@@ -95,19 +96,8 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         yield name, runs / identity, config
 
 
-def _read(path: Path, warnings: list[str]) -> Any:
-    """The JSON in a file; None if there is none, or it cannot be read."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        warnings.append(f"{path}: {error.strerror if isinstance(error, OSError) else 'is not JSON'}; left out")
-        return None
-
-
 def _status(folder: Path, warnings: list[str]) -> str:
-    result = _read(folder / "result.json", warnings)
+    result = read_json(folder / "result.json", warnings)
     if isinstance(result, dict) and result.get("status") in ("done", "crashed"):
         return str(result["status"])
     return "failed" if (folder / "failed.json").exists() else "unfinished"

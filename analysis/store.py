@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from roundoff.analysis.errors import AnalysisError
+from roundoff.analysis.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,21 +130,8 @@ def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Pat
     return name, description, folders, planned
 
 
-def _read_json(path: Path, warnings: list[str]) -> Any:
-    try:
-        content = json.loads(path.read_bytes())
-        json.dumps(content, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not JSON"
-        warnings.append(f"{path}: {reason}; left out")
-        return None
-    return content
-
-
 def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
-    content = _read_json(path, warnings)
+    content = read_json(path, warnings)
     try:
         planned = {str(run["id"]): dict(run["config"]) for run in content["runs"]}
         return str(content["name"]), str(content.get("description") or ""), planned
@@ -154,7 +142,7 @@ def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dic
 
 
 def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
-    content = _read_json(path, warnings)
+    content = read_json(path, warnings)
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         config: dict[str, Any] = content["config"]
         return config
@@ -197,9 +185,9 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
     nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan, "reason": ""}
     if not (folder / "config.json").exists():
         return {"status": "missing", **nothing}
-    result = _read_json(folder / "result.json", warnings)
+    result = read_json(folder / "result.json", warnings)
     if result is None:
-        failure = _read_json(folder / "failed.json", warnings)
+        failure = read_json(folder / "failed.json", warnings)
         if failure is None:
             return {"status": "unfinished", **nothing}
         reason = failure.get("reason") if isinstance(failure, dict) else None

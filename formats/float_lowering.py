@@ -79,7 +79,7 @@ def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
     magnitude = ops.bitwise_xor(bits, sign)
     unit = ops.bitwise_left_shift(one, shift)
     odd = ops.bitwise_xor(ops.bitwise_and(ops.bitwise_right_shift(magnitude, shift), one), flip)
-    odd = ops.add(odd, ops.bitwise_and(unit, one))
+    odd = ops.bitwise_or(odd, ops.bitwise_and(unit, one))
     half = ops.sub(ops.bitwise_right_shift(unit, one), one)
     result = ops.bitwise_and(ops.add(ops.add(magnitude, half), odd), ops.sub(zero, unit))
     absolute = ops.to_dtype_bitcast(magnitude, dtype, integer)

@@ -47,8 +47,9 @@ def _float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> t
     stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
     m, emin, emax = fmt.significand_bits, fmt.emin, fmt.emax
     ieee = fmt.max == 2.0**emax * (2 - 2.0**-m) and fmt.overflow_policy is Overflow.INFINITY
-    # 1.5 * 2^(stored - m) times twice the largest power of two must be finite.
-    roomy = emax + 1 + stored - m < bias
+    # 1.5 * 2^(stored - m) times twice the largest power of two must be finite, and added to a number give one of a
+    # single binade: with one place or none to cut it does not.
+    roomy = emax + 1 + stored - m < bias and m <= stored - 2
     if ieee and roomy and m > 0 and fmt.subnormals and fmt.has_negative_zero:
         numbers = [2.0**emin, 2.0 ** (emax + 1), 1.5 * 2.0 ** (stored - m), 2.0 ** (bias - emax), 2.0 ** (emax - bias)]
         return True, torch.tensor(numbers, dtype=dtype, device=device)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import torch
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from roundoff.formats import FormatError
 from roundoff.simulate.graph_writer import FormatsAsData
+from roundoff.simulate.step_memory import check_lazy, check_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from roundoff.simulate.graphs import Traced
     from roundoff.simulate.mode import Simulation
 
 _P = ParamSpec("_P")
@@ -28,15 +32,56 @@ class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
 
 
+_compiling = threading.RLock()
+"""Tracing and compiling change settings of the whole process."""
+
+
 class Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
-    results: TreeSpec
-    steps: int
-    """By how much it advances the simulation's step,"""
-    draws: int
-    """and how many stochastic roundings it has made in the last one."""
+    traced: Traced
+    perhaps_lazy: list[int]
+    """The tensors that may be negatives or conjugates in name only."""
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Refuses arguments that the program would take for others than they are."""
+        if self.perhaps_lazy:
+            check_lazy(tensors, self.perhaps_lazy)
+        if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
+            check_shared(tensors, self.traced.written)
+
+    def results(self, computed: Any, tensors: list[torch.Tensor]) -> Any:
+        """What the step returns."""
+        if self.traced.results is None:
+            return None
+        rest = iter(computed or ())
+        leaves = [next(rest) if alias is None else alias.of(tensors) for alias in self.traced.aliases]
+        return tree_unflatten(leaves, self.traced.results)
+
+
+class _Arguments(NamedTuple):
+    """Arguments of a step: what a program takes of them, and what it is made for."""
+
+    leaves: list[Any]
+    spec: TreeSpec
+    tensors: list[torch.Tensor]
+    key: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, nested: tuple[Any, ...]) -> _Arguments:
+        """Nested tuples, lists and dicts, flat."""
+        leaves, spec = tree_flatten(nested)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        constants = tuple([_identity(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)])
+        key = (spec, constants, tuple([(x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors]))
+        return cls(leaves, spec, tensors, key)
+
+    def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
+        """The arguments with the next of these tensors in place of their own."""
+        given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
+        return nested
 
 
 @final
@@ -47,87 +92,118 @@ class CompiledStep(Generic[_P, _R]):
         step: the function.
         simulation: in which it runs; None for plain arithmetic.
         programs: where to keep programs; given by those who know that other steps have the same ones.
+        on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
+        fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
+            is in the tensors may change, but neither their shapes nor types.
 
     Attributes:
         step: the function itself.
         simulation: in which it runs; None for plain arithmetic.
+        reason: why it runs eagerly, in words; None if it is compiled.
     """
 
     def __init__(
-        self, step: Callable[_P, _R], simulation: Simulation | None, programs: dict[Any, Program] | None = None
+        self,
+        step: Callable[_P, _R],
+        simulation: Simulation | None,
+        programs: dict[Any, Any] | None = None,
+        on_eager: Callable[[str], None] | None = None,
+        fixed: tuple[Any, ...] = (),
     ) -> None:
-        self.step = step
+        self.step: Callable[..., _R] = step
         self.simulation = simulation
-        self._programs = {} if programs is None else programs
+        self.reason: str | None = None
+        self._fixed = _Arguments.of(fixed)
+        self._programs: dict[Any, Program] = ({} if programs is None else programs).setdefault(self._fixed.key, {})
         self._formats: FormatsAsData | None = None
-        self._eager = _reason_against(simulation)
-        if self._eager:
-            warnings.warn(f"not compiled: {self._eager}; the step runs eagerly", CompileWarning, stacklevel=3)
+        self._on_eager = on_eager
+        reason = _reason_against(simulation)
+        if reason:
+            self._give_up(reason, stacklevel=4)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation, whatever is simulated around it."""
-        if self._eager:
+        if self.reason:
             return self.run_eagerly(*args, **kwargs)
         if _len_torch_dispatch_stack():
+            if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # it is part of a step that is traced
+                return self.run_eagerly(*args, **kwargs)
             with _disable_current_modes():
                 return self._run(*args, **kwargs)  # type: ignore[no-any-return]
         return self._run(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        leaves, spec = tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        constants = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
-        key = (spec, constants, tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors))
+        given = _Arguments.of((args, kwargs))
         if self._formats is None:
-            self._formats = self._formats_for(tensors)
+            self._formats = self._formats_for(self._fixed.tensors + given.tensors)
         try:
-            program = self._programs.get(key)
+            program = self._programs.get(given.key)
         except TypeError as error:
             raise FormatError(
                 f"arguments of a compiled step are tensors, numbers and text, in tuples, lists and dicts; {error}"
             ) from error
         if program is None:
-            program = self._programs[key] = self._compile(leaves, spec, self._formats)
-        formats = self._formats.tensors
-        if self.simulation is not None:
-            place = torch.tensor([self.simulation.step, self.simulation.draws])
-            result = program.call([place, *formats, *tensors])
-            if program.steps:
-                self.simulation.step += program.steps
-            self.simulation.skip_draws(program.draws)
-        else:
-            result = program.call(tensors)
-        returned: Any = tree_unflatten(result, program.results) if result else None
-        return returned
+            with _compiling:
+                program = self._programs.get(given.key) or self._compile(given, self._formats)
+            if program is None:
+                return self.run_eagerly(*args, **kwargs)
+            self._programs[given.key] = program
+        tensors = self._fixed.tensors + given.tensors
+        program.check(tensors)
+        if self.simulation is None:
+            return program.results(program.call(list(tensors)), tensors)
+        place = torch.tensor([self.simulation.step, self.simulation.draws])
+        computed = program.call([place, *self._formats.tensors, *tensors])
+        if program.traced.steps:
+            self.simulation.step += program.traced.steps
+        self.simulation.skip_draws(program.traced.draws)
+        return program.results(computed, tensors)
 
     def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation as it would run without compilation."""
         with self._arithmetic():
-            return self.step(*args, **kwargs)
+            return self.step(*self._fixed.filled_with(iter(self._fixed.tensors)), *args, **kwargs)
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.simulation is None else self.simulation
 
+    def _give_up(self, reason: str, *, stacklevel: int) -> None:
+        """Runs the step eagerly from now on."""
+        self.reason = reason
+        if self._on_eager:
+            self._on_eager(reason)
+        else:
+            warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
+
     def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
         if not tensors:
             raise FormatError("a step to compile takes tensors as arguments, got none")
-        dtypes = [x.dtype for x in tensors if x.dtype.is_floating_point]
+        dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> Program:
+    def _compile(self, given: _Arguments, formats: FormatsAsData) -> Program | None:
+        """The program for arguments like these; None if the compiler fails, which nothing has been changed by."""
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = self._fixed.tensors + given.tensors
+        perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
+        check_lazy(tensors, range(len(tensors)))
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
-            given = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            args, kwargs = tree_unflatten(given, spec)
-            return self.step(*args, **kwargs)
+            fixed = self._fixed.filled_with(rest)
+            args, kwargs = given.filled_with(rest)
+            return self.step(*fixed, *args, **kwargs)
 
         traced = trace(step, tensors, self.simulation, formats)
-        return Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
+        check_shared(tensors, traced.written)
+        try:
+            call = compile_graph(traced)
+        except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
+            self._give_up(f"PyTorch's compiler failed ({_last_words(error)})", stacklevel=5)
+            return None
+        return Program(call, traced, perhaps_lazy)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
@@ -182,7 +258,21 @@ def reason_against_compiling() -> str | None:
         program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
         program([x])
     except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
-        lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
-        reason = (lines or [type(error).__name__])[-1][:200]
-        return f"PyTorch's compiler does not work here ({reason}); it needs g++ and the headers of Python (python3-dev)"
+        return (
+            f"PyTorch's compiler does not work here ({_last_words(error)}); it needs g++ and the headers of Python"
+            " (python3-dev)"
+        )
     return None
+
+
+def _last_words(error: Exception) -> str:
+    """What a compiler has to say, which may be pages."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
+    return (lines or [type(error).__name__])[-1][:200]
+
+
+def _identity(constant: Any) -> Any:
+    """What two constants must have in common to be the same to a program: 0.0 and -0.0 or 1, 1.0 and True are not."""
+    return type(constant), repr(constant) if isinstance(constant, Number) else constant

@@ -22,11 +22,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from roundoff.formats import FormatError, float_lowering
+from roundoff.formats import FormatError, RoundoffError, float_lowering
 from roundoff.simulate import exact_lowerings as exact_lowerings_module
 from roundoff.simulate.exact_lowerings import exact_lowerings, structural_decompositions
 from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
 from roundoff.simulate.members import stack_members
+from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
 from roundoff.simulate.treatment import is_move
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ class Traced(NamedTuple):
     """Stand-ins,"""
     stand_ins: FakeTensorMode
     """made by this."""
-    results: TreeSpec
+    results: TreeSpec | None
+    """What the step returns; None for nothing,"""
+    aliases: Sequence[Alias | None]
+    """and which of it lies in the memory of its arguments: the graph computes the others."""
+    written: frozenset[int]
+    """The step's tensors that it writes to."""
     steps: int
     draws: int
 
@@ -74,11 +80,13 @@ def trace(
         for stand_in, x in zip(inputs[-len(tensors) :], tensors, strict=True)
     ]
     of_formats = slice(len(place), len(place) + len(formats.tensors))
-    results: list[TreeSpec] = []
+    results: list[TreeSpec | None] = []
+    aliases: list[Alias | None] = []
     ends: list[int] = []
 
     def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rest = list(given[of_formats.stop :])
+        as_given = layouts(rest)
         if simulation is None:
             result = step(rest)
         else:
@@ -87,16 +95,14 @@ def trace(
             with simulation.writing(writer):
                 result = step(rest)
             ends[:] = [simulation.step, simulation.draws]
-        if any(x.requires_grad and x.is_leaf and x.grad is not None for x in rest):
-            raise FormatError(
-                "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
-                " torch.autograd.grad"
-            )
+        check_kept(rest, as_given)
         leaves, spec = tree_flatten(() if result is None else result)
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            raise FormatError("a step to compile returns tensors, or nothing")
-        results[:] = [spec]
-        return tuple(leaves)
+        others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if others:
+            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
+        results[:] = [None if result is None else spec]
+        aliases[:] = [alias_of(leaf, rest) for leaf in leaves]
+        return tuple(leaf for leaf, alias in zip(leaves, aliases, strict=True) if alias is None)
 
     before = None if simulation is None else (simulation.step, simulation.draws)
     try:
@@ -105,9 +111,11 @@ def trace(
             _erase_profiling(with_writes)
             functional = torch.func.functionalize(with_writes, remove="mutations")
             graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)
-    except FormatError:
+    except RoundoffError:
         raise
     except Exception as error:
+        if _is_its_own(error):
+            raise
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(
             f"the step cannot be traced{_place(error)} ({first_line}): it may compute only with its arguments and with"
@@ -117,14 +125,41 @@ def trace(
         if simulation is not None and before is not None:
             simulation.step = before[0]
             simulation.skip_draws(before[1])
+    graph = _tidied(graph)
+    _check_randomness(graph)
+    written = _written(graph, skipped=of_formats.stop)
+    return Traced(graph, inputs, stand_ins, results[0], aliases, written, *(ends or (0, 0)))
+
+
+def _tidied(graph: GraphModule) -> GraphModule:
+    """The graph without what computes nothing, or the same twice."""
     _forward_copies(graph)
     graph.graph.eliminate_dead_code()
     graph = GraphModule(graph, fx_graph_cse(graph.graph))
     _forward_exact_moves(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    _check_memory(graph, tensors, skipped=of_formats.stop)
-    return Traced(graph, inputs, stand_ins, results[0], *(ends or (0, 0)))
+    return graph
+
+
+def _check_randomness(graph: GraphModule) -> None:
+    """Refuses steps whose random numbers depend on an order, which inductor does not keep."""
+    drawing = [node for node in graph.graph.nodes if torch.Tag.nondeterministic_seeded in _tags(node)]
+    if len(drawing) > 1:
+        raise FormatError(
+            f"the step draws random numbers {len(drawing)} times (torch.randn, dropout, ...), and a compiled one would"
+            " draw them in another order; draw them outside, and pass them as arguments"
+        )
+
+
+def _tags(node: Node) -> Sequence[torch.Tag]:
+    return getattr(node.target, "tags", ())
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
+    origin = traceback.extract_tb(error.__traceback__)[-1].filename
+    return not isinstance(error, (RuntimeError, TypeError)) and not any(part in origin for part in _INSIDE)
 
 
 def for_members(traced: Traced, members: int) -> Traced:
@@ -241,15 +276,8 @@ def _only_moves(node: Node) -> bool:
     return name in _VIEWS or is_move(name)
 
 
-def _check_memory(graph: GraphModule, tensors: list[torch.Tensor], *, skipped: int) -> None:
-    """Refuses arguments that share memory if one of them is written to."""
+def _written(graph: GraphModule, *, skipped: int) -> frozenset[int]:
+    """Which of the inputs are written to, counted from the step's first."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][skipped:]
-    written = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
-    owners: dict[int, int] = {}
-    for i, x in enumerate(tensors):
-        j = owners.setdefault(x.untyped_storage().data_ptr(), i)
-        if j != i and {placeholders[i], placeholders[j]} & written and x.numel():
-            raise FormatError(
-                f"tensors {j} and {i} of the arguments of a compiled step share memory, and the step writes to one"
-                " of them; pass the one and make the other from it inside"
-            )
+    targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
+    return frozenset(i for i, node in enumerate(placeholders) if node in targets)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode,
@@ -433,6 +434,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The random bits of the next stochastic rounding: by seed, step, and its number within the step."""
         if rounding is not Rounding.STOCHASTIC:
             return None
+        if self._writer is None and _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
+            raise FormatError(
+                "random bits of a simulation inside a step that is traced would be the same in every call; compile the"
+                " step in that simulation, or leave it as it is and compile parts of it"
+            )
         return RandomBits(self._random.seed, (self._step << _STEP_BITS) + self._draws.next())
 
     def _rounder(self, handling: Handling) -> Any:

@@ -73,9 +73,8 @@ class PopulationStep:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._compile(leaves, spec)
-        result = program.call([*self._formats, *leaves])
-        returned: Any = tree_unflatten(result, program.results) if result else None
-        return returned
+        program.check(leaves)
+        return program.results(program.call([*self._formats, *leaves]), leaves)
 
     def _formats_of(self, simulation: Simulation | None, like: torch.Tensor) -> FormatsAsData:
         return FormatsAsData([] if simulation is None else simulation.policy.formats(), like.dtype, like.device)
@@ -106,7 +105,8 @@ class PopulationStep:
         traced = trace(step, first, simulation, self._formats_of(simulation, floating))
         self._check_constants(traced.graph)
         traced = for_members(traced, len(self._simulations))
-        return Program(compile_graph(traced), traced.results, traced.steps, traced.draws)
+        aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
+        return Program(compile_graph(traced), traced._replace(aliases=aliases), [])
 
     def _check_constants(self, graph: GraphModule) -> None:
         """Refuses roundings that are constants of the graph, if members have other ones."""

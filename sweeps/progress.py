@@ -138,7 +138,7 @@ class RunDisplay:
 
     def notice(self, text: str) -> None:
         """Shows a line that stays."""
-        self._console.print(text)
+        self._console.print(text, markup=False)
 
     def progress(self, progress: Progress) -> None:
         """Shows how far the run is."""

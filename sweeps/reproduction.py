@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 import shutil
-import tempfile
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from roundoff.agents.files import directory_lock, make_directory, read_json
+from roundoff.agents.errors import FileError
+from roundoff.agents.files import cannot_be_written, directory_lock, make_directory, read_json, sync
 from roundoff.formats.errors import RoundoffError
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.leases import Leases
@@ -19,6 +18,7 @@ from roundoff.sweeps.store import MARKER, SweepDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from roundoff.sweeps.plan import Plan, Run
 
@@ -85,14 +85,27 @@ def take_over(plan: Plan, directory: Path) -> int:
         store.claim(plan)
         runs = make_directory(directory / "runs")
         taken = Leases(store.leases).numbers()
-        copied = 0
-        with tempfile.TemporaryDirectory(prefix=".copy-", dir=directory) as temporary:
-            for identity, folder in found.items():
-                if identity in taken or (runs / identity).exists():
-                    continue
-                shutil.copytree(folder, Path(temporary) / identity).rename(runs / identity)
-                copied += 1
-    return copied
+        missing = {x: folder for x, folder in found.items() if x not in taken and not (runs / x).exists()}
+        for identity, folder in missing.items():
+            _copy(folder, runs / identity, directory / ".copy")
+    return len(missing)
+
+
+def _copy(folder: Path, target: Path, temporary: Path) -> None:
+    """Makes a copy of a folder that is complete, and on the disk, or not there."""
+    try:
+        if temporary.exists():  # a killed process has left it
+            shutil.rmtree(temporary)
+        shutil.copytree(folder, temporary)
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        temporary.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        # shutil.Error has a list of what went wrong, each with its reason as text.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        raise FileError(cannot_be_written(target, reason)) from error
 
 
 def _is_finished(folder: Path, run: Run) -> bool:

@@ -8,7 +8,7 @@ from roundoff.sweeps.outline import CASE, SECTIONS, Axis, Choice, Exclusion, Out
 from roundoff.sweeps.values import KEYS, shown, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from roundoff.sweeps.located_yaml import Located
 
@@ -29,10 +29,7 @@ def apply(outline: Outline, document: Located, *, own: bool = True, strict: bool
     if not isinstance(document.value, dict):
         outline.complain(document.place, f"a sweep is a mapping with the keys {', '.join(SECTIONS)}")
         return
-    for key in document.value:
-        if key not in SECTIONS:
-            inside = " (keys of runs stand inside base or grid)" if key in KEYS else ""
-            outline.complain((document.key_places or {})[key], unknown("key", key, SECTIONS) + inside)
+    _complain_of_unknown(outline, document, "key", SECTIONS, hint=" (keys of runs stand inside base or grid)")
     parts = {key: item for key, item in document.value.items() if key in SECTIONS and item.value is not None}
     if own:
         _texts(outline, parts)
@@ -91,9 +88,7 @@ class _Parts:
             self.complain(item.place, f"{name} must be a mapping from keys to values, got {shown(item.plain())}")
             return {}
         known = (*KEYS, *other)
-        for key in item.value:
-            if key not in known:
-                self.complain((item.key_places or {})[key], unknown(f"key in {name}", key, known))
+        _complain_of_unknown(self.outline, item, f"key in {name}", known)
         return {key: value for key, value in item.value.items() if key in known}
 
     def _claim(self, key: str, section: str, place: str) -> None:
@@ -185,10 +180,8 @@ class _Parts:
         if not isinstance(item.value, dict):
             self.complain(item.place, f"random must be a mapping with the keys {', '.join(_RANDOM_KEYS)}")
             return
-        for key in item.value:
-            if key not in _RANDOM_KEYS:
-                hint = " (keys of runs stand inside values)" if key in KEYS else ""
-                self.complain((item.key_places or {})[key], unknown("key in random", key, _RANDOM_KEYS) + hint)
+        hint = " (keys of runs stand inside values)"
+        _complain_of_unknown(self.outline, item, "key in random", _RANDOM_KEYS, hint=hint)
         parts = self.outline.random
         parts |= {key: item.value[key] for key in ("draws", "seed") if key in item.value}
         parts.setdefault("values", {})
@@ -211,6 +204,13 @@ class _Parts:
             if settings:
                 values = {key: alternatives(value) for key, value in settings.items()}
                 self.outline.exclusions.append(Exclusion(values, entry.place, strict))
+
+
+def _complain_of_unknown(outline: Outline, item: Located, what: str, known: Sequence[str], *, hint: str = "") -> None:
+    """Complains of the keys of a mapping that are not known, with a hint where they are keys of runs."""
+    for key in item.value:
+        if key not in known:
+            outline.complain((item.key_places or {})[key], unknown(what, key, known) + (hint if key in KEYS else ""))
 
 
 def _is_name(text: str) -> bool:

@@ -1,13 +1,17 @@
 """Compiled updates: the bits of the eager agent through skipped steps and changing scales, in runs and after a stop."""
 
+import errno
+
 import pytest
 import torch
 
-from roundoff.agents import SAC, TrainConfig, train
-from roundoff.agents.compiled_updates import CompiledUpdates, compile_updates
+from roundoff.agents import SAC, TrainConfig, compiled_updates, train
+from roundoff.agents.compiled_updates import CompiledUpdates, compile_acting, compile_updates
 from roundoff.agents.replay import Replay
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.formats import round
+from roundoff.simulate import graphs
+from roundoff.simulate.compiled import reason_against_compiling
 
 CPU = torch.device("cpu")
 SMALL = {"task": "cartpole_swingup", "hidden_units": 8, "batch_size": 8, "lr": 3e-3, "tau": 0.02}
@@ -79,6 +83,25 @@ def test_same_bits_as_the_eager_agent(keys):
         assert len(scales) > 3
 
 
+def test_actions_have_the_bits_of_the_eager_agent():
+    eager, mine, replay, generator = pair(format="e5m6", sigma_eps=1e-2)
+    compile_acting(mine, replay)
+    assert mine.acting is not None
+    for rows, deterministic in ((1, False), (3, True), (1, False)):
+        observations = replay.sample(rows, generator).observations
+        actions = [agent.act(observations, deterministic=deterministic) for agent in (eager, mine)]
+        assert torch.equal(*actions)
+        for agent in (eager, mine):
+            agent.actor.flat.mul_(2)
+    assert differences(eager, mine) == []
+
+
+def test_random_bits_between_roundings_are_left_to_the_eager_agent():
+    _, mine, replay, _ = pair(format="e5m6", policy={"rounding": "stochastic"})
+    compile_acting(mine, replay)
+    assert mine.acting is None
+
+
 TINY = {
     **SMALL, **RESTLESS, "format": "e5m10", "action_repeat": 8, "steps": 1600, "seed_steps": 20, "eval_every": 800,
     "eval_episodes": 1, "checkpoint_every": 400,
@@ -102,6 +125,32 @@ def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
     assert notices == ["updates run eagerly: as asked", "updates are compiled"]
 
 
+def test_a_run_goes_on_when_the_compiler_fails(tmp_path, monkeypatch):
+    """Of the actor's program, when those of acting and the critics work: as with a disk that is full by then."""
+    works, programs = graphs.compile_graph, []
+
+    def compile_graph(traced):
+        programs.append(traced)
+        if len(programs) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return works(traced)
+
+    config = TrainConfig(**TINY | {"steps": 480, "eval_every": 240})
+    notices = []
+    train(config, tmp_path / "eager", compiled=False)
+    assert reason_against_compiling() is None  # which compiles something of its own, once in a process
+    monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
+    monkeypatch.setattr(graphs, "compile_graph", compile_graph)
+    train(config, tmp_path / "mine", compiled=True, on_notice=notices.append)
+    assert notices == [
+        "updates are compiled",
+        "updates run eagerly: PyTorch's compiler failed (No space left on device)",
+    ]
+    assert len(programs) == 3
+    for name in ("metrics.jsonl", "result.json", "agent.pt"):
+        assert (tmp_path / "mine" / name).read_bytes() == (tmp_path / "eager" / name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("keys", "updates", "wanted", "notice"),
     [
@@ -110,6 +159,7 @@ def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
         ({"baseline": "amp", "fixes": "none"}, 10**6, True, "the baseline amp is not compiled"),
         ({"native": True, "format": "fp16"}, 10**6, True, "native half precision"),
         ({"observe": True}, 10**6, True, "an observing simulation"),
+        ({"adam_beta2": 1 - 1e-15}, 10**6, True, "adam_beta2 = 0.999999999999999 is so near to 1"),
     ],
 )
 def test_what_is_not_compiled(keys, updates, wanted, notice):

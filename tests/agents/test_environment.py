@@ -7,7 +7,7 @@ from dm_control import suite
 from roundoff.agents.environment import Environment
 from roundoff.agents.errors import RunError
 from roundoff.agents.evaluate import evaluate
-from roundoff.agents.tasks import TASKS
+from roundoff.agents.tasks import DOMAIN_AND_TASK, TASKS
 from roundoff.agents.vector_environment import VectorEnvironment
 
 
@@ -119,20 +119,23 @@ def test_a_non_finite_action_crashes_an_evaluation():
     assert (result.crashed, result.mean, result.std, result.returns) == (True, 0, 0, ())
 
 
-@pytest.mark.parametrize("task", ["cartpole_swingup", "finger_spin", "humanoid_stand"])
+ONE_OF_EACH_DOMAIN = {domain: task for task, (domain, _) in DOMAIN_AND_TASK.items()}.values()
+
+
+@pytest.mark.parametrize("task", ["cartpole_swingup", "finger_spin", *ONE_OF_EACH_DOMAIN])
 def test_a_repeated_action_is_steps_of_the_suite(task):
     """Also where the episode ends between two repeats, so that its last observation is not that of the last repeat."""
-    mine, plain = Environment(task, 3), suite.load(*task.split("_"))
+    mine, plain = Environment(task, 3), suite.load(*DOMAIN_AND_TASK[task])
     mine._env._step_limit = plain._step_limit = 31
     for random in (mine._env.task.random, plain.task.random):
         random.seed(4)
-    generator = np.random.default_rng(0)
+    generator, spec = np.random.default_rng(0), plain.action_spec()
     found, step = mine.reset(), plain.reset()
     while not step.last():
         action = generator.uniform(-1, 1, mine.action_size)
         transition, reward = mine.step(action), 0.0
         for _ in range(3):
-            step = plain.step(action)
+            step = plain.step((spec.maximum + spec.minimum) / 2 + (spec.maximum - spec.minimum) / 2 * action)
             reward += step.reward
             if step.last():
                 break

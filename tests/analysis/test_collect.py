@@ -1,6 +1,7 @@
 """Every record of every run in one table, and what cannot be read is said."""
 
 import json
+import resource
 
 import pyarrow.parquet as pq
 import pytest
@@ -105,3 +106,17 @@ def test_single_runs_and_mistakes(sweep, tmp_path):
     with pytest.raises(AnalysisError, match="cannot be written"):
         collect([run], tmp_path / "nowhere" / "none.parquet")
     assert not list(tmp_path.glob("none*"))
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_one(sweep, tmp_path):
+    table = tmp_path / "all.parquet"
+    table.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, limits[1]))  # as a full disk, with another reason
+    try:
+        with pytest.raises(AnalysisError, match=r"all.parquet: cannot be written \(.*; choose another --out"):
+            collect([sweep], table)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert table.read_bytes() == b"old"
+    assert not list(tmp_path.glob(".*"))

@@ -1,10 +1,12 @@
 """Figures of the paper from finished runs: which runs belong, what the paper prints beside them, what is copied."""
 
 import json
+import resource
 import sys
 
 import pytest
 
+from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
 from roundoff.analysis.markdown import plain
 from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
@@ -112,6 +114,27 @@ def test_runs_of_a_folder_beside_are_taken_over_once(tmp_path):
     assert {run.id for run in plan.runs if store.status(run) == "done"} == expected
     assert take_over(plan, tmp_path / plan.name) == 0
     assert not list((tmp_path / plan.name).glob(".copy*"))
+
+
+def test_a_copy_that_fails_leaves_nothing_and_what_a_killed_one_left_is_removed(tmp_path):
+    plan, _ = find_reproduction("fig12", "quick")
+    finish(plan, tmp_path / "beside", runs=plan.runs[:1])
+    folder = tmp_path / "out"
+    agent = tmp_path / "beside" / "runs" / plan.runs[0].id / "agent.pt"
+    agent.write_bytes(bytes(1 << 20))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, limits[1]))  # as a full disk, with another reason
+    try:
+        with pytest.raises(FileError, match=f"{plan.runs[0].id}: cannot be written .*File too large.*free space"):
+            take_over(plan, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((folder / "runs").iterdir())
+    assert not (folder / ".copy").exists()
+    (folder / ".copy" / "half").mkdir(parents=True)
+    assert take_over(plan, folder) == 1
+    assert (folder / "runs" / plan.runs[0].id / "agent.pt").stat().st_size == 1 << 20
+    assert not (folder / ".copy").exists()
 
 
 def test_a_wrong_name_gets_the_nearest_and_all_that_are_allowed():

@@ -8,6 +8,7 @@ from torch._inductor.codegen.cpp import CppVecOverrides
 
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
+from roundoff.simulate import CompiledStep
 from roundoff.simulate import compiled as compiled_module
 
 N = 1003  # no multiple of a vector
@@ -116,6 +117,15 @@ def test_other_families_and_wide_formats():
         assert_same_training(roundoff.compile(step, mine), eager, dtype)
 
 
+@pytest.mark.parametrize("name", ["e8m50", "e8m51", "e5m52", "e11m52"])
+def test_formats_nearly_as_wide_as_the_carrier(name):
+    x = numbers(0, 99).double() / 3
+    eager, mine = fresh(name)
+    with eager:
+        expected = x * 1.1
+    assert same(roundoff.compile(lambda x: x * 1.1, mine)(x), expected)
+
+
 def test_rules_about_operations():
     policy = Policy("e5m4").with_rules(Rule("mm", format="fp32"), Rule("exp", format="e5m2"))
     eager, mine = fresh(policy)
@@ -152,6 +162,20 @@ def test_a_program_for_each_shape_and_number():
     program = roundoff.compile(lambda x, factor: x * factor, simulate("e5m6"))
     for n, factor in ((5, 2.0), (6, 2.0), (5, 3.0)):
         assert same(program(torch.ones(n), factor), torch.full((n,), factor))
+
+
+def test_fixed_arguments_are_those_of_every_call():
+    programs = {}
+    for _ in range(2):
+        state = {"sum": torch.zeros(5), "factor": torch.ones(5) / 3}
+        program = CompiledStep(
+            lambda state, x: state["sum"].add_(state["factor"] * x), simulate("e5m6"), programs, fixed=(state,)
+        )
+        for x in (torch.ones(5), torch.full((5,), 2.0)):
+            program(x)
+        program.run_eagerly(torch.full((5,), 3.0))
+        assert same(state["sum"], torch.full((5,), 2.0))
+    assert len(programs) == 1
 
 
 def reads_a_number(x):

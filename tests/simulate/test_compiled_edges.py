@@ -1,0 +1,151 @@
+"""Compiled steps where callers do unusual things: what is accepted has the bits of the eager simulation."""
+
+import errno
+import threading
+
+import pytest
+import torch
+from torch._inductor.exc import InductorError
+
+import roundoff
+from roundoff import CompileWarning, FormatError, simulate
+from roundoff.simulate import compiled as compiled_module
+from roundoff.simulate import graphs
+
+
+def line(n=6):
+    return torch.linspace(-1, 1.3, n)
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_arguments_and_results_of_all_kinds():
+    def step(empty, scalar, expanded, strided, integers, special):
+        scalar.mul_(1.1)
+        strided[1:].add_(expanded[0, 0])
+        results = [empty * 1.1, empty.sum(), expanded * 1.1, integers * 2, special / 3, special.clamp(-1, 1), strided]
+        return {"new": results, "views": (strided[1:], strided.t()), "one": scalar, "none": ()}
+
+    def arguments():
+        special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45])
+        expanded, strided = line(4).view(4, 1).expand(4, 3), line(12)[::2].view(2, 3).t()
+        return torch.zeros(0, 3), torch.tensor(0.3), expanded, strided, torch.arange(4), special
+
+    eager, program = simulate("e5m4"), roundoff.compile(step, simulate("e5m4"))
+    mine, theirs = arguments(), arguments()
+    for _ in range(2):
+        found = program(*mine)
+        with eager:
+            expected = step(*theirs)
+        assert_same((found, mine), (expected, theirs))
+    assert found["one"] is mine[1]
+    mine[3].zero_()
+    assert not any(view.any() for view in found["views"])
+
+
+def test_numbers_that_are_equal_but_not_the_same():
+    program = roundoff.compile(lambda x, factor: x * factor, None)
+    assert [program(torch.ones(1), factor).signbit().item() for factor in (0.0, -0.0)] == [False, True]
+
+
+def gives_other_memory(x):
+    x.data = x * 2
+
+
+def draws_elsewhere(x):
+    with simulate("e5m4", rounding="stochastic"):
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("step", "make", "message"),
+    [
+        (lambda x: x.resize_(2), line, "another shape or other memory"),
+        (lambda x: x.unsqueeze_(0), line, "another shape or other memory"),
+        (gives_other_memory, line, "another shape or other memory"),
+        (lambda x: x.mul_(2), lambda: line(1).expand(3), "tensor 0 .* is expanded"),
+        (lambda x: x * 2, lambda: torch._neg_view(line()), "resolve_neg"),
+        (lambda x: x + torch.rand(6) * torch.rand(6), line, "random numbers 2 times"),
+        (draws_elsewhere, line, "same in every call"),
+        (lambda x: x * 2, lambda: line().bfloat16(), r"leave out .half\(\)"),
+        (lambda x: x * 2, lambda: line().to_sparse(), "must be dense"),
+        (lambda x: [x, None], line, "got NoneType"),
+    ],
+)
+def test_what_is_refused(step, make, message):
+    with pytest.raises(FormatError, match=message):
+        roundoff.compile(step, simulate("e5m4"))(make())
+
+
+def test_errors_of_the_step_itself_are_its_own():
+    with pytest.raises(ZeroDivisionError):
+        roundoff.compile(lambda x: x / (1 // 0), simulate("e5m4"))(line())
+
+
+def test_arguments_that_share_memory_in_a_later_call():
+    program = roundoff.compile(lambda x, y: x.add_(y), simulate("e5m4"))
+    x, y = line(), line()
+    program(x, y)
+    with pytest.raises(FormatError, match="tensors 0 and 1 of the arguments"):
+        program(x, x)
+    assert_same(y, line())
+
+
+def test_random_numbers_of_the_program_itself():
+    def noisy(x):
+        return torch.nn.functional.dropout(x * 1.1, 0.5)
+
+    x, eager, program = line(), simulate("e5m4"), roundoff.compile(noisy, simulate("e5m4"))
+    torch.manual_seed(3)
+    with eager:
+        expected = [noisy(x), noisy(x)]
+    torch.manual_seed(3)
+    assert_same([program(x), program(x)], expected)
+
+
+def test_a_compiled_step_inside_another_and_first_calls_in_several_threads():
+    inner = roundoff.compile(lambda x: x * 1.1, simulate("e5m4"))
+    outer = roundoff.compile(lambda x: inner(x) + x / 3, simulate("e5m7"))
+    x, found = line(), {}
+    threads = [threading.Thread(target=lambda i=i: found.update({i: outer(x)})) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with simulate("e5m7"):
+        with simulate("e5m4"):
+            part = x * 1.1
+        expected = part + x / 3
+    assert_same(found, dict.fromkeys(range(3), expected))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/cache"), "failed .No space left on device: /tmp/cache"),
+        (InductorError(RuntimeError("an error of inductor's"), None), "an error of inductor's"),
+    ],
+)
+def test_a_compiler_that_fails_is_done_without(error, reason, monkeypatch):
+    def step(x):
+        return x.mul_(1.1).sum()
+
+    def fail(_):
+        raise error
+
+    assert compiled_module.reason_against_compiling() is None
+    monkeypatch.setattr(graphs, "compile_graph", fail)
+    eager, mine = (simulate("e5m4", rounding="stochastic") for _ in range(2))
+    eager.step = mine.step = 7
+    program = roundoff.compile(step, mine)
+    ours, theirs = line(), line()
+    with pytest.warns(CompileWarning, match=reason) as warned:
+        found = [program(ours), program(ours)]
+    with eager:
+        expected = [step(theirs), step(theirs)]
+    assert_same((found, ours), (expected, theirs))
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert (mine.step, mine.draws) == (eager.step, eager.draws)
