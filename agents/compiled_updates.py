@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC, SoftActorCritic
 from roundoff.agents.traced_agent import TracedAgent
 from roundoff.agents.tracing import LONGEST_TABLE, steps_until_constant
-from roundoff.formats import Rounding
+from roundoff.formats import FloatFormat, Rounding
 from roundoff.simulate import CompiledStep
 from roundoff.simulate.graph_writer import FormatsAsData
 
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from roundoff.agents.config import TrainConfig
     from roundoff.agents.replay import Batch
     from roundoff.agents.sac import Metrics
+    from roundoff.simulate import Simulation
 
 _BASELINES = ("none", "naive", "eps")
 
@@ -47,9 +51,9 @@ def compile_updates(
     Returns:
         What was decided, and why, in words.
     """
-    reason = reason_against(agent, replay)
+    reason = reason_against(agent.config)
     if reason is None and wanted is None:
-        reason = reason_not_to(agent, updates)
+        reason = reason_not_to(agent.simulation, updates)
     if reason is None and wanted is not False:
         assert isinstance(agent, SAC)
         assert isinstance(replay, Replay)
@@ -61,19 +65,18 @@ def compile_updates(
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def reason_not_to(agent: SoftActorCritic[Any, Any], updates: int) -> str | None:
+def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
     """Why it would not save time, in words; None if it would."""
-    if agent.simulation is None:
+    if simulation is None:
         return "it saves little of what is not simulated"
     if updates < _WORTHWHILE_UPDATES:
         return f"it takes longer than it saves in {updates} updates"
     return None
 
 
-def reason_against(agent: SoftActorCritic[Any, Any], replay: object) -> str | None:
-    """Why the updates of an agent cannot be compiled, in words; None if they can be."""
-    config = agent.config
-    if not isinstance(agent, SAC) or not isinstance(replay, Replay):
+def reason_against(config: TrainConfig) -> str | None:
+    """Why the updates of such an agent cannot be compiled, in words; None if it may be possible."""
+    if config.observations != "states":
         return "agents that learn from pixels are not compiled"
     if config.native:
         return "native half precision is computed by PyTorch's own kernels"
@@ -105,17 +108,18 @@ def programs_of(kind: str) -> _Programs:
     return _PROGRAMS.setdefault(kind, ({}, {}, {}))
 
 
-def kind(agent: SAC, replay: Replay) -> str:
+def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
-    config = {key: value for key, value in agent.config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
-    if agent.simulation is not None:
-        policy = agent.simulation.policy
+    relevant = {key: value for key, value in config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
+    if simulation is not None:
+        policy = simulation.policy
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
-            formats = FormatsAsData(policy.formats(), agent.dtype, agent.log_temperature.device)
-            config["format"] = [str(agent.dtype), formats.kind]
+            assert isinstance(policy.format, FloatFormat)
+            dtype = policy.format.carrier
+            relevant["format"] = [str(dtype), FormatsAsData(policy.formats(), dtype, torch.device("cpu")).kind]
         else:
-            config["seed"] = agent.config.seed
-    return json.dumps([config, replay.observation_size, replay.action_size])
+            relevant["seed"] = config.seed
+    return json.dumps(relevant)
 
 
 @final
@@ -138,7 +142,8 @@ class CompiledUpdates:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
         self._traced = traced = TracedAgent(agent, replay)
-        programs = programs_of(kind(agent, replay))
+        sizes = (replay.observation_size, replay.action_size)
+        programs = programs_of(f"{kind(agent.config, agent.simulation)}{sizes}")
         self._critic = CompiledStep(traced.update_critic, agent.simulation, programs[0], self._run_eagerly)
         self._actor = CompiledStep(
             traced.update_actor_and_temperature, agent.simulation, programs[1], self._run_eagerly

@@ -7,26 +7,34 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents.compiled_updates import kind, programs_of, reason_against
+from roundoff.agents.compiled_updates import kind, programs_of, reason_against, reason_not_to
+from roundoff.agents.sac import simulation_of
 from roundoff.agents.traced_agent import TracedAgent
-from roundoff.simulate.population import PopulationStep, reason_against_population
+from roundoff.simulate.population import PopulationStep, reason_against_sharing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.agents.replay import Batch, Replay
-    from roundoff.agents.sac import SAC, Metrics
+    from roundoff.agents.config import TrainConfig
+    from roundoff.agents.replay import Batch
+    from roundoff.agents.sac import Metrics
 
 _ALIGNED = 16
 """Sizes that are multiples of this leave matrices where the products of a population have the bits of one agent's."""
 
 
-def reason_against_sharing(agent: SAC, replay: Replay) -> str | None:
-    """Why an agent can be no member of a population, in words; None if it can be."""
-    config = agent.config
-    if config.hidden_units % _ALIGNED or config.batch_size % _ALIGNED:
-        return f"hidden_units and batch_size must be multiples of {_ALIGNED}"
-    return reason_against(agent, replay) or reason_against_population([agent.simulation])
+def shared_kind(config: TrainConfig) -> str | None:
+    """What runs that can be members of one population have in common; None for a run that can be in none."""
+    simulation = simulation_of(config)
+    unaligned = config.hidden_units % _ALIGNED or config.batch_size % _ALIGNED
+    if unaligned or reason_against(config) or reason_against_sharing([simulation]):
+        return None
+    return f"{config.task} {kind(config, simulation)}"
+
+
+def worth_sharing(config: TrainConfig) -> bool:
+    """Whether a run of this length gains from being member of a population."""
+    return reason_not_to(simulation_of(config), config.steps // config.action_repeat) is None
 
 
 @final
@@ -34,17 +42,17 @@ class Population:
     """Takes the updates of agents over, as ``CompiledUpdates`` does of one.
 
     Args:
-        members: agents as they are, with their replay buffers; of one :func:`kind`, after as many updates.
+        members: agents as they are, with their replay buffers; of one :func:`shared_kind`, after as many updates.
     """
 
     def __init__(self, members: Sequence[tuple[Any, Any]]) -> None:
-        kinds = {(kind(*member), member[0].updates) for member in members}
+        kinds = {(shared_kind(agent.config), agent.updates) for agent, _ in members}
         assert len(kinds) == 1, "members are of one kind"
         self._agents = [agent for agent, _ in members]
         self._traced = [TracedAgent(*member) for member in members]
         self._tensors: dict[str, Any] = tree_map(lambda *own: torch.stack(own), *[own.tensors for own in self._traced])
         simulations = [agent.simulation for agent in self._agents]
-        programs = programs_of(f"{len(members)} x {kind(*members[0])}")
+        programs = programs_of(f"{len(members)} {shared_kind(self._agents[0].config)}")
         first = self._traced[0]
         self._critic = PopulationStep(first.update_critic, simulations, programs[0])
         self._actor = PopulationStep(first.update_actor_and_temperature, simulations, programs[1])

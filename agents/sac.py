@@ -95,7 +95,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         fmt = Format.parse(config.format)
         assert isinstance(fmt, FloatFormat)
         self.config = config
-        self.simulation = _simulation(config, fmt)
+        self.simulation = simulation_of(config)
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
         options: dict[str, Any] = {"dtype": self.dtype, "device": device}
         # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
@@ -398,7 +398,10 @@ class SAC(SoftActorCritic["Batch", "Batch"]):
         return self._step_actor_and_temperature(q, log_prob)
 
 
-def _simulation(config: TrainConfig, fmt: Format) -> Simulation | None:
+def simulation_of(config: TrainConfig) -> Simulation | None:
+    """In which an agent computes; None if it does so plainly."""
+    fmt = Format.parse(config.format)
+    assert isinstance(fmt, FloatFormat)
     if config.native or (fmt.native and not config.policy and not config.observe):
         return None
     policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)

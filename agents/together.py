@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from roundoff.agents.compiled_updates import kind, reason_not_to
-from roundoff.agents.population import Population, reason_against_sharing
-from roundoff.agents.replay import Replay
+from roundoff.agents.compiled_updates import reason_not_to
+from roundoff.agents.population import Population, shared_kind
 from roundoff.agents.run_directory import Result
-from roundoff.agents.sac import SAC
 from roundoff.agents.training import open_run, train_alone
+from roundoff.simulate.compiled import reason_against_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -91,12 +90,10 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
 
 def _kind(run: Run, *, forced: bool) -> Any:
     """What the members of a population have in common; None if a run is trained alone."""
-    agent, replay = run.agent, run.intake.replay
-    if not isinstance(agent, SAC) or not isinstance(replay, Replay) or reason_against_sharing(agent, replay):
+    if not forced and reason_not_to(run.agent.simulation, run.updates_to_come):
         return None
-    if not forced and reason_not_to(agent, run.updates_to_come):
-        return None
-    return kind(agent, replay), agent.updates
+    shared = shared_kind(run.config)
+    return (shared, run.agent.updates) if shared and not reason_against_compiling() else None
 
 
 def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:

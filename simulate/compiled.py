@@ -36,7 +36,7 @@ _compiling = threading.RLock()
 """Tracing and compiling change settings of the whole process."""
 
 
-class _Program(NamedTuple):
+class Program(NamedTuple):
     """A compiled step for arguments of certain shapes."""
 
     call: Callable[[list[torch.Tensor]], Any]
@@ -80,7 +80,7 @@ class CompiledStep(Generic[_P, _R]):
         self,
         step: Callable[_P, _R],
         simulation: Simulation | None,
-        programs: dict[Any, _Program] | None = None,
+        programs: dict[Any, Program] | None = None,
         on_eager: Callable[[str], None] | None = None,
     ) -> None:
         self.step = step
@@ -156,7 +156,7 @@ class CompiledStep(Generic[_P, _R]):
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> _Program | None:
+    def _compile(self, leaves: list[Any], spec: TreeSpec, formats: FormatsAsData) -> Program | None:
         """The program for arguments like these; None if the compiler fails, which nothing has been changed by."""
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
@@ -177,7 +177,7 @@ class CompiledStep(Generic[_P, _R]):
         except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
             self._give_up(f"PyTorch's compiler failed ({_last_words(error)})", stacklevel=5)
             return None
-        return _Program(call, traced, perhaps_lazy)
+        return Program(call, traced, perhaps_lazy)
 
 
 def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
@@ -218,11 +218,11 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         reason = simulation.reason_against_tracing()
         if reason:
             return reason
-    return _reason_against_compiling()
+    return reason_against_compiling()
 
 
 @cache
-def _reason_against_compiling() -> str | None:
+def reason_against_compiling() -> str | None:
     """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
     from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from roundoff.formats import FormatError, Rounding
-from roundoff.simulate.compiled import _Program, _reason_against
+from roundoff.simulate.compiled import Program, reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from roundoff.simulate.mode import Simulation
 
 
-def reason_against_population(simulations: Sequence[Simulation | None]) -> str | None:
-    """Why simulations cannot share a program, in words; None if they can."""
+def reason_against_sharing(simulations: Sequence[Simulation | None]) -> str | None:
+    """Why simulations cannot share a program, whether this machine can compile it or not; None if they can."""
     for simulation in simulations:
-        reason = _reason_against(simulation)
+        reason = simulation and simulation.reason_against_tracing()
         if reason:
             return reason
         if simulation is not None and set(simulation.policy.settings("rounding")) != {Rounding.NEAREST_EVEN}:
@@ -47,9 +47,9 @@ class PopulationStep:
         self,
         step: Callable[..., Any],
         simulations: Sequence[Simulation | None],
-        programs: dict[Any, _Program] | None = None,
+        programs: dict[Any, Program] | None = None,
     ) -> None:
-        reason = reason_against_population(simulations)
+        reason = reason_against_sharing(simulations) or reason_against_compiling()
         if reason:
             raise FormatError(f"these simulations cannot share a program: {reason}")
         self._step = step
@@ -92,7 +92,7 @@ class PopulationStep:
         place = [] if self._simulations[0] is None else [torch.zeros(len(of_members), 2, dtype=torch.int64)]
         return place + stacked
 
-    def _compile(self, leaves: list[torch.Tensor], spec: Any) -> _Program:
+    def _compile(self, leaves: list[torch.Tensor], spec: Any) -> Program:
         from roundoff.simulate.graphs import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
 
         simulation = self._simulations[0]
@@ -106,7 +106,7 @@ class PopulationStep:
         self._check_constants(traced.graph)
         traced = for_members(traced, len(self._simulations))
         aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
-        return _Program(compile_graph(traced), traced._replace(aliases=aliases), [])
+        return Program(compile_graph(traced), traced._replace(aliases=aliases), [])
 
     def _check_constants(self, graph: GraphModule) -> None:
         """Refuses roundings that are constants of the graph, if members have other ones."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roundoff.agents.stopping import PATIENCE
 from roundoff.sweeps.errors import SweepError
+from roundoff.sweeps.grouping import group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -88,11 +89,12 @@ def execute(
     logs: Path,
     *,
     compiled: bool | None = None,
+    population: int = 1,
 ) -> Generator[Event]:
     """Brings runs to their end, each by one worker at a time, of this sweep or another one.
 
-    A worker that dies (killed, out of memory, lost with its node) is replaced, and its run continues from its
-    checkpoint. Closing the iterator stops all workers; so does the death of this process, however it dies.
+    A worker that dies (killed, out of memory, lost with its node) is replaced, and its runs continue from their
+    checkpoints, each alone. Closing the iterator stops all workers; so does the death of this process, however it dies.
 
     Args:
         jobs: runs with their folders; begun in this order.
@@ -100,6 +102,7 @@ def execute(
         leases: of the sweep.
         logs: a folder for what workers print.
         compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
+        population: how many runs that can share a program a worker is given at once, at most.
 
     Yields:
         What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
@@ -107,7 +110,8 @@ def execute(
     Raises:
         SweepError: workers end before they have begun.
     """
-    pool = _Pool(jobs, executor, leases, logs, compiled)
+    groups = group([run for run, _ in jobs], population, executor.limit, compiled=compiled)
+    pool = _Pool(groups, {run.id: directory for run, directory in jobs}, executor, leases, logs, compiled)
     try:
         yield from pool.events()
     finally:
@@ -121,19 +125,20 @@ class _Slot:
     """A worker, and what the pool knows of it."""
 
     def __init__(self, executor: Executor, log: Path, inbox: queue.SimpleQueue[tuple[_Slot, Any]]) -> None:
-        self.run: Run | None = None
+        self.runs: dict[str, Run] = {}
         self.ready = False
         self.worker = executor.start(log, lambda message: inbox.put((self, message)))
 
     @property
     def idle(self) -> bool:
-        return self.ready and self.run is None
+        return self.ready and not self.runs
 
 
 class _Pool:
     def __init__(
         self,
-        jobs: Sequence[tuple[Run, Path]],
+        groups: Sequence[list[Run]],
+        directories: dict[str, Path],
         executor: Executor,
         leases: Leases,
         logs: Path,
@@ -145,8 +150,8 @@ class _Pool:
         self._logs = logs
         self._started = 0
         self._stillborn = 0  # workers in a row that died before they were ready
-        self._waiting = deque(run for run, _ in jobs)
-        self._directories = {run.id: directory for run, directory in jobs}
+        self._waiting = deque(groups)
+        self._directories = directories
         self._tries = dict.fromkeys(self._directories, 0)
         self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
         self._slots: list[_Slot] = []
@@ -181,11 +186,9 @@ class _Pool:
         if self._waiting and (idle or room):
             ended, free = self._look(len(idle) + starting + room)
             for run in ended:
-                self._waiting.remove(run)
                 yield Event("ended", run)
-            for slot, (run, number) in zip(idle, free, strict=False):
-                self._waiting.remove(run)
-                yield self._give(slot, run, number)
+            for slot, numbers in zip(idle, free, strict=False):
+                yield from self._give(slot, numbers)
             for _ in range(min(room, len(free) - len(idle) - starting)):
                 self._started += 1
                 self._slots.append(_Slot(self._executor, self._logs / f"worker-{self._started}.log", self._inbox))
@@ -195,28 +198,45 @@ class _Pool:
                     slot.ready = False
                     slot.worker.stop()
 
-    def _look(self, most: int) -> tuple[list[Run], list[tuple[Run, int]]]:
-        """Of the waiting runs those that another sweep has ended, and the first that can be taken, at most ``most``."""
+    def _look(self, most: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
+        """Of the waiting runs those that another sweep has ended, which wait no longer; and groups that can be taken.
+
+        Of the latter the first, at most ``most``. Runs of a group that another sweep holds wait alone from now on.
+        """
         ended: list[Run] = []
-        free: list[tuple[Run, int]] = []
+        free: list[list[tuple[Run, int]]] = []
         numbers = self._leases.numbers()
-        for run in self._waiting:
-            number = self._leases.next_number(run.id, numbers)
-            if (self._directories[run.id] / "result.json").exists():  # looked at last: it comes before the release
-                ended.append(run)
-            elif number is not None:
-                free.append((run, number))
-            if len(free) == most:
-                break
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and len(free) < most:
+            members = waiting.popleft()
+            held: list[Run] = []
+            takeable: list[tuple[Run, int]] = []
+            for run in members:
+                number = self._leases.next_number(run.id, numbers)
+                if (self._directories[run.id] / "result.json").exists():  # looked at last: it comes before the release
+                    ended.append(run)
+                elif number is not None:
+                    takeable.append((run, number))
+                else:
+                    held.append(run)
+            if takeable:
+                free.append(takeable)
+                self._waiting.append([run for run, _ in takeable])
+            self._waiting.extend([run] for run in held)
+        self._waiting.extend(waiting)
         return ended, free
 
-    def _give(self, slot: _Slot, run: Run, number: int) -> Event:
-        self._tries[run.id] += 1
-        slot.run = run
-        lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
-        order = {"config": run.config.as_json(), "directory": str(self._directories[run.id])}
-        slot.worker.send({**order, "compiled": self._compiled, "lease": lease})
-        return Event("started", run)
+    def _give(self, slot: _Slot, numbers: list[tuple[Run, int]]) -> Iterator[Event]:
+        self._waiting.remove([run for run, _ in numbers])
+        orders = []
+        for run, number in numbers:
+            self._tries[run.id] += 1
+            slot.runs[run.id] = run
+            lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
+            orders.append({"config": run.config.as_json(), "directory": str(self._directories[run.id]), "lease": lease})
+        slot.worker.send({"runs": orders, "compiled": self._compiled})
+        for run, _ in numbers:
+            yield Event("started", run)
 
     def _listen(self) -> Iterator[Event]:
         """Waits for what a worker says; not for long if a run may become free meanwhile."""
@@ -225,22 +245,21 @@ class _Pool:
             slot, message = self._inbox.get(timeout=_POLL if self._waiting and some else None)
         except queue.Empty:
             return
-        run = slot.run
         if message is None:
             yield from self._bury(slot)
         elif message["event"] == "ready":
             slot.ready, self._stillborn = True, 0
         elif message["event"] == "unusable":
             raise SweepError(message["reason"])
-        elif run is None:
+        elif message["run"] not in slot.runs:
             pass
         elif message["event"] == "progress":
-            yield Event("progress", run, progress=message["progress"])
+            yield Event("progress", slot.runs[message["run"]], progress=message["progress"])
         else:
-            slot.run = None
+            run = slot.runs.pop(message["run"])
             if message["event"] == "elsewhere":  # another sweep was faster
                 self._tries[run.id] -= 1
-                self._waiting.appendleft(run)
+                self._waiting.appendleft([run])
             yield Event(message["event"], run, reason=message.get("reason", ""))
 
     def _bury(self, slot: _Slot) -> Iterator[Event]:
@@ -248,13 +267,13 @@ class _Pool:
         reason = slot.worker.death()
         slot.worker.stop()
         slot.worker.wait(0)
-        run = slot.run
-        if run is None:
+        if not slot.runs:
             if not slot.ready and self._waiting:
                 self._stillborn += 1
             if self._stillborn > self._executor.limit + 1:
                 raise SweepError(f"workers end before they have begun: {reason}")
-        elif self._tries[run.id] < self._executor.tries:
-            self._waiting.appendleft(run)
-        else:
-            yield Event("failed", run, reason=reason)
+        for run in slot.runs.values():
+            if self._tries[run.id] < self._executor.tries:
+                self._waiting.appendleft([run])  # alone: another one may be to blame
+            else:
+                yield Event("failed", run, reason=reason)

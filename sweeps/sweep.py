@@ -46,7 +46,13 @@ def usable_cores() -> int:
 
 
 def run_sweep(
-    plan: Plan, directory: Path, *, executor: Executor, watcher: Watcher, compiled: bool | None = None
+    plan: Plan,
+    directory: Path,
+    *,
+    executor: Executor,
+    watcher: Watcher,
+    compiled: bool | None = None,
+    population: int = 1,
 ) -> Summary:
     """Brings every run of ``plan`` to its end in ``directory``; finished runs are not repeated.
 
@@ -60,6 +66,7 @@ def run_sweep(
         executor: where to run it; used up by this.
         watcher: is told what happens.
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
+        population: how many runs that can share a program are trained by one worker at once, at most; likewise.
 
     Returns:
         How the runs of the plan ended.
@@ -83,7 +90,9 @@ def run_sweep(
             leases.forget(identity)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
-        with closing(execute(jobs, executor, leases, make_directory(store.path / "logs"), compiled=compiled)) as events:
+        logs = make_directory(store.path / "logs")
+        running = execute(jobs, executor, leases, logs, compiled=compiled, population=population)
+        with closing(running) as events:
             for event in events:
                 score = 0.0
                 if event.kind == "ended":

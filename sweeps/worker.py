@@ -1,12 +1,12 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
-``{"event": "ready"}`` goes out first. ``{"config": {...}, "directory": "...", "lease": {...}}`` comes in;
-``{"event": "progress", "progress": {...}}`` goes out while it trains, then ``{"event": "ended"}``, or
-``{"event": "failed", "reason": ...}``, or at once ``{"event": "elsewhere"}``, if another process was faster to take the
-lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the run saves a checkpoint, and the process exits with status
-143. When its input closes without that, the process that started it is gone: it exits at once, and its lease ends with
-it; the run continues from its last checkpoint. It also exits at once when it has lost its lease: another process has
-taken over the run.
+``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "lease": {...}}, ...]}`` comes
+in, several runs if they can share a program. Of each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out
+while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if another process
+was faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the
+process exits with status 143. When its input closes without that, the process that started it is gone: it exits at
+once, and its leases end with it; the runs continue from their last checkpoints. It also exits at once when it has lost
+a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
 from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
 from roundoff.sweeps.leases import Lease
@@ -78,71 +78,102 @@ def _leave_to_another() -> NoReturn:
 
 
 def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
-    """Brings a run to its end while it holds the lease."""
+    """Brings runs to their end while it holds their leases."""
     from roundoff.formats import RoundoffError  # noqa: PLC0415  after main has imported it
 
-    wanted, outcome = order["lease"], None
+    held: list[_Held] = []
+    for run in order["runs"]:
+        wanted = run["lease"]
+        try:
+            lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], _leave_to_another)
+        except RoundoffError as error:
+            _send(events, run=wanted["run"], event="failed", reason=str(error))
+            continue
+        if lease is None:
+            _send(events, run=wanted["run"], event="elsewhere")
+        else:
+            held.append(_Held(run, lease, events))
     try:
-        lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], _leave_to_another)
-    except RoundoffError as error:
-        _send(events, event="failed", reason=str(error))
-        return
-    if lease is None:
-        _send(events, event="elsewhere")
-        return
-    try:
-        outcome = _train(order, events, stop, lease)
+        _train(held, stop, compiled=order.get("compiled"))
+    except KeyboardInterrupt:  # out of patience
+        for run in held:
+            run.give_back()
+        _exit_stopped()
     finally:
-        lease.release(ended=outcome == {"event": "ended"})
-    if outcome:
-        _send(events, **outcome)
+        for run in held:
+            run.give_back()
 
 
-def _train(order: dict[str, Any], events: TextIO, stop: StopRequest, lease: Lease) -> dict[str, Any] | None:
-    """The event with which the run has ended or failed; None if it was stopped."""
+def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None) -> None:
     from roundoff.agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
-    from roundoff.formats import RoundoffError  # noqa: PLC0415
+    from roundoff.agents.together import Job, train_together  # noqa: PLC0415
 
-    began: tuple[int, float] | None = None
+    jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice) for run in held]
+    if len(jobs) == 1:
+        (job,) = jobs
+        try:
+            train(job.config, job.directory, job.on_progress, stop, compiled=compiled, on_notice=job.on_notice)
+        except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
+            held[0].end(error)
+        else:
+            held[0].end(None)
+        return
+    for i, outcome in train_together(jobs, stop, compiled=compiled):
+        held[i].end(outcome if isinstance(outcome, Exception) else None)
 
-    def report(progress: Progress) -> None:
-        nonlocal began
+
+@final
+class _Held:
+    """A run of which this process has the lease."""
+
+    def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
+        self.config: dict[str, Any] = run["config"]
+        self.directory: str = run["directory"]
+        self._id = run["lease"]["run"]
+        self._lease: Lease | None = lease
+        self._events = events
+        self._began: tuple[int, float] | None = None
+
+    def report(self, progress: Progress) -> None:
+        """Says how far it is."""
         now = time.monotonic()
-        began = began or (progress.step, now)
+        self._began = self._began or (progress.step, now)
         told = {
             "step": progress.step,
             "return": progress.last_return,
-            "rate": (progress.step - began[0]) / max(now - began[1], 1e-3),
+            "rate": (progress.step - self._began[0]) / max(now - self._began[1], 1e-3),
             "loss_scale": progress.loss_scale,
         }
-        lease.note(told)
-        _send(events, event="progress", progress=told)
+        if self._lease:
+            self._lease.note(told)
+        _send(self._events, run=self._id, event="progress", progress=told)
 
-    def notice(text: str) -> None:
-        sys.stderr.write(f"roundoff: {order['directory']}: {text}\n")
+    def notice(self, text: str) -> None:
+        """Notes something in the log."""
+        sys.stderr.write(f"roundoff: {self.directory}: {text}\n")
 
-    try:
-        train(
-            TrainConfig(**order["config"]),
-            order["directory"],
-            report,
-            stop,
-            compiled=order.get("compiled"),
-            on_notice=notice,
-        )
-    except Stopped as stopped:
-        sys.stderr.write(f"roundoff: {order['directory']}: {stopped}, and saved\n")
-    except KeyboardInterrupt:  # out of patience
-        lease.release(ended=False)
-        _exit_stopped()
-    except RoundoffError as error:
-        return {"event": "failed", "reason": str(error)}
-    except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
-        traceback.print_exc()
-        return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
-    else:
-        return {"event": "ended"}
-    return None
+    def end(self, error: Exception | None) -> None:
+        """Gives it back, and says how it has ended."""
+        from roundoff.formats import RoundoffError  # noqa: PLC0415
+
+        if error is None:
+            self.give_back(ended=True)
+            _send(self._events, run=self._id, event="ended")
+            return
+        self.give_back()
+        if isinstance(error, Stopped):
+            self.notice(f"{error}, and saved")
+        elif isinstance(error, RoundoffError):
+            _send(self._events, run=self._id, event="failed", reason=str(error))
+        else:
+            traceback.print_exception(error)
+            _send(self._events, run=self._id, event="failed", reason=f"{type(error).__name__}: {error}")
+
+    def give_back(self, *, ended: bool = False) -> None:
+        """Releases the lease, once."""
+        if self._lease:
+            self._lease.release(ended=ended)
+            self._lease = None
 
 
 def _send(events: TextIO, **event: Any) -> None:

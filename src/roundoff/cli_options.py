@@ -19,6 +19,9 @@ Overrides = Annotated[
 Compiled = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
 ]
+Population = Annotated[
+    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they can share a program.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]

@@ -15,6 +15,7 @@ from roundoff.cli_options import (
     FigureFormats,
     NoEstimate,
     Overrides,
+    Population,
     Workers,
     parts,
     print_warnings,
@@ -47,6 +48,7 @@ def sweep(
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
+    population: Population = 1,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -64,11 +66,13 @@ def sweep(
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            _bring_to_end(plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled)
+            _bring_to_end(
+                plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled, population
+            )
 
 
 def reproduce(
@@ -85,6 +89,7 @@ def reproduce(
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
+    population: Population = 1,
 ) -> None:
     """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
     from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
@@ -112,7 +117,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             print(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled)
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
@@ -135,13 +140,15 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
             print(line)
 
 
-def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None) -> None:
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None, population: int) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.progress import ProgressDisplay
 
     with ProgressDisplay() as display:
-        summary = run_sweep(plan, directory, executor=executor, watcher=display, compiled=compiled)
+        summary = run_sweep(
+            plan, directory, executor=executor, watcher=display, compiled=compiled, population=population
+        )
     print(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )

@@ -259,9 +259,9 @@ def test_simulations_that_are_not_traced_run_eagerly(simulation, reason):
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_without_a_compiler(compiler, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    compiled_module._reason_against_compiling.cache_clear()
+    compiled_module.reason_against_compiling.cache_clear()
     warned = pytest.warns(CompileWarning, match=r"compiler does not work here.*needs g\+\+")
     with config.patch({"cpp.cxx": (compiler,)}), warned:
         program = roundoff.compile(step, simulate("e5m6"))
-    compiled_module._reason_against_compiling.cache_clear()
+    compiled_module.reason_against_compiling.cache_clear()
     assert_same_training(program, simulate("e5m6"), updates=1)

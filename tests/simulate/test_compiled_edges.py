@@ -135,7 +135,7 @@ def test_a_compiler_that_fails_is_done_without(error, reason, monkeypatch):
     def fail(_):
         raise error
 
-    assert compiled_module._reason_against_compiling() is None
+    assert compiled_module.reason_against_compiling() is None
     monkeypatch.setattr(graphs, "compile_graph", fail)
     eager, mine = (simulate("e5m4", rounding="stochastic") for _ in range(2))
     eager.step = mine.step = 7

@@ -22,7 +22,9 @@ import json, os, signal, sys, threading, time
 say = lambda **event: print(json.dumps(event), flush=True)
 say(event="ready")
 def serve(order):
-    seed, folder = order["config"]["seed"], order["directory"]
+    (run,) = order["runs"]
+    say = lambda **event: print(json.dumps({"run": run["lease"]["run"], **event}), flush=True)
+    seed, folder = run["config"]["seed"], run["directory"]
     os.makedirs(folder, exist_ok=True)
     with open(folder + "/tries", "a") as f: f.write(f"{os.getpid()}\n")
     tries = len(open(folder + "/tries").readlines())
