@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from roundoff.formats import Format, FormatError, RandomBits, Rounding
 from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
+from roundoff.simulate.draws import Draws
 from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
@@ -59,45 +60,6 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-class _Draws:
-    """How many stochastic roundings were made in the current step.
-
-    The threads that entered the simulation count each for itself; those that work for them, as autograd's do on a GPU,
-    count on.
-    """
-
-    def __init__(self) -> None:
-        self._here = threading.local()
-        self._latest = [0]
-
-    def enter(self) -> None:
-        """This thread counts for itself from now on."""
-        if not hasattr(self._here, "count"):
-            self._here.count = [0]
-        self._latest = self._here.count
-
-    def reset(self) -> None:
-        """A new step begins in this thread."""
-        self._mine()[0] = 0
-
-    def made(self) -> int:
-        """How many there were."""
-        return self._mine()[0]
-
-    def skip(self, count: int) -> None:
-        """Counts roundings that were made elsewhere."""
-        self._mine()[0] += count
-
-    def next(self) -> int:
-        """The number of the next rounding."""
-        mine = self._mine()
-        mine[0] += 1
-        return mine[0] - 1
-
-    def _mine(self) -> list[int]:
-        return getattr(self._here, "count", self._latest)
-
-
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
 
@@ -130,7 +92,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.format = policy.format
         self._random = RandomBits(seed)  # checks that it is an integer
         self._step = 0
-        self._draws = _Draws()
+        self._draws = Draws()
         self._observer: Observer | None = None
         if observe:
             from roundoff.simulate.observer import Observer  # noqa: PLC0415  pandas costs half a second

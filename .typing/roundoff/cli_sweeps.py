@@ -1,0 +1,1 @@
+../../src/roundoff/cli_sweeps.py

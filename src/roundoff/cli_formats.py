@@ -1,0 +1,46 @@
+"""The commands about number formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def formats(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
+    *,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
+) -> None:
+    """Print what number formats can hold: a table, or everything about one."""
+    from roundoff.formats.table import describe, format_table
+
+    if plot:
+        from roundoff.formats.plot import plot_formats
+
+        if not names:
+            raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
+        print(plot_formats(names, out))
+    elif names and len(names) == 1:
+        print(describe(names[0]))
+    else:
+        print(format_table(names or None))
+
+
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to verify [default: some of every kind].")] = None,
+    *,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
+) -> None:
+    """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
+    from roundoff.formats.verify import verify as verify_formats
+
+    report = verify_formats(names or None, device, quick=quick)
+    print(report)
+    if not report.passed:
+        raise typer.Exit(1)

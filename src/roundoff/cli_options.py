@@ -1,0 +1,61 @@
+"""What commands share: options, lists with commas, warnings, and how they are stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; see TrainConfig."),
+]
+Compiled = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
+]
+Population = Annotated[
+    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they can share a program.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
+NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
+FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
+
+
+def parts(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Says what is not as it should be, and no reason to stop."""
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+
+
+class stoppable:  # noqa: N801  used as a statement
+    """Ends the block on Ctrl-C or SIGTERM with a hint and the usual status, 130 or 143."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._signal = signal.SIGINT
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
+        self._signal = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if isinstance(error, KeyboardInterrupt):
+            print(f"roundoff: stopped; {self._hint}", file=sys.stderr)
+            raise SystemExit(128 + self._signal) from None

@@ -1,0 +1,88 @@
+"""The commands that train single agents."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roundoff.cli_options import Compiled, Overrides, stoppable
+
+
+def train(
+    overrides: Overrides = None,
+    *,
+    config: Annotated[Path | None, typer.Option(help="A YAML or JSON file with settings.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/<its name>].")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the same as device=...")] = None,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
+    ] = False,
+    compiled: Compiled = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Print at the end where the time has gone.")] = False,
+) -> None:
+    """Train one agent, or continue its training."""
+    from roundoff.agents import train as train_agent
+    from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
+    from roundoff.sweeps.plan import plan_run, run_id
+    from roundoff.sweeps.progress import RunDisplay
+
+    arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
+    run_config = plan_run(config, arguments)
+    directory = out or Path("runs") / run_id(run_config)
+    stop = StopRequest()
+    hint = f"the same command continues from the last checkpoint in {directory}"
+    try:
+        with stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
+            result = train_agent(
+                run_config, directory, display.progress, stop, compiled=compiled, on_notice=display.notice
+            )
+    except Stopped as stopped:
+        print(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGTERM) from None
+    outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
+    print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+    if profile:
+        _print_profile(directory / "timing.json")
+
+
+def _print_profile(path: Path) -> None:
+    """Where the time of a run's last stretch without an interruption has gone."""
+    timing = json.loads(path.read_text())
+    spent = timing.get("spent", {})
+    total = sum(spent.values())
+    for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+        print(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
+    print(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
+
+
+def blame(
+    overrides: Overrides = None,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with the settings of a run that fails.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the trials; the same command continues.")] = Path("blame"),
+    at_least: Annotated[
+        float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
+    ] = None,
+    over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+) -> None:
+    """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
+    from roundoff.agents.blame import blame_run
+    from roundoff.sweeps.plan import plan_run
+
+    run_config = plan_run(config, overrides or ())
+    with stoppable(f"the same command continues; finished trials are kept in {out}"):
+        found = blame_run(
+            run_config,
+            out,
+            at_least=at_least,
+            over=over,
+            on_trial=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    print(found)

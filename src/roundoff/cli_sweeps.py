@@ -1,0 +1,191 @@
+"""The commands that run sweeps and look at them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from roundoff.cli_options import (
+    Compiled,
+    DryRun,
+    FigureFormats,
+    NoEstimate,
+    Overrides,
+    Population,
+    Workers,
+    parts,
+    print_warnings,
+    stoppable,
+)
+
+if TYPE_CHECKING:
+    from roundoff.sweeps.executor import Executor
+    from roundoff.sweeps.plan import Plan
+
+
+def sweep(
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML), or the name of a preset.")],
+    overrides: Overrides = None,
+    *,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
+    workers: Workers = None,
+    executor: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster [default: $RAY_ADDRESS, else one of this machine alone].")
+    ] = None,
+    cpus_per_run: Annotated[float, typer.Option(min=0.01, help="Of a Ray node; may be a fraction.")] = 1.0,
+    gpus_per_run: Annotated[float, typer.Option(min=0.0, help="Of a Ray node; may be a fraction.")] = 0.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Run only what has this value, or one of a list; may be repeated."),
+    ] = None,
+    dry_run: DryRun = False,
+    no_estimate: NoEstimate = False,
+    compiled: Compiled = None,
+    population: Population = 1,
+) -> None:
+    """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
+    from roundoff.sweeps import plan_file
+    from roundoff.sweeps.presets import find_sweep
+    from roundoff.sweeps.processes import LocalProcesses
+    from roundoff.sweeps.sweep import usable_cores
+
+    plan = plan_file(find_sweep(file), overrides or (), only or ())
+    directory = out or Path("results") / plan.name
+    if dry_run:
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        return
+    hint = f"the same command continues; finished runs are kept in {directory}"
+    if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
+        raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
+    with stoppable(hint):
+        if executor == "local":
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+        else:
+            from roundoff.sweeps.ray_executor import RayExecutor
+
+            _bring_to_end(
+                plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled, population
+            )
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
+    *,
+    size: Annotated[
+        Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
+        "results"
+    ),
+    workers: Workers = None,
+    formats: FigureFormats = "png,svg",
+    dry_run: DryRun = False,
+    no_estimate: NoEstimate = False,
+    compiled: Compiled = None,
+    population: Population = 1,
+) -> None:
+    """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
+    from roundoff.sweeps.processes import LocalProcesses
+    from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+    from roundoff.sweeps.sweep import usable_cores
+
+    if name in PERFORMANCE:
+        print(performance_page(name))
+        return
+    plan, figures = find_reproduction(name, size, list(PERFORMANCE))
+    directory = out / plan.name
+    if dry_run:
+        copies = len(finished_elsewhere(plan, directory))
+        if copies:
+            print(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        return
+    from roundoff.analysis.plot import FORMATS, check_known
+    from roundoff.analysis.reproduction import reproduce as reproduce_figure
+
+    kinds = parts(formats)
+    check_known("format", kinds, FORMATS)
+    with stoppable(f"the same command continues; finished runs are kept in {directory}"):
+        copies = take_over(plan, directory)
+        if copies:
+            print(f"{copies} runs copied from folders beside {directory}, where they have ended")
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+        warnings: dict[str, None] = {}
+        for figure in figures:
+            written, found = reproduce_figure(directory, figure, kinds)
+            warnings |= dict.fromkeys(found)
+            for path in written:
+                print(path)
+    for warning in warnings:
+        print(f"roundoff: warning: {warning}", file=sys.stderr)
+
+
+def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
+    """Says what would be run, and how long that takes unless ``workers`` is None."""
+    from roundoff.sweeps.dry_run import describe_estimate, describe_plan
+
+    for line in describe_plan(plan, directory):
+        print(line)
+    if workers:
+        print("estimating the time; --no-estimate does without", flush=True)
+        for line in describe_estimate(plan, directory, workers):
+            print(line)
+
+
+def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None, population: int) -> None:
+    """Runs a sweep and says how it ended; exits with 1 if runs failed."""
+    from roundoff.sweeps import run_sweep
+    from roundoff.sweeps.progress import ProgressDisplay
+
+    with ProgressDisplay() as display:
+        summary = run_sweep(
+            plan, directory, executor=executor, watcher=display, compiled=compiled, population=population
+        )
+    print(
+        f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
+    )
+    if summary.failed:
+        print(
+            f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+) -> None:
+    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
+    from roundoff.sweeps.status import read_status
+    from roundoff.sweeps.status_table import exit_status, status_lines, watch_status
+
+    with stoppable("the sweep is not affected"):
+        report = watch_status(directory) if watch else read_status(directory)
+    if not watch:
+        print("\n".join(status_lines(report)))
+    print_warnings(report.warnings)
+    raise typer.Exit(exit_status(report))
+
+
+def presets() -> None:
+    """List the sweeps that are shipped, as a table."""
+    from roundoff.sweeps.presets import presets_table
+
+    print(presets_table())
+
+
+def schema() -> None:
+    """Print the JSON Schema of sweep files, for editors."""
+    from roundoff.sweeps.schema import sweep_schema
+
+    print(json.dumps(sweep_schema(), indent=1))
