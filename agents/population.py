@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents.compiled_updates import kind, programs_of, reason_against, reason_not_to
+from roundoff.agents.compiled_updates import compile_acting, kind, programs_of, reason_against, reason_not_to
 from roundoff.agents.sac import simulation_of
 from roundoff.agents.traced_agent import TracedAgent
 from roundoff.simulate.population import PopulationStep, reason_against_sharing
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roundoff.agents.replay import Batch
     from roundoff.agents.sac import Metrics
 
+_SMALL = 1 << 15
 _ALIGNED = 16
 """Sizes that are multiples of this leave matrices where the products of a population have the bits of one agent's."""
 
@@ -32,9 +33,14 @@ def shared_kind(config: TrainConfig) -> str | None:
     return f"{config.task} {kind(config, simulation)}"
 
 
-def worth_sharing(config: TrainConfig) -> bool:
-    """Whether a run of this length gains from being member of a population."""
-    return reason_not_to(simulation_of(config), config.steps // config.action_repeat) is None
+def worth_sharing(config: TrainConfig, updates: int) -> bool:
+    """Whether so many updates gain from being those of a population: where products do not take all the time anyway.
+
+    Of 8 members, each takes 0.65 of its own time with 128 units and a batch of 128, and 0.95 with 256
+    (bench/population.py).
+    """
+    small = config.hidden_units * config.batch_size <= _SMALL
+    return small and reason_not_to(simulation_of(config), updates) is None
 
 
 @final
@@ -43,6 +49,9 @@ class Population:
 
     Args:
         members: agents as they are, with their replay buffers; of one :func:`shared_kind`, after as many updates.
+
+    Raises:
+        Exception: whatever the compiler has failed with; the agents are as they were.
     """
 
     def __init__(self, members: Sequence[tuple[Any, Any]]) -> None:
@@ -57,10 +66,22 @@ class Population:
         self._critic = PopulationStep(first.update_critic, simulations, programs[0])
         self._actor = PopulationStep(first.update_actor_and_temperature, simulations, programs[1])
         self._target = PopulationStep(first.update_target, simulations, programs[2])
-        for i, agent in enumerate(self._agents):
+        self._prepare(members[0][1].rows.shape[1])
+        for i, (agent, replay) in enumerate(members):
             agent.compiled = _Member(self, i)
+            compile_acting(agent, replay)
         self._inputs: list[tuple[torch.Tensor, ...]] = [()] * len(members)
         self._actors = [agent.actor.flat for agent in self._agents]
+
+    def _prepare(self, row_size: int) -> None:
+        """Compiles, while nothing depends on it yet."""
+        agent = self._agents[0]
+        shape = (len(self._agents), agent.config.batch_size)
+        rows = torch.empty(*shape, row_size, dtype=agent.dtype)
+        noise = torch.empty(*shape, agent.actor.layers[-1].shape[-1] // 2, dtype=agent.dtype)
+        self._critic.prepare(self._tensors, rows, noise)
+        self._actor.prepare(self._tensors, rows, noise)
+        self._target.prepare(self._tensors)
 
     def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
         """As ``agent.update``, of several.

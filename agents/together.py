@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from roundoff.agents.compiled_updates import reason_not_to
-from roundoff.agents.population import Population, shared_kind
+from roundoff.agents.memory import keep_freed_memory
+from roundoff.agents.population import Population, shared_kind, worth_sharing
 from roundoff.agents.run_directory import Result
 from roundoff.agents.training import open_run, train_alone
 from roundoff.simulate.compiled import reason_against_compiling
@@ -73,10 +73,12 @@ def train_together(
             else:
                 runs.append(_Open(number, job, run, own))
         for alike in _alike(runs, compiled=compiled):
-            if len(alike) > 1:
-                yield from _as_population(alike)
+            population = _population(alike)
+            if population:
+                yield from _train(population, alike)
             else:
-                yield _alone(*alike, compiled=compiled)
+                for opened in alike:
+                    yield _alone(opened, compiled=compiled)
 
 
 def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]:
@@ -90,7 +92,7 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
 
 def _kind(run: Run, *, forced: bool) -> Any:
     """What the members of a population have in common; None if a run is trained alone."""
-    if not forced and reason_not_to(run.agent.simulation, run.updates_to_come):
+    if not forced and not worth_sharing(run.config, run.updates_to_come):
         return None
     shared = shared_kind(run.config)
     return (shared, run.agent.updates) if shared and not reason_against_compiling() else None
@@ -104,13 +106,29 @@ def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Excep
             return opened.number, error
 
 
-def _as_population(runs: Sequence[_Open]) -> Iterator[tuple[int, Result | Exception]]:
-    population = Population([(opened.run.agent, opened.run.intake.replay) for opened in runs])
-    training = {i: opened.run.training() for i, opened in enumerate(runs)}
-    outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
+def _population(runs: Sequence[_Open]) -> Population | None:
+    """Of the agents of runs that are alike; None for one, or if the compiler fails."""
+    if len(runs) == 1:
+        return None
+    keep_freed_memory()
+    try:
+        population = Population([(opened.run.agent, opened.run.intake.replay) for opened in runs])
+    except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
+        _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
+        return None
+    _notify(runs, f"updates are compiled, of {len(runs)} runs together")
+    return population
+
+
+def _notify(runs: Sequence[_Open], text: str) -> None:
     for opened in runs:
         if opened.job.on_notice:
-            opened.job.on_notice(f"updates are compiled, of {len(runs)} runs together")
+            opened.job.on_notice(text)
+
+
+def _train(population: Population, runs: Sequence[_Open]) -> Iterator[tuple[int, Result | Exception]]:
+    training = {i: opened.run.training() for i, opened in enumerate(runs)}
+    outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
     while training:
         batches: dict[int, Any] = {}
         for i, outcome in outcomes.items():

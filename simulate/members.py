@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -17,6 +16,8 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
+
+from roundoff.simulate.products import agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -219,34 +220,46 @@ def _scattered(target: Any, members: int, x: Any, source: Any, dim: int = 0, *re
     return result
 
 
-def _bmm(target: Any, members: int, *operands: Any, **kwargs: Any) -> Any:
+def _bmm(target: Any, members: int, *operands: Any, **factors: Any) -> Any:
     """The batches of all members, one behind the other; also ``baddbmm``, whose first operand broadcasts."""
-    wholes = [_everywhere(x, members) for x in operands]
-    batch, rows, inner = wholes[-2].shape[1:]
-    columns = wholes[-1].shape[-1]
-    if not _same_bits_in_batches(batch, rows, inner, columns, wholes[-1].dtype):
-        return _one_by_one(target, members, operands, kwargs)
-    return _batched(partial(target, **kwargs), members, *operands)
+    *addend, a, b = (_everywhere(x, members) for x in operands)
+    batch, rows, terms = a.shape[1:]
+    columns = b.shape[-1]
+    a, b = _flat(a, batch), _flat(b, batch)
+    addend = [_flat(x, batch) for x in addend]
+    single = a.dtype is b.dtype is torch.float32
+    if (
+        single
+        and not factors
+        and agree((batch, rows, terms, columns), members, (_is_transposed(a), _is_transposed(b)), addend=bool(addend))
+    ):
+        product = torch.ops.roundoff.product(addend[0] if addend else None, a, b)
+    elif _same_bits_in_batches(batch, rows, terms, columns, b.dtype):
+        product = target(*addend, a, b, **factors)
+    else:
+        return _one_by_one(target, members, operands, factors)
+    return product.view(members, batch, rows, columns)
 
 
-def _batched(product: Callable[..., torch.Tensor], members: int, *operands: Any) -> torch.Tensor:
-    wholes = [_everywhere(x, members) for x in operands]
-    batch = wholes[-1].shape[1]
-    flat = []
-    for whole in wholes:
-        with_axes = whole.view(members, *[1] * (4 - whole.dim()), *whole.shape[1:])
-        flat.append(with_axes.expand(-1, batch, -1, -1).reshape(members * batch, *with_axes.shape[2:]))
-    result = product(*flat)
-    return result.view(members, batch, *result.shape[1:])
+def _flat(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """(members, ...) as (members * batch, rows, columns)."""
+    with_axes = x.view(len(x), *[1] * (4 - x.dim()), *x.shape[1:])
+    return with_axes.expand(-1, batch, -1, -1).reshape(len(x) * batch, *with_axes.shape[2:])
+
+
+def _is_transposed(x: torch.Tensor) -> bool:
+    return x.stride(-2) == 1 != x.stride(-1)
 
 
 def _product(target: Any, members: int, addend: Any, a: Any, b: Any) -> Any:
     """``roundoff::product``, whose bits depend on nothing but sizes."""
-    if _everywhere(a, members).dim() < 4:
+    wholes = [_everywhere(x, members) for x in (a, b)]
+    if wholes[0].dim() < 4:
         return _one_by_one(target, members, (addend, a, b), {})
-    if addend is None:
-        return _batched(lambda x, y: target(None, x, y), members, a, b)
-    return _batched(target, members, addend, a, b)
+    batch = wholes[0].shape[1]
+    whole_addend = None if addend is None else _flat(_everywhere(addend, members), batch)
+    product: torch.Tensor = target(whole_addend, *(_flat(x, batch) for x in wholes))
+    return product.view(members, batch, *product.shape[1:])
 
 
 def _same_bits_in_batches(batch: int, rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch.fx import GraphModule
+    from torch.utils._pytree import TreeSpec
 
     from roundoff.simulate.mode import Simulation
 
@@ -57,6 +58,14 @@ class PopulationStep:
         self._programs = {} if programs is None else programs
         self._formats: list[torch.Tensor] | None = None
 
+    def prepare(self, *args: Any) -> None:
+        """Compiles the program for arguments like these, which are left alone; a call does it, too.
+
+        Raises:
+            Exception: whatever the compiler has failed with.
+        """
+        self._program(*tree_flatten(args))
+
     def __call__(self, *args: Any) -> Any:
         """Runs the step for all members.
 
@@ -67,14 +76,19 @@ class PopulationStep:
             What the step returns, (members, ...).
         """
         leaves, spec = tree_flatten(args)
+        program = self._program(leaves, spec)
+        program.check(leaves)
+        assert self._formats is not None
+        return program.results(program.call([*self._formats, *leaves]), leaves)
+
+    def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
         if self._formats is None:
             self._formats = self._stacked_formats(leaves)
         key = (spec, tuple((x.shape, x.stride(), x.dtype, x.device) for x in leaves))
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._compile(leaves, spec)
-        program.check(leaves)
-        return program.results(program.call([*self._formats, *leaves]), leaves)
+        return program
 
     def _formats_of(self, simulation: Simulation | None, like: torch.Tensor) -> FormatsAsData:
         return FormatsAsData([] if simulation is None else simulation.policy.formats(), like.dtype, like.device)
@@ -92,7 +106,7 @@ class PopulationStep:
         place = [] if self._simulations[0] is None else [torch.zeros(len(of_members), 2, dtype=torch.int64)]
         return place + stacked
 
-    def _compile(self, leaves: list[torch.Tensor], spec: Any) -> Program:
+    def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
         from roundoff.simulate.graphs import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
 
         simulation = self._simulations[0]

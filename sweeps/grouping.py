@@ -40,7 +40,8 @@ def _kind(run: Run, *, forced: bool) -> str | None:
     """What runs that can share a program have in common; None for one that cannot, or gains nothing."""
     from roundoff.agents.population import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
-    return shared_kind(run.config) if forced or worth_sharing(run.config) else None
+    config = run.config
+    return shared_kind(config) if forced or worth_sharing(config, config.steps // config.action_repeat) else None
 
 
 def _divide(runs: list[Run], population: int, workers: int) -> list[list[Run]]:

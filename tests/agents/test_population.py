@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from roundoff.agents import TrainConfig, train
+from roundoff.agents import TrainConfig, population, train
 from roundoff.agents.errors import FileError
 from roundoff.agents.stopping import StopRequest
 from roundoff.agents.together import Job, train_together
+from roundoff.simulate import graphs
+from roundoff.simulate.compiled import reason_against_compiling
 
 # Scales that are too large at first and soon grow: steps are skipped, scales halve and double.
 TINY = {
@@ -102,6 +104,22 @@ def test_what_is_trained_one_by_one(tmp_path, keys, compiled):
     outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))
     assert all(outcome.status == "done" for outcome in outcomes.values())
     assert not any("together" in notice for notice in notices)
+
+
+def test_a_compiler_that_fails(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    assert reason_against_compiling() is None  # which is found out once
+    monkeypatch.setattr(graphs, "compile_graph", fail)
+    monkeypatch.setattr(population, "programs_of", lambda _: ({}, {}, {}, {}))
+    runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=400, eval_every=400)
+    notices = []
+    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    assert notices[0].startswith("trained alone, since 2 runs together could not be compiled ([Errno 28]")
+    monkeypatch.undo()
+    assert outcomes == trained_alone(tmp_path / "alone", runs)
+    assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
 
 
 def test_seconds_are_those_of_each(tmp_path):
