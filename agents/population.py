@@ -40,6 +40,8 @@ def worth_sharing(config: TrainConfig, updates: int) -> bool:
     (bench/population.py).
     """
     small = config.hidden_units * config.batch_size <= _SMALL
+    if config.environment_workers:  # of which every member has its own
+        return False
     return small and reason_not_to(simulation_of(config), updates) is None
 
 
@@ -66,29 +68,29 @@ class Population:
         self._critic = PopulationStep(first.update_critic, simulations, programs[0])
         self._actor = PopulationStep(first.update_actor_and_temperature, simulations, programs[1])
         self._target = PopulationStep(first.update_target, simulations, programs[2])
-        self._prepare(members[0][1].rows.shape[1])
+        self._inputs = self._prepare(members[0][1].rows.shape[1])
         for i, (agent, replay) in enumerate(members):
             agent.compiled = _Member(self, i)
             compile_acting(agent, replay)
-        self._inputs: list[tuple[torch.Tensor, ...]] = [()] * len(members)
         self._actors = [agent.actor.flat for agent in self._agents]
 
-    def _prepare(self, row_size: int) -> None:
-        """Compiles, while nothing depends on it yet."""
+    def _prepare(self, row_size: int) -> list[tuple[torch.Tensor, ...]]:
+        """Compiles, while nothing depends on it yet; returns what members learn from that have nothing to learn."""
         agent = self._agents[0]
         shape = (len(self._agents), agent.config.batch_size)
-        rows = torch.empty(*shape, row_size, dtype=agent.dtype)
-        noise = torch.empty(*shape, agent.actor.layers[-1].shape[-1] // 2, dtype=agent.dtype)
+        rows = torch.zeros(*shape, row_size, dtype=agent.dtype)
+        noise = torch.zeros(*shape, agent.actor.layers[-1].shape[-1] // 2, dtype=agent.dtype)
         self._critic.prepare(self._tensors, rows, noise)
         self._actor.prepare(self._tensors, rows, noise)
         self._target.prepare(self._tensors)
+        return list(zip(rows, noise, noise, strict=True))
 
     def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
         """As ``agent.update``, of several.
 
         Args:
             batches: of the members, by number. Those that are missing have ended, and are left to whatever becomes of
-                them; at the first update there is one of every member.
+                them.
 
         Returns:
             What an update of each of them returns.

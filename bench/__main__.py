@@ -8,6 +8,7 @@ from bench import (
     families,
     formats,
     pixels,
+    population,
     products,
     sampler,
     simulate,
@@ -22,6 +23,7 @@ formats.main()
 families.main()
 update.main()
 compiled.main()
+population.main()
 products.main()
 pixels.main()
 simulate.main()

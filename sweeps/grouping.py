@@ -45,6 +45,6 @@ def _kind(run: Run, *, forced: bool) -> str | None:
 
 
 def _divide(runs: list[Run], population: int, workers: int) -> list[list[Run]]:
-    count = max(-(-len(runs) // population), min(workers, len(runs) // 2), 1)
+    count = max(-(-len(runs) // population), min(workers, len(runs)))
     ends = [len(runs) * i // count for i in range(count + 1)]
     return [runs[begin:end] for begin, end in pairwise(ends)]

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -110,7 +111,12 @@ def test_shapes_may_be_drawn(x, y):
     ],
 )
 def test_what_breaks_programs_is_found(wanted):
-    find(tensors("e5m10", finite=False), lambda x: bool(wanted(x)), settings=settings(max_examples=500, database=None))
+    find(
+        tensors("e5m10", finite=False),
+        lambda x: bool(wanted(x)),
+        settings=settings(max_examples=500, database=None),
+        random=Random(0),  # other seeds find nothing once in thousands of times
+    )
 
 
 def test_edge_values_of_half_precision():

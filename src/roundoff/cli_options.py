@@ -20,7 +20,7 @@ Compiled = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
 ]
 Population = Annotated[
-    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they can share a program.")
+    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they gain from one program.")
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]

@@ -67,7 +67,8 @@ def sizes(source, population, workers, **settings):
 
 def test_groups_are_equal_and_as_many_as_workers():
     seeds = FILE.replace("[e5m10, e5m7, e4m3]", "[e5m10]\n  seed: [0, 1, 2, 3, 4, 5, 6, 7, 8]")
-    for population, workers, expected in [(1, 2, [1] * 9), (4, 2, [3, 3, 3]), (9, 1, [9]), (20, 2, [4, 5])]:
+    cases = [(1, 2, [1] * 9), (4, 2, [3, 3, 3]), (9, 1, [9]), (20, 2, [4, 5]), (9, 16, [1] * 9)]
+    for population, workers, expected in cases:
         assert sizes(seeds, population, workers, compiled=True) == expected
     assert sizes(seeds, 9, 1, compiled=False) == [1] * 9
     assert sizes(seeds, 9, 1, compiled=None) == [1] * 9  # too short to gain

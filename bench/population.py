@@ -1,0 +1,93 @@
+"""Populations: the update of several agents by one program, beside as many single ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from bench.timing import interleaved, record
+from bench.update import ACTION, OBSERVATION, transitions
+from roundoff.agents.compiled_updates import CompiledUpdates
+from roundoff.agents.config import TrainConfig
+from roundoff.agents.memory import keep_freed_memory
+from roundoff.agents.population import Population
+from roundoff.agents.replay import Replay
+from roundoff.agents.sac import SAC
+from roundoff.formats import round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SIMULATED = ("e5m10", "e5m8", "e5m6", "e5m5", "e5m4", "e5m3", "e5m2", "e6m9")
+PLAIN = ("fp32",) * 8
+
+
+def agents(formats: Sequence[str], **sizes) -> list[tuple[SAC, Replay]]:
+    """An agent of each format, each with one full batch to learn from."""
+    made = []
+    for seed, name in enumerate(formats):
+        config = TrainConfig(task="cheetah_run", format=name, seed=seed, **sizes)
+        agent = SAC(OBSERVATION, ACTION, config, torch.device("cpu"))
+        replay = Replay(config.batch_size, OBSERVATION, ACTION, dtype=agent.dtype, device=torch.device("cpu"))
+        replay.rows.copy_(round(transitions(config.batch_size), name))
+        replay.added = config.batch_size
+        made.append((agent, replay))
+    return made
+
+
+def together(formats: Sequence[str], **sizes) -> Callable[[], object]:
+    """A function that updates them by one program."""
+    members = agents(formats, **sizes)
+    population = Population(members)
+    batches = {i: replay.as_batch(replay.rows) for i, (_, replay) in enumerate(members)}
+    return lambda: population.update(batches)
+
+
+def one_by_one(formats: Sequence[str], **sizes) -> Callable[[], object]:
+    """A function that updates them one after the other, compiled."""
+    members = agents(formats, **sizes)
+    for agent, replay in members:
+        agent.compiled = CompiledUpdates(agent, replay)
+    batches = [replay.as_batch(replay.rows) for _, replay in members]
+
+    def update() -> None:
+        for (agent, _), sample in zip(members, batches, strict=True):
+            agent.update(sample)
+
+    return update
+
+
+def comparison(units: int, threads: int) -> dict[str, object]:
+    """One size, all in turn."""
+    torch.set_num_threads(threads)
+    sizes = {"hidden_units": units, "batch_size": units, "threads": threads}
+    contestants = {
+        "population of 8": together(SIMULATED, **sizes),
+        "8 single ones": one_by_one(SIMULATED, **sizes),
+        "population of 8, plain fp32": together(PLAIN, **sizes),
+        "8 single ones, plain fp32": one_by_one(PLAIN, **sizes),
+    }
+    seconds = interleaved(contestants, rounds=9, seconds=0.3)
+    simulated, singles, plain, plain_singles = seconds.values()
+    ratios = {
+        "population / single ones": simulated / singles,
+        "plain: population / single ones": plain / plain_singles,
+        "population: simulated / plain": simulated / plain,
+    }
+    what = f"update of 8, {units} units, batch {units}, threads {threads}"
+    print(f"{what}:", ", ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    torch.set_num_threads(1)
+    return {"what": what, "seconds": seconds, "ratios": ratios}
+
+
+def main() -> None:
+    """Prints and records the ratios."""
+    keep_freed_memory()
+    rows = [comparison(units, threads) for units, threads in ((128, 1), (128, 2), (256, 1))]
+    print("written to", record("population", rows))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
