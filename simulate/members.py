@@ -17,7 +17,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
-from roundoff.simulate.products import agree
+from roundoff.simulate.member_products import MATRIX_PRODUCTS, multiply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +95,10 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not stacked or target is operator.getitem:
         return target(*args, **kwargs)
     name = target.overloadpacket.__name__
+    if target in MATRIX_PRODUCTS and not kwargs:
+        members = stacked[0].members
+        product = multiply(node, [x if x is None else _everywhere(x, members) for x in args])
+        return _one_by_one(target, members, args, kwargs) if product is None else _Stacked(product)
     if target in _EXACTLY:
         return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
     if name in _POINTWISE:
@@ -129,7 +133,9 @@ def _pointwise(node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str,
 def _one_by_one(target: Any, members: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def of(i: int) -> Any:
         def pick(x: Any) -> Any:
-            return x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x  # for its place in memory; see _bmm
+            return (
+                x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x
+            )  # for its place in memory: see member_products.py
 
         return target(*tree_map(pick, args), **tree_map(pick, kwargs))
 
@@ -220,58 +226,6 @@ def _scattered(target: Any, members: int, x: Any, source: Any, dim: int = 0, *re
     return result
 
 
-def _bmm(target: Any, members: int, *operands: Any, **factors: Any) -> Any:
-    """The batches of all members, one behind the other; also ``baddbmm``, whose first operand broadcasts."""
-    *addend, a, b = (_everywhere(x, members) for x in operands)
-    batch, rows, terms = a.shape[1:]
-    columns = b.shape[-1]
-    a, b = _flat(a, batch), _flat(b, batch)
-    addend = [_flat(x, batch) for x in addend]
-    single = a.dtype is b.dtype is torch.float32
-    if (
-        single
-        and not factors
-        and agree((batch, rows, terms, columns), members, (_is_transposed(a), _is_transposed(b)), addend=bool(addend))
-    ):
-        product = torch.ops.roundoff.product(addend[0] if addend else None, a, b)
-    elif _same_bits_in_batches(batch, rows, terms, columns, b.dtype):
-        product = target(*addend, a, b, **factors)
-    else:
-        return _one_by_one(target, members, operands, factors)
-    return product.view(members, batch, rows, columns)
-
-
-def _flat(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """(members, ...) as (members * batch, rows, columns)."""
-    with_axes = x.view(len(x), *[1] * (4 - x.dim()), *x.shape[1:])
-    return with_axes.expand(-1, batch, -1, -1).reshape(len(x) * batch, *with_axes.shape[2:])
-
-
-def _is_transposed(x: torch.Tensor) -> bool:
-    return x.stride(-2) == 1 != x.stride(-1)
-
-
-def _product(target: Any, members: int, addend: Any, a: Any, b: Any) -> Any:
-    """``roundoff::product``, whose bits depend on nothing but sizes."""
-    wholes = [_everywhere(x, members) for x in (a, b)]
-    if wholes[0].dim() < 4:
-        return _one_by_one(target, members, (addend, a, b), {})
-    batch = wholes[0].shape[1]
-    whole_addend = None if addend is None else _flat(_everywhere(addend, members), batch)
-    product: torch.Tensor = target(whole_addend, *(_flat(x, batch) for x in wholes))
-    return product.view(members, batch, *product.shape[1:])
-
-
-def _same_bits_in_batches(batch: int, rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
-    """Whether the products of a member have the same bits wherever they lie in a longer batch.
-
-    MKL sums in an order that depends on where a matrix begins, modulo 64 bytes; and one product of a vector is another
-    kernel than several.
-    """
-    aligned = all(batch * size * dtype.itemsize % 64 == 0 for size in (rows * inner, inner * columns, rows * columns))
-    return aligned and not (batch == 1 and 1 in (rows, inner, columns))
-
-
 def _round_float(target: Any, members: int, x: Any, parameters: Any, by_addition: bool) -> torch.Tensor:
     result: torch.Tensor = target(_everywhere(x, members), _everywhere(parameters, members), by_addition)
     return result
@@ -298,7 +252,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cat": _cat, "gather": _at_index, "scatter": _at_index,
     "select_scatter": _scattered, "slice_scatter": _scattered,
     "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _mean,
-    "bmm": _bmm, "baddbmm": _bmm, "product": _product,
+
     "round_float": _round_float, "copy_": _write,
 }  # fmt: skip
 

@@ -29,7 +29,6 @@ _PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.bad
 # has the same bits alone and among others.
 _MULTIPLICATIONS = 1 << 22
 _TERMS = 64  # of each sum; with fewer, writing the result is what takes time
-_TERMS_IN_A_ROW = 128
 _THIN = 4  # thinner results are read for, rather than computed
 
 _permission = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -107,41 +106,6 @@ def reason_against() -> str | None:
     if not _is_exact_with_permission():
         return "oneDNN would multiply in bfloat16"
     return None
-
-
-@cache
-def agree(size: tuple[int, int, int, int], members: int, transposed: tuple[bool, bool], *, addend: bool) -> bool:
-    """Whether oneDNN, for several members at once, gives float32 products the bits that PyTorch gives those of one.
-
-    Both add the products of an element one after the other, by fused multiply-adds, where there are at most 128; other
-    orders begin with more, and where results are so thin that vectors go along the sum. What follows from that is
-    tried with random numbers.
-
-    Args:
-        size: of the batch of a member, its rows, the terms of a sum, columns.
-        members: how many.
-        transposed: whether the matrices of each operand are.
-        addend: whether something is added, as ``baddbmm`` does.
-    """
-    batch, rows, terms, columns = size
-    if reason_against() is not None or terms > _TERMS_IN_A_ROW:
-        return False
-    with _disable_current_modes(), torch.no_grad():
-        generator = torch.Generator().manual_seed(0)
-
-        def draw(rows: int, columns: int, *, turned: bool = False) -> torch.Tensor:
-            shape = (columns, rows) if turned else (rows, columns)
-            x = torch.randn((members * batch, *shape), generator=generator)
-            return x.mT if turned else x
-
-        a, b = draw(rows, terms, turned=transposed[0]), draw(terms, columns, turned=transposed[1])
-        c = draw(1, columns) if addend else None
-        together = _permitted(c, a, b)
-        for i in range(0, members * batch, batch):
-            own = [None if x is None else x[i : i + batch].clone() for x in (c, a, b)]
-            if not torch.equal(together[i : i + batch], _by_pytorch(own[0], *own[1:])):  # type: ignore[arg-type]
-                return False
-    return True
 
 
 def _is_exact_with_permission() -> bool:

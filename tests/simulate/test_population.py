@@ -135,3 +135,25 @@ def test_training(policies, dtype):
 def test_what_shares_no_program(simulations, message):
     with pytest.raises(FormatError, match=message):
         PopulationStep(torch.abs, simulations)(torch.ones(len(simulations), 3))
+
+
+def networks(flat, rows, g, last):
+    """The products of a small actor and critic, forward and backward: of views, transposed, thin, of one batch."""
+    w, v = flat[:1536].view(2, 6, 128), flat[1536:1792].view(2, 128, 1)
+    x = rows[:, :6].expand(2, 128, 6)
+    h = torch.bmm(x, w)
+    return [
+        h, torch.baddbmm(flat[:256].view(2, 1, 128), x, w), torch.bmm(x.mT, g), torch.bmm(g, w.mT), torch.bmm(h, v),
+        torch.bmm(h.mT, last), torch.bmm(last, v.mT), torch.bmm(h.mT, g), torch.bmm(h[:1], v[:1].expand(1, 128, 2)),
+        torch.bmm(rows[:, :5].unsqueeze(0), w[:1, :5]), torch.bmm(g[:1, :5], g[1:].mT),
+    ]  # fmt: skip
+
+
+def test_products_have_the_bits_of_each_member():
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1792,), (128, 13), (2, 128, 128), (2, 128, 1))
+    mine = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(7)]
+    found = PopulationStep(networks, [None] * 7)(*stack(mine))
+    for i, alone in enumerate(mine):
+        expected = networks(*alone)
+        assert [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not same(a, b[i])] == []
