@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from roundoff.agents.master_weights import MasterWeights
     from roundoff.agents.noise_log_prob import noise_log_prob
     from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
+    from roundoff.agents.run import Progress
     from roundoff.agents.run_directory import Crash, Result
     from roundoff.agents.sac import SAC
     from roundoff.agents.softplus_fix import softplus, softplus_naive
     from roundoff.agents.squashed_normal import SquashedNormal
     from roundoff.agents.tasks import TASKS
-    from roundoff.agents.training import Progress, train
+    from roundoff.agents.together import Job, train_together
+    from roundoff.agents.training import train
 
 _MODULES = {
     "BASELINES": "baselines",
@@ -42,11 +44,12 @@ _MODULES = {
     "Crash": "run_directory",
     "FileError": "errors",
     "HAdam": "hadam",
+    "Job": "together",
     "KahanEMA": "kahan_momentum",
     "LossScaler": "loss_scaling",
     "MasterWeights": "master_weights",
     "PlainEMA": "kahan_momentum",
-    "Progress": "training",
+    "Progress": "run",
     "Result": "run_directory",
     "RunError": "errors",
     "SquashedNormal": "squashed_normal",
@@ -59,6 +62,7 @@ _MODULES = {
     "softplus": "softplus_fix",
     "softplus_naive": "softplus_fix",
     "train": "training",
+    "train_together": "together",
 }
 
 __all__ = [
@@ -72,6 +76,7 @@ __all__ = [
     "Crash",
     "FileError",
     "HAdam",
+    "Job",
     "KahanEMA",
     "LossScaler",
     "MasterWeights",
@@ -89,6 +94,7 @@ __all__ = [
     "softplus",
     "softplus_naive",
     "train",
+    "train_together",
 ]
 
 

@@ -36,7 +36,7 @@ def shared_kind(config: TrainConfig) -> str | None:
 def worth_sharing(config: TrainConfig, updates: int) -> bool:
     """Whether so many updates gain from being those of a population: where products do not take all the time anyway.
 
-    Of 8 members, each takes 0.65 of its own time with 128 units and a batch of 128, and 0.95 with 256
+    Of 8 members, each takes 0.71 of its own time with 128 units and a batch of 128, and 0.96 with 256
     (bench/population.py).
     """
     small = config.hidden_units * config.batch_size <= _SMALL

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roundoff.agents.config import TrainConfig
+    from roundoff.agents.run import Progress, Run, Training
     from roundoff.agents.stopping import StopRequest
-    from roundoff.agents.training import Progress, Run, Training
 
 
 @final

@@ -48,7 +48,7 @@ def sweep(
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
-    population: Population = 1,
+    population: Population = 8,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -89,7 +89,7 @@ def reproduce(
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
-    population: Population = 1,
+    population: Population = 8,
 ) -> None:
     """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
     from roundoff.analysis.performance_tables import PERFORMANCE, performance_page

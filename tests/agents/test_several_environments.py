@@ -163,8 +163,8 @@ def test_sigterm_saves_and_the_same_command_continues(tmp_path):
 # As a container does it: every process gets the signal, the workers too, whose numbers are printed.
 DURING_AN_EVALUATION = """
 import os, signal
-from roundoff.agents import training
-evaluate, open_environments, opened = training.evaluate, training.open_environments, []
+from roundoff.agents import run, training
+evaluate, open_environments, opened = run.evaluate, training.open_environments, []
 def remembered(*arguments):
     opened.append(open_environments(*arguments))
     return opened[0]
@@ -179,7 +179,7 @@ def interrupted(environments, policy, **keys):
                 os.kill(process, signal.SIGTERM)
         return policy(observations)
     return evaluate(environments, watched, **keys)
-training.evaluate, training.open_environments = interrupted, remembered
+run.evaluate, training.open_environments = interrupted, remembered
 """
 
 

@@ -115,8 +115,8 @@ class Interrupter:
             ("pathlib.Path", "unlink"),
             ("roundoff.agents.metrics.MetricsLog", "write"),
             ("roundoff.agents.sac.SAC", "update"),
-            ("roundoff.agents.training.Run", "_save"),
-            ("roundoff.agents.training.Run", "_evaluate"),
+            ("roundoff.agents.run.Run", "_save"),
+            ("roundoff.agents.run.Run", "_evaluate"),
         ):
             self._watch(monkeypatch, f"{where}.{name}")
 
