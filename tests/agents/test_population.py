@@ -1,11 +1,13 @@
 """Populations: every run has the bytes it has alone, whatever becomes of the others."""
 
 import json
+import time
 
 import pytest
 
 from roundoff.agents import TrainConfig, population, train
 from roundoff.agents.errors import FileError
+from roundoff.agents.files import directory_lock
 from roundoff.agents.stopping import StopRequest
 from roundoff.agents.together import Job, train_together
 from roundoff.simulate import graphs
@@ -45,7 +47,10 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
     """One of them ends before the others, one crashes, one begins to learn later."""
     runs = configs(*MEMBERS)
     notices = []
-    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    outcomes = {}
+    for i, outcome in train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True):
+        with directory_lock(tmp_path / "together" / str(i)):  # it is free as soon as the run has ended
+            outcomes[i] = outcome
     assert outcomes == trained_alone(tmp_path / "alone", runs)
     assert [outcomes[i].status for i in range(3)] == ["done", "done", "crashed"]
     assert bytes_of(tmp_path / "together", 3) == bytes_of(tmp_path / "alone", 3)
@@ -125,9 +130,12 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
 def test_seconds_are_those_of_each(tmp_path):
     """Of one that has no update, too."""
     runs = configs(*({"format": "e5m7", "steps": steps} for steps in (400, 400, 80)), eval_every=400)
+    began = time.perf_counter()
     outcomes = dict(train_together(jobs(tmp_path, runs), compiled=True))
+    elapsed = time.perf_counter() - began
     assert [outcomes[i].step for i in range(3)] == [400, 400, 80]
-    for i in range(2):
-        timing = json.loads((tmp_path / str(i) / "timing.json").read_text())
+    timings = [json.loads((tmp_path / str(i) / "timing.json").read_text()) for i in range(3)]
+    assert sum(timing["seconds"] for timing in timings) <= elapsed
+    for timing in timings[:2]:
         assert {"updates", "first update", "environment"} <= timing["spent"].keys()
         assert sum(timing["spent"].values()) <= timing["seconds"] + 0.01
