@@ -72,7 +72,7 @@ def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tenso
     lie_alone = tuple(x if x is None else _Layout.of(x) for x in alone)
     lie_together = tuple(x if x is None else _Layout.of(x) for x in flat)
     for kernel in (_onednn, target):
-        if _same_bits(kernel, target, lie_alone, lie_together):
+        if _same_bits(kernel, target, lie_alone, lie_together, torch.get_num_threads()):
             product: torch.Tensor = _call(kernel, flat)
             return product.view(members, batch, *product.shape[1:])
     return None
@@ -95,7 +95,13 @@ def _call(kernel: Any, operands: Sequence[torch.Tensor | None]) -> Any:
 
 
 @cache
-def _same_bits(kernel: Any, target: Any, alone: tuple[Any, ...], together: tuple[Any, ...]) -> bool:
+def _same_bits(
+    kernel: Any,
+    target: Any,
+    alone: tuple[Any, ...],
+    together: tuple[Any, ...],
+    threads: int,  # noqa: ARG001  they may matter, too
+) -> bool:
     a, b = together[-2:]
     if kernel is _onednn and kernel is not target:
         single = a.dtype is b.dtype is torch.float32

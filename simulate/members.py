@@ -176,13 +176,17 @@ def _reduction(target: Any, _members: int, x: _Stacked, dims: Any = None, *rest:
     return target(x.tensor, axes, *rest, **kwargs)  # type: ignore[no-any-return]
 
 
-def _mean(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> torch.Tensor:
+def _mean(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
+    if torch.get_num_threads() > 1:  # which divide a long sum among them, but not many
+        return _one_by_one(target, members, (x, *rest), kwargs)
     if target is _aten.mean.default:
         return _reduction(_aten.mean.dim, members, x, None, False, **kwargs)
     return _reduction(target, members, x, *rest, **kwargs)
 
 
-def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> torch.Tensor:
+def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
+    if torch.get_num_threads() > 1:  # as in _mean
+        return _one_by_one(target, members, (x, *rest), kwargs)
     if target is _aten.sum.default:
         return _reduction(_aten.sum.dim_IntList, members, x, None, False, **kwargs)
     return _reduction(target, members, x, *rest, **kwargs)

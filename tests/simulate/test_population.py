@@ -157,3 +157,16 @@ def test_products_have_the_bits_of_each_member():
     for i, alone in enumerate(mine):
         expected = networks(*alone)
         assert [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not same(a, b[i])] == []
+
+
+def test_long_sums_of_several_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        mine = [numbers(i, 50000).nan_to_num(0.0, 3.0, -3.0) for i in range(3)]
+        found = PopulationStep(lambda x: [x.sum(), x.mean()], [None] * 3)(torch.stack(mine))
+        for i, x in enumerate(mine):
+            assert same(found[0][i], x.sum())
+            assert same(found[1][i], x.mean())
+    finally:
+        torch.set_num_threads(before)
