@@ -11,7 +11,7 @@ from roundoff.agents.config import TrainConfig
 from roundoff.agents.training import train
 from roundoff.formats import Format
 from roundoff.simulate.delta_debugging import HIGH, Blame, BlameError, minimal, smallest_format
-from roundoff.simulate.treatment import MOVES, is_move
+from roundoff.simulate.moves import MOVES, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,10 +78,12 @@ class _Trials:
         """Whether the run succeeds under one more policy, and the units at work in it."""
         passed, folder = self._run(policy, name, observe=True)
         with (folder / "numerics.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["results"]) and not is_move(row["operation"])]
+            rows = [row for row in csv.DictReader(file) if int(row["results"])]
+        # No agent computes with these, nor brings numbers in.
+        rows = [row for row in rows if plain_name(row["operation"]) not in MOVES]
         if self._over == "role":
             return passed, {row["role"] for row in rows}
-        return passed, {row["operation"].removeprefix("_foreach_").removesuffix("_") for row in rows}
+        return passed, {plain_name(row["operation"]) for row in rows}
 
     def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
         """Whether the run succeeds with ``high`` in float32 and ``others`` in formats of their own."""

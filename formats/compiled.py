@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides
 
 from roundoff.formats.format import Format
 from roundoff.formats.modes import WORD_BITS, RandomBits
@@ -42,7 +43,12 @@ def _shape(
     bits: int,  # noqa: ARG001
     given: torch.Tensor | None,  # noqa: ARG001
 ) -> torch.Tensor:
-    return torch.empty_like(x)
+    return unwritten_like(x)
+
+
+def unwritten_like(x: torch.Tensor) -> torch.Tensor:
+    """As ``torch.empty_like``, for tensors without memory too: of one that stands for a constant, it makes no constant."""
+    return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 
 def as_operator(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from roundoff.formats.compiled import unwritten_like
 from roundoff.formats.modes import Overflow
 from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
 from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
@@ -80,7 +81,7 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
 
 @round_float.register_fake
 def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
-    return torch.empty_like(x)
+    return unwritten_like(x)
 
 
 def _round(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:

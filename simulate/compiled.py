@@ -5,24 +5,29 @@ from __future__ import annotations
 import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import torch
 from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_unflatten
 
 from roundoff.formats import FormatError
+from roundoff.simulate.compiler import last_words, of_optimizer, reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
+from roundoff.simulate.host_numbers import NumberError, Record
+from roundoff.simulate.stand_ins import NewStateError, StandIns
+from roundoff.simulate.step_arguments import Arguments, settings
 from roundoff.simulate.step_memory import check_lazy, check_shared
+from roundoff.simulate.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from roundoff.simulate.graphs import Traced
     from roundoff.simulate.mode import Simulation
+    from roundoff.simulate.stand_ins import Effects
+    from roundoff.simulate.surroundings import State
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -43,6 +48,8 @@ class Program(NamedTuple):
     traced: Traced
     perhaps_lazy: list[int]
     """The tensors that may be negatives or conjugates in name only."""
+    effects: Effects | None = None
+    """What it leaves around the step; its first results are for that."""
 
     def check(self, tensors: list[torch.Tensor]) -> None:
         """Refuses arguments that the program would take for others than they are."""
@@ -58,30 +65,6 @@ class Program(NamedTuple):
         rest = iter(computed or ())
         leaves = [next(rest) if alias is None else alias.of(tensors) for alias in self.traced.aliases]
         return tree_unflatten(leaves, self.traced.results)
-
-
-class _Arguments(NamedTuple):
-    """Arguments of a step: what a program takes of them, and what it is made for."""
-
-    leaves: list[Any]
-    spec: TreeSpec
-    tensors: list[torch.Tensor]
-    key: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, nested: tuple[Any, ...]) -> _Arguments:
-        """Nested tuples, lists and dicts, flat."""
-        leaves, spec = tree_flatten(nested)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        constants = tuple([_identity(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)])
-        key = (spec, constants, tuple([(x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors]))
-        return cls(leaves, spec, tensors, key)
-
-    def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
-        """The arguments with the next of these tensors in place of their own."""
-        given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
-        nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
-        return nested
 
 
 @final
@@ -109,12 +92,18 @@ class CompiledStep(Generic[_P, _R]):
         programs: dict[Any, Any] | None = None,
         on_eager: Callable[[str], None] | None = None,
         fixed: tuple[Any, ...] = (),
+        surroundings: Surroundings | None = None,
     ) -> None:
         self.step: Callable[..., _R] = step
+        self.__wrapped__ = step
         self.simulation = simulation
         self.reason: str | None = None
-        self._fixed = _Arguments.of(fixed)
-        self._programs: dict[Any, Program] = ({} if programs is None else programs).setdefault(self._fixed.key, {})
+        self._fixed = Arguments.of(fixed)
+        self._programs: dict[Any, list[Program]] = ({} if programs is None else programs).setdefault(
+            self._fixed.key, {}
+        )
+        self._surroundings = surroundings
+        self._optimizers: list[torch.optim.Optimizer] = []
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
         reason = _reason_against(simulation)
@@ -133,31 +122,62 @@ class CompiledStep(Generic[_P, _R]):
         return self._run(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        given = _Arguments.of((args, kwargs))
+        given = Arguments.of((args, kwargs))
+        state = None if self._surroundings is None else self._surroundings.look(given.holders)
+        if state is not None and not self._have_stepped(state):
+            return self.run_eagerly(*args, **kwargs)
+        tensors = self._fixed.tensors + given.tensors
+        if state is not None:
+            tensors += state.tensors
         if self._formats is None:
-            self._formats = self._formats_for(self._fixed.tensors + given.tensors)
+            self._formats = self._formats_for(tensors)
+        inputs = tensors
+        if self.simulation is not None:
+            place = torch.tensor([self.simulation.step, self.simulation.draws])
+            inputs = [place, *self._formats.tensors, *tensors]
+        numbers = [] if state is None else state.numbers()
         try:
-            program = self._programs.get(given.key)
+            programs = self._programs.setdefault((given.key, settings(), state and state.key()), [])
         except TypeError as error:
             raise FormatError(
-                f"arguments of a compiled step are tensors, numbers and text, in tuples, lists and dicts; {error}"
+                "arguments of a compiled step are tensors, modules, optimizers, numbers and text, in tuples, lists and"
+                f" dicts; {error}"
             ) from error
-        if program is None:
+        found = _first_for(programs, inputs, numbers)
+        if found is None:
             with _compiling:
-                program = self._programs.get(given.key) or self._compile(given, self._formats)
-            if program is None:
-                return self.run_eagerly(*args, **kwargs)
-            self._programs[given.key] = program
-        tensors = self._fixed.tensors + given.tensors
+                found = _first_for(programs, inputs, numbers)
+                if found is None:
+                    program = self._compile(given, state, self._formats)
+                    if program is None:
+                        return self.run_eagerly(*args, **kwargs)
+                    programs.append(program)
+                    found = _first_for([program], inputs, numbers)
+        assert found is not None
+        program, extra = found
         program.check(tensors)
-        if self.simulation is None:
-            return program.results(program.call(list(tensors)), tensors)
-        place = torch.tensor([self.simulation.step, self.simulation.draws])
-        computed = program.call([place, *self._formats.tensors, *tensors])
-        if program.traced.steps:
-            self.simulation.step += program.traced.steps
-        self.simulation.skip_draws(program.traced.draws)
-        return program.results(computed, tensors)
+        computed = program.call([*inputs, *extra])
+        if self.simulation is not None:
+            if program.traced.steps:
+                self.simulation.step += program.traced.steps
+            self.simulation.skip_draws(program.traced.draws)
+        results = program.results(computed, tensors)
+        return results if state is None else self._leave(program.effects, state, results)
+
+    def _have_stepped(self, state: State) -> bool:
+        """Whether all optimizers have run in an earlier call: in their first step they make their state."""
+        new = [x for x in state.found.optimizers if not any(x is known for known in self._optimizers)]
+        self._optimizers += new
+        return not new
+
+    def _leave(self, effects: Effects | None, state: State, results: list[Any]) -> Any:
+        """Leaves what the step has made where it belongs, and returns what it returns."""
+        assert effects is not None
+        assert self._surroundings is not None
+        state.put(effects, results[: effects.made])
+        if effects.slots:
+            self._surroundings.forget()
+        return results[effects.made] if len(results) > effects.made else None
 
     def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation as it would run without compilation."""
@@ -182,31 +202,60 @@ class CompiledStep(Generic[_P, _R]):
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, given: _Arguments, formats: FormatsAsData) -> Program | None:
-        """The program for arguments like these; None if the compiler fails, which nothing has been changed by."""
+    def _compile(self, given: Arguments, state: State | None, formats: FormatsAsData) -> Program | None:
+        """The program for arguments like these; None if there is none, which nothing has been changed by."""
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
-        tensors = self._fixed.tensors + given.tensors
+        own = self._fixed.tensors + given.tensors
+        tensors = own if state is None else own + state.tensors
         perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
+        numbers = Record()
+        effects: list[Effects] = []
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
             fixed = self._fixed.filled_with(rest)
             args, kwargs = given.filled_with(rest)
-            return self.step(*fixed, *args, **kwargs)
+            if state is None:
+                return self.step(*fixed, *args, **kwargs)
+            stand_ins = StandIns(state, list(rest), numbers.give)
+            with stand_ins.in_place():
+                result = self.step(*fixed, *args, **kwargs)
+                left, made = stand_ins.left()
+            effects[:] = [left]
+            return made if result is None else [*made, result]
 
-        traced = trace(step, tensors, self.simulation, formats)
+        try:
+            traced = trace(step, tensors, self.simulation, formats, numbers)
+        except NewStateError:
+            return None  # which there will be when the step has run eagerly
+        except FormatError as error:
+            around = self._surroundings
+            given = state is not None and state.numbers()
+            if isinstance(error, NumberError) and around is not None and given and around.take_numbers_for_constants():
+                return None  # in the next call, fewer numbers are without a value
+            optimizer = of_optimizer(error)
+            if optimizer is None:
+                raise
+            self._give_up(f"torch.optim's {optimizer} cannot be traced ({error})", stacklevel=5)
+            return None
         check_shared(tensors, traced.written)
         try:
             call = compile_graph(traced)
         except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
-            self._give_up(f"PyTorch's compiler failed ({_last_words(error)})", stacklevel=5)
+            self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=5)
             return None
-        return Program(call, traced, perhaps_lazy)
+        return Program(call, traced, perhaps_lazy, *effects)
 
 
-def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledStep[_P, _R]:  # noqa: A001  torch's name
+def compile(  # noqa: A001  torch's name
+    step: Callable[_P, _R],
+    simulation: Simulation | None,
+    *,
+    modules: Sequence[torch.nn.Module] = (),
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+) -> CompiledStep[_P, _R]:
     """A training step as a compiled program: the bits of the simulation, at the speed of a compiled program.
 
     ``fast = roundoff.compile(step, simulation)``, then ``fast(parameters, buffers, batch)`` instead of
@@ -235,7 +284,21 @@ def compile(step: Callable[_P, _R], simulation: Simulation | None) -> CompiledSt
         FormatError: when called: the step reads a number from a tensor, writes to a tensor that is no argument, or
             takes two arguments that share memory and writes to one of them.
     """
-    return CompiledStep(step, simulation)
+    for given, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
+        if not all(isinstance(x, kind) for x in given):
+            raise FormatError(f"compile takes a list of {kind.__module__}.{kind.__name__}, got {given!r}")
+    return CompiledStep(step, simulation, surroundings=Surroundings(step, [*modules, *optimizers]))
+
+
+def _first_for(
+    programs: list[Program], inputs: list[torch.Tensor], numbers: list[float]
+) -> tuple[Program, list[torch.Tensor]] | None:
+    """The program that is made for such numbers, and its further inputs."""
+    for program in programs:
+        extra = program.traced.extra_inputs(inputs, numbers)
+        if extra is not None:
+            return program, extra
+    return None
 
 
 def _reason_against(simulation: Simulation | None) -> str | None:
@@ -245,34 +308,3 @@ def _reason_against(simulation: Simulation | None) -> str | None:
         if reason:
             return reason
     return reason_against_compiling()
-
-
-@cache
-def reason_against_compiling() -> str | None:
-    """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
-    from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
-
-    x = torch.zeros(16)
-    try:
-        formats = FormatsAsData([], x.dtype, x.device)
-        program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
-        program([x])
-    except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
-        return (
-            f"PyTorch's compiler does not work here ({_last_words(error)}); it needs g++ and the headers of Python"
-            " (python3-dev)"
-        )
-    return None
-
-
-def _last_words(error: Exception) -> str:
-    """What a compiler has to say, which may be pages."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
-    return (lines or [type(error).__name__])[-1][:200]
-
-
-def _identity(constant: Any) -> Any:
-    """What two constants must have in common to be the same to a program: 0.0 and -0.0 or 1, 1.0 and True are not."""
-    return type(constant), repr(constant) if isinstance(constant, Number) else constant

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roundoff.formats import FloatFormat, Format, FormatError
 from roundoff.simulate.mode import Simulation
+from roundoff.simulate.moves import plain_name
 from roundoff.simulate.policy import Policy, Role, Rule
-from roundoff.simulate.treatment import MOVES, is_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -185,13 +185,12 @@ class _Search:
     def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
         """Whether the program passes with ``high`` in the carrier and ``others`` in formats of their own.
 
-        Operations that only move values pass on what they get, so that they are not blamed for what others computed.
+        Calls that only move values pass on what they get, so that they are not blamed for what others computed.
         """
         key = (frozenset(high), *(others or {}).items())
         if key not in self._known:
             formats = dict.fromkeys(high, HIGH) | (others or {})
             rules = [rule_for(self._over, unit, fmt) for unit, fmt in formats.items()]
-            rules.append(Rule(operation=sorted(MOVES), format=HIGH))
             self._known[key] = self._run(self._policy.with_rules(*rules), learn=False)
         return self._known[key]
 
@@ -199,7 +198,7 @@ class _Search:
         self.trials += 1
         # Every place is followed while learning, so that modules and roles are known.
         followed = policy.with_rules(Rule(role=list(Role)[:3], rounding=policy.rounding)) if learn else policy
-        simulation = Simulation(followed, seed=self._seed, warn_unused=False)
+        simulation = Simulation(followed, seed=self._seed, warn_unused=False, leave_moves=not learn)
         try:
             with simulation:
                 result = self._program()
@@ -213,7 +212,7 @@ class _Search:
     def _learn(self, simulation: Simulation) -> None:
         for handling in simulation.handlings():
             computes = handling.treatment.results or handling.treatment.written
-            if computes and not is_move(handling.name):
-                unit = {"operation": handling.name, "module": handling.module, "role": handling.role}[self._over]
-                self._seen |= {unit.removeprefix("_foreach_").removesuffix("_") if self._over == "operation" else unit}
+            if computes and handling.moved < handling.calls:
+                name = plain_name(handling.name)
+                self._seen.add({"operation": name, "module": handling.module, "role": handling.role}[self._over])
         self._seen.discard("")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from roundoff.formats import FloatFormat, Format, RandomBits, Rounding
-from roundoff.formats.compiled import round_operator
+from roundoff.formats.compiled import round_operator, unwritten_like
 from roundoff.formats.float_operator import FloatData, float_data, round_float
 from roundoff.formats.modes import WORD_BITS
 
@@ -103,4 +103,4 @@ def _shape(
     seed: int,  # noqa: ARG001
     offset: int,  # noqa: ARG001
 ) -> torch.Tensor:
-    return torch.empty_like(x)
+    return unwritten_like(x)

@@ -5,30 +5,35 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import inspect
-import os
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
-from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from roundoff.formats import FormatError, RoundoffError, float_lowering
 from roundoff.simulate import exact_lowerings as exact_lowerings_module
+from roundoff.simulate.chance import Draw, drawn_before
+from roundoff.simulate.compiler import INSIDE
 from roundoff.simulate.exact_lowerings import exact_lowerings, structural_decompositions
+from roundoff.simulate.graph_tidying import erase_profiling, tidied
 from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
+from roundoff.simulate.host_numbers import Record
 from roundoff.simulate.members import stack_members
+from roundoff.simulate.number_tensors import NumbersAsTensors, numbers_as_input
+from roundoff.simulate.readings import Reading, Readings
+from roundoff.simulate.stand_ins import NewStateError
 from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
-from roundoff.simulate.treatment import is_move
+from roundoff.simulate.walk import HOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +41,6 @@ if TYPE_CHECKING:
     from roundoff.simulate.mode import Simulation
 
 _aten = torch.ops.aten
-_INSIDE = (os.sep + "torch" + os.sep, str(Path(__file__).parent) + os.sep, "<string>")
 
 
 class Traced(NamedTuple):
@@ -58,6 +62,25 @@ class Traced(NamedTuple):
     """The step's tensors that it writes to."""
     steps: int
     draws: int
+    numbers: Record
+    """Python numbers that every call computes anew: behind the step's tensors, they are an input, if there are any."""
+    readings: Sequence[Reading]
+    """How those follow that it reads from tensors."""
+    chance: Sequence[Draw]
+    """Random numbers that are drawn before the program runs: its last inputs."""
+
+    def extra_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
+        """The inputs behind the step's tensors; None if the graph is made for other numbers.
+
+        Args:
+            inputs: all in front of them.
+            numbers: given to the record before the step was traced.
+        """
+        values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number))
+        if values is None:
+            return None
+        of_numbers = [torch.tensor(values, dtype=torch.float64)] if values else []
+        return [*of_numbers, *(draw() for draw in self.chance)]
 
 
 def trace(
@@ -65,16 +88,26 @@ def trace(
     tensors: list[torch.Tensor],
     simulation: Simulation | None,
     formats: FormatsAsData,
+    numbers: Record | None = None,
 ) -> Traced:
     """The graph of ``step`` for tensors like these: functional, but that it ends by writing to inputs.
+
+    Args:
+        step: a function of a list of tensors.
+        tensors: what it will be called with.
+        simulation: in which it runs; None for plain arithmetic.
+        formats: of its policy.
+        numbers: where the step records what it does with Python numbers that are others in every call.
 
     Raises:
         FormatError: it cannot be traced.
     """
+    numbers = Record() if numbers is None else numbers
     stand_ins = FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
-    place = [] if simulation is None else [torch.zeros(2, dtype=torch.int64)]
+    place = [] if simulation is None else [torch.tensor([simulation.step, simulation.draws])]
+    real = [*place, *formats.tensors, *tensors]
     # Two pieces of memory, or one: what is written to one must not show in another.
-    inputs = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in (*place, *formats.tensors, *tensors)]
+    inputs = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]
     leaves_of_autograd = inputs[: -len(tensors)] + [
         stand_in.detach().requires_grad_() if x.requires_grad else stand_in
         for stand_in, x in zip(inputs[-len(tensors) :], tensors, strict=True)
@@ -83,18 +116,20 @@ def trace(
     results: list[TreeSpec | None] = []
     aliases: list[Alias | None] = []
     ends: list[int] = []
+    readings = Readings(numbers, real, of_formats.stop)
 
     def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rest = list(given[of_formats.stop :])
         as_given = layouts(rest)
-        if simulation is None:
-            result = step(rest)
-        else:
-            simulation.step = 0
-            writer = GraphWriter(formats.standing_for(given[of_formats]), given[0])
-            with simulation.writing(writer):
+        with readings.recording(), NumbersAsTensors():
+            if simulation is None:
                 result = step(rest)
-            ends[:] = [simulation.step, simulation.draws]
+            else:
+                simulation.step = 0
+                writer = GraphWriter(formats.standing_for(given[of_formats]), given[0])
+                with simulation.writing(writer):
+                    result = step(rest)
+                ends[:] = [simulation.step, simulation.draws]
         check_kept(rest, as_given)
         leaves, spec = tree_flatten(() if result is None else result)
         others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
@@ -102,20 +137,29 @@ def trace(
             raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
         results[:] = [None if result is None else spec]
         aliases[:] = [alias_of(leaf, rest) for leaf in leaves]
-        return tuple(leaf for leaf, alias in zip(leaves, aliases, strict=True) if alias is None)
+        own = [leaf for leaf, alias in zip(leaves, aliases, strict=True) if alias is None]
+        return (*own, *readings.tensors)
 
     before = None if simulation is None else (simulation.step, simulation.draws)
     try:
         with stand_ins:
             with_writes = make_fx(flat)(*leaves_of_autograd)
-            _erase_profiling(with_writes)
+            erase_profiling(with_writes)
             functional = torch.func.functionalize(with_writes, remove="mutations")
             graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)
-    except RoundoffError:
+            found = readings.take_from(graph)
+            inputs += numbers_as_input(graph, numbers)
+        chance, drawn = drawn_before(graph)
+    except (RoundoffError, NewStateError):
         raise
     except Exception as error:
         if _is_its_own(error):
             raise
+        if "to FakeTensors" in str(error):
+            raise FormatError(
+                f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
+                f" it as an argument, or {HOW}"
+            ) from error
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(
             f"the step cannot be traced{_place(error)} ({first_line}): it may compute only with its arguments and with"
@@ -125,45 +169,26 @@ def trace(
         if simulation is not None and before is not None:
             simulation.step = before[0]
             simulation.skip_draws(before[1])
-    graph = _tidied(graph)
-    _check_randomness(graph)
+    graph = tidied(graph)
     written = _written(graph, skipped=of_formats.stop)
-    return Traced(graph, inputs, stand_ins, results[0], aliases, written, *(ends or (0, 0)))
-
-
-def _tidied(graph: GraphModule) -> GraphModule:
-    """The graph without what computes nothing, or the same twice."""
-    _forward_copies(graph)
-    graph.graph.eliminate_dead_code()
-    graph = GraphModule(graph, fx_graph_cse(graph.graph))
-    _forward_exact_moves(graph)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph
-
-
-def _check_randomness(graph: GraphModule) -> None:
-    """Refuses steps whose random numbers depend on an order, which inductor does not keep."""
-    drawing = [node for node in graph.graph.nodes if torch.Tag.nondeterministic_seeded in _tags(node)]
-    if len(drawing) > 1:
-        raise FormatError(
-            f"the step draws random numbers {len(drawing)} times (torch.randn, dropout, ...), and a compiled one would"
-            " draw them in another order; draw them outside, and pass them as arguments"
-        )
-
-
-def _tags(node: Node) -> Sequence[torch.Tag]:
-    return getattr(node.target, "tags", ())
+    counts = ends or (0, 0)
+    return Traced(graph, inputs + drawn, stand_ins, results[0], aliases, written, *counts, numbers, found, chance)
 
 
 def _is_its_own(error: Exception) -> bool:
     """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
     origin = traceback.extract_tb(error.__traceback__)[-1].filename
-    return not isinstance(error, (RuntimeError, TypeError)) and not any(part in origin for part in _INSIDE)
+    return not isinstance(error, (RuntimeError, TypeError)) and not any(part in origin for part in INSIDE)
 
 
 def for_members(traced: Traced, members: int) -> Traced:
-    """The graph of a population: all its inputs and results are of every member, (members, ...)."""
+    """The graph of a population: all its inputs and results are of every member, (members, ...).
+
+    Raises:
+        FormatError: the step has inputs that are not the members' tensors.
+    """
+    if traced.numbers.count or traced.chance:
+        raise FormatError("a step of a population draws no random numbers, and reads none from tensors")
     with traced.stand_ins:
         inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
         graph = stack_members(traced.graph, inputs)
@@ -173,7 +198,7 @@ def for_members(traced: Traced, members: int) -> Traced:
 def _place(error: Exception) -> str:
     """Where, outside of PyTorch and the simulation, an error came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not any(part in frame.filename for part in _INSIDE)]
+    outside = [frame for frame in frames if not any(part in frame.filename for part in INSIDE)]
     return f" at {outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line}" if outside else ""
 
 
@@ -184,6 +209,7 @@ def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
 
     settings = {
         "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
+        "layout_optimization": False,  # kernels called behind channels-last convolutions have other strides than traced
         "post_grad_custom_pre_pass": _ThisVersion(),
     }
     context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
@@ -212,68 +238,6 @@ class _ThisVersion(CustomGraphPass):
         """A hash of the lowerings."""
         sources = [inspect.getsource(module) for module in (exact_lowerings_module, float_lowering)]
         return hashlib.sha256("".join(sources).encode()).hexdigest()
-
-
-def _erase_profiling(graph: GraphModule) -> None:
-    """An optimizer's step tells the profiler where it begins and ends."""
-    for node in reversed(graph.graph.nodes):
-        if "profiler" in str(node.target):
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-
-def _forward_copies(graph: GraphModule) -> None:
-    """Removes copies over the whole of a tensor like the one copied, which in-place operations leave behind."""
-    for node in list(graph.graph.nodes):
-        if node.target in (_aten.copy.default, _aten.detach.default, _aten.alias.default, _aten.clone.default):
-            source = node.args[1] if node.target is _aten.copy.default else node.args[0]
-            if _alike(node, source):
-                node.replace_all_uses_with(source)
-                graph.graph.erase_node(node)
-
-
-def _alike(node: Node, other: Node) -> bool:
-    a, b = node.meta["val"], other.meta["val"]
-    return bool(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype)
-
-
-def _forward_exact_moves(graph: GraphModule) -> None:
-    """Removes the rounding of what was only moved or selected from numbers that are rounded the same way already."""
-    rounding: dict[Node, Any] = {}  # how the numbers of a node were rounded; "any" for zeros
-    for node in list(graph.graph.nodes):
-        if node.target is torch.ops.roundoff.round_float.default:
-            source, *how = node.args
-            if rounding.get(source) in (tuple(how), "any"):
-                node.replace_all_uses_with(source)
-                graph.graph.erase_node(node)
-            else:
-                rounding[node] = tuple(how)
-        elif node.target is _aten.full.default and node.args[1] == 0:
-            rounding[node] = "any"
-        elif node.op == "call_function" and _only_moves(node):
-            ways = {
-                rounding.get(source)
-                for source in node.all_input_nodes
-                if isinstance(source.meta["val"], (tuple, list)) or source.meta["val"].dtype.is_floating_point
-            }
-            ways.discard("any")
-            if len(ways) == 1 and None not in ways:
-                rounding[node] = ways.pop()
-
-
-_VIEWS = frozenset(
-    ["view", "expand", "permute", "transpose", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes",
-     "unbind", "reshape", "_unsafe_view", "t", "as_strided", "alias", "getitem"]
-)  # fmt: skip
-
-
-def _only_moves(node: Node) -> bool:
-    name = str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]
-    if name == "view" and len(node.args) > 1 and isinstance(node.args[1], torch.dtype):
-        return False
-    if name == "where" and any(not isinstance(x, Node) for x in node.args):
-        return False
-    return name in _VIEWS or is_move(name)
 
 
 def _written(graph: GraphModule, *, skipped: int) -> frozenset[int]:

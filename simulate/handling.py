@@ -8,9 +8,10 @@ import torch
 
 from roundoff.simulate import products
 from roundoff.simulate.accumulation import accumulates
+from roundoff.simulate.moves import may_move
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
 from roundoff.simulate.primitives import decomposition
-from roundoff.simulate.treatment import Treatment, is_move, treatment
+from roundoff.simulate.treatment import Treatment, treatment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +42,16 @@ class Handling:
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
         prepares: whether operands must be looked at before it runs.
+        may_move: whether a call can be an exact move.
         calls: how often it ran.
+        moved: how often it was an exact move.
         rounded: how many tensors of its results were rounded.
         taken_apart: how often the decomposition ran instead.
     """
 
     __slots__ = (
-        "accumulate", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation", "prepares",
-        "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
+        "accumulate", "arithmetic", "calls", "decomposition", "kernel", "may_move", "module", "moved", "name",
+        "operation", "prepares", "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +62,8 @@ class Handling:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
-        self.calls = self.rounded = self.taken_apart = 0
+        self.calls = self.moved = self.rounded = self.taken_apart = 0
+        self.may_move = operation is not None and may_move(operation)
         self.accumulate = self.prepares = False
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = operation
@@ -92,7 +96,9 @@ class Handling:
             return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
         if self.accumulate:
             return "rounded, and accumulated"
-        return "exact move" if is_move(self.name) else "rounded"
+        if self.moved:
+            return "exact move" if self.moved == self.calls else "rounded; exact move where its arguments make it one"
+        return "rounded"
 
 
 def _is_a_formula(operation: OpOverload) -> bool:

@@ -24,6 +24,7 @@ from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
 from roundoff.simulate.draws import Draws
 from roundoff.simulate.handling import Handling, unused
+from roundoff.simulate.moves import is_move
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
@@ -60,6 +61,16 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
+@contextmanager
+def unsimulated() -> Iterator[None]:
+    """For the block, the simulations of this thread pass operations on as they are."""
+    before, _this_thread.rounding = _this_thread.rounding, True
+    try:
+        yield
+    finally:
+        _this_thread.rounding = before
+
+
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
 
@@ -70,6 +81,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow: ``"fp64"`` to carry a float64 twin of every value.
         products: ``"plain"`` leaves all matrix products to PyTorch's own choice of a library; see :func:`simulate`.
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing.
+        leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
 
     Attributes:
         policy: what it was made with.
@@ -85,6 +97,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow: Literal["fp64"] | None = None,
         products: Literal["fast", "plain"] = "fast",
         warn_unused: bool = True,
+        leave_moves: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy = policy = Policy.of(policy)
@@ -116,6 +129,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.products = "fast" if fast else "plain"
         self._handlings: dict[Any, Handling] = {}
         self._warns_unused = warn_unused and bool(policy.rules)
+        self._leaves_moves = leave_moves
         self._entered: list[bool] = []
 
     def __repr__(self) -> str:
@@ -324,7 +338,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
         if result is NotImplemented:
             result = kernel(*args, **kwargs) if kwargs else kernel(*args)
-        if handling.rounds or observer:
+        moves = handling.may_move and is_move(func, args, kwargs)
+        handling.moved += moves
+        if (handling.rounds or observer) and not (moves and self._leaves_moves):
             self._round_results(handling, args, kwargs, result)
         if self._operands.tracks_inputs:
             self._operands.computed(result)

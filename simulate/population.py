@@ -8,7 +8,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from roundoff.formats import FormatError, Rounding
-from roundoff.simulate.compiled import Program, reason_against_compiling
+from roundoff.simulate.compiled import Program
+from roundoff.simulate.compiler import reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
 
 if TYPE_CHECKING:

@@ -27,30 +27,6 @@ _UNMARKED_WRITES = {
 }
 
 
-# They move or select values, or change signs: of values of the format they make values of the format.
-MOVES = frozenset(
-    [
-        "abs", "alias_copy", "amax", "amin", "as_strided_copy", "as_strided_scatter", "cat", "clone",
-        "constant_pad_nd", "copy", "copysign", "cummax", "cummin", "detach_copy", "diagonal_copy",
-        "diagonal_scatter", "embedding", "expand_copy", "fill", "flip", "fmax", "fmin", "gather", "index",
-        "index_copy", "index_put", "index_select", "isin", "kthvalue", "linalg_diagonal", "masked_fill",
-        "masked_scatter", "masked_select", "max", "max_pool2d_with_indices", "max_pool3d_with_indices",
-        "max_unpool2d", "max_unpool3d", "maximum", "median", "min", "minimum", "mode", "nanmedian", "neg",
-        "permute_copy", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d", "reflection_pad2d",
-        "reflection_pad3d", "relu", "repeat", "repeat_interleave", "replication_pad1d", "replication_pad2d",
-        "replication_pad3d", "roll", "rot90", "scatter", "select_copy", "select_scatter", "sgn", "sign",
-        "slice_copy", "slice_scatter", "sort", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack",
-        "t_copy", "take", "threshold", "threshold_backward", "topk", "transpose_copy", "tril", "triu",
-        "unfold_copy", "unsqueeze_copy", "view_copy", "where",
-    ]
-)  # fmt: skip
-
-
-def is_move(name: str) -> bool:
-    """Whether the operation of this name computes nothing: its results are among its operands, or zero, up to signs."""
-    return name.removeprefix("_foreach_").removesuffix("_") in MOVES
-
-
 class Treatment(NamedTuple):
     """Where an operation leaves newly computed numbers."""
 

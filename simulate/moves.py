@@ -1,0 +1,140 @@
+"""Whether a call of an ATen operation is an exact move: whether it only passes on numbers that it was given.
+
+That is a question about the call, not about the operation: ``index_put`` moves, and with ``accumulate=True`` it adds;
+``masked_fill`` moves with 0, and with -1e9 it brings a number in.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+MOVES = frozenset(
+    [
+        "abs", "alias_copy", "amax", "amin", "as_strided_copy", "as_strided_scatter", "cat", "clone",
+        "constant_pad_nd", "copy", "copysign", "cummax", "cummin", "detach_copy", "diagonal_copy",
+        "diagonal_scatter", "embedding", "expand_copy", "fill", "fill_diagonal", "flip", "fmax", "fmin", "gather",
+        "index", "index_copy", "index_fill", "index_put", "index_select", "kthvalue", "linalg_diagonal",
+        "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
+        "max_pool3d_with_indices", "max_unpool2d", "max_unpool3d", "maximum", "median", "min", "minimum", "mode",
+        "nanmedian", "neg", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d",
+        "reflection_pad2d", "reflection_pad3d", "relu", "repeat", "repeat_interleave", "replication_pad1d",
+        "replication_pad2d", "replication_pad3d", "roll", "rot90", "scatter", "select_copy", "select_scatter",
+        "slice_copy", "slice_scatter", "sort", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack",
+        "t_copy", "take", "threshold", "threshold_backward", "topk", "transpose_copy", "tril", "triu",
+        "unfold_copy", "unsqueeze_copy", "view_copy", "where",
+    ]
+)  # fmt: skip
+"""Operations, without ``_foreach_`` in front and ``_`` behind, of which a call can be an exact move."""
+
+SIGNED = frozenset(["abs", "copysign", "neg"])
+"""Those that change signs."""
+
+# Arguments whose numbers do not come into the results: they choose, or are compared with.
+_CHOOSING = {"index", "indices", "mask", "condition", "repeats", "max_values", "min_indices"}
+_COMPARED = {"threshold", "threshold_backward"}
+_COMPARED_ARGUMENTS = {"threshold"}
+# With these the results are computed: sums, products.
+_COMBINING = {"accumulate", "reduce"}
+# In what lies beyond the edges there are infinities, which a window with gaps may see alone.
+_WINDOWS = {"dilation"}
+
+
+class _Question(NamedTuple):
+    """Where the arguments stand that decide: position, name, default."""
+
+    numbers: tuple[tuple[int, str], ...]
+    """Python numbers that come into the results: they must be zero."""
+    tensors: tuple[tuple[int, str], ...]
+    """Tensors whose numbers do: they must be of one type."""
+    combining: tuple[tuple[int, str], ...]
+    windows: tuple[tuple[int, str], ...]
+    types: tuple[tuple[int, str], ...]
+    signed: bool
+
+
+def plain_name(name: str) -> str:
+    """The name of an operation whether or not it works in place, or on lists."""
+    return name.removeprefix("_foreach_").removesuffix("_")
+
+
+@cache
+def _question(operation: OpOverload) -> _Question | None:
+    name = plain_name(operation.overloadpacket.__name__)
+    if name not in MOVES:
+        return None
+    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in _Question._fields[:-1]}
+    for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001  the only access there is
+        kind, place = str(argument.type), (position, argument.name)
+        compared = (name in _COMPARED and argument.name in _COMPARED_ARGUMENTS) or name == "copysign"
+        if argument.name in _COMBINING:
+            places["combining"].append(place)
+        elif argument.name in _WINDOWS:
+            places["windows"].append(place)
+        elif argument.name == "dtype":
+            places["types"].append(place)
+        elif "number" in kind or "Scalar" in kind:
+            if not compared:
+                places["numbers"].append(place)
+        elif "Tensor" in kind and argument.name not in _CHOOSING:
+            places["tensors"].append(place)
+    return _Question(**{kind: tuple(found) for kind, found in places.items()}, signed=name in SIGNED)
+
+
+def may_move(operation: OpOverload) -> bool:
+    """Whether any call of the operation is an exact move."""
+    return _question(operation) is not None
+
+
+def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call passes on numbers that it is given, or zeros, and computes none: up to signs.
+
+    Of values of a format it makes values of the format, so that rounding them changes nothing; where signs change
+    (:data:`SIGNED`), in formats that hold every number with both signs.
+
+    Args:
+        operation: an ATen operation.
+        args: its arguments; of tensors only types are looked at, so that they may stand for others.
+        kwargs: its arguments by name.
+    """
+    question = _question(operation)
+    if question is None:
+        return False
+
+    def given(places: tuple[tuple[int, str], ...]) -> list[Any]:
+        return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
+
+    if question.combining and any(given(question.combining)):
+        return False
+    if question.types and any(x is not None for x in given(question.types)):
+        return False
+    if question.numbers and not all(map(is_zero, given(question.numbers))):
+        return False
+    if question.windows and not all(step == 1 for steps in given(question.windows) for step in _listed(steps)):
+        return False
+    tensors = given(question.tensors)
+    if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor):
+        return not (question.signed and tensors[0].is_complex())
+    dtypes = {x.dtype for value in tensors for x in _listed(value) if isinstance(x, torch.Tensor)}
+    return len(dtypes) <= 1 and not (question.signed and any(dtype.is_complex for dtype in dtypes))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+
+
+def is_zero(number: Any) -> bool:
+    """Zero in every format: -0.0 is not."""
+    if isinstance(number, (list, tuple)):
+        return all(map(is_zero, number))
+    if number is None:  # the default of padding
+        return True
+    return bool(number == 0) and not (isinstance(number, float) and math.copysign(1.0, number) < 0)

@@ -1,0 +1,145 @@
+"""What a step uses that is not among its arguments: modules, optimizers and tensors, wherever it keeps them.
+
+They are found by looking where the step's own code looks: in variables around it, in globals and attributes that it
+names, in containers, and in all of a module or an optimizer. Where nothing was replaced since the last call, a look takes
+some microseconds.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+
+from roundoff.formats import FormatError
+from roundoff.simulate.code_names import Libraries
+from roundoff.simulate.step_arguments import kinds
+from roundoff.simulate.walk import Found, Walk, filled, floats_of, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from roundoff.simulate.stand_ins import Effects
+
+
+class State(NamedTuple):
+    """The surroundings at one moment."""
+
+    found: Found
+    arguments: tuple[object, ...]
+    token: int
+    """The same for two moments whose structure and constants are the same."""
+    tensors: list[torch.Tensor]
+    """What was found, each once,"""
+    with_gradient: list[int]
+    """and behind it the gradients of those with these numbers."""
+    walk: Callable[[tuple[object, ...]], Found]
+
+    @property
+    def own(self) -> list[torch.Tensor]:
+        """Without gradients."""
+        return self.tensors[: len(self.tensors) - len(self.with_gradient)]
+
+    def key(self) -> tuple[Any, ...]:
+        """What two moments have in common if one program serves both."""
+        return self.token, kinds(self.tensors), tuple(self.with_gradient)
+
+    def numbers(self) -> list[float]:
+        """Those that may be others in every call."""
+        return [x for slot in self.found.numbers for x in floats_of(slot.value)]
+
+    def look_again(self) -> Found:
+        """Looks at the same surroundings, which may have changed."""
+        return self.walk(self.arguments)
+
+    def put(self, effects: Effects, made: Sequence[torch.Tensor]) -> None:
+        """Leaves ``made`` where the step has left it."""
+        for number, new in effects.gradients:
+            self.tensors[number].grad = None if new is None else made[new]
+        for number, news in effects.slots:
+            slot = self.found.slots[number]
+            old = tensors_of(slot.value)
+            values = [x if new is None else made[new] for x, new in zip(old, news, strict=True)]
+            slot.put(filled(slot.value, torch.Tensor, iter(values)))
+
+
+@final
+class Surroundings:
+    """Where a step keeps what it uses.
+
+    Args:
+        step: the function.
+        given: modules and optimizers that it uses, if it cannot be seen where it has them from.
+    """
+
+    def __init__(self, step: Callable[..., Any], given: Sequence[object] = ()) -> None:
+        self._roots = (step, *given)
+        self._libraries = Libraries(getattr(step, "__module__", None))
+        self._names: set[str] = set()
+        self._varying = {"lr"}
+        self._settings: dict[str, tuple[str, tuple[float, ...]]] = {}
+        self._tokens: dict[Any, int] = {}
+        self._latest: State | None = None
+
+    def look(self, arguments: tuple[object, ...]) -> State:
+        """What is there now.
+
+        Args:
+            arguments: modules and optimizers among the arguments of the step.
+        """
+        state = self._latest
+        if state is None or not _all_same(state.arguments, arguments) or not state.found.watch.unchanged():
+            state = self._look_anew(arguments)
+        own = state.own
+        with_gradient = [i for i, x in enumerate(own) if x.is_leaf and x.grad is not None]
+        gradients: list[Any] = [own[i].grad for i in with_gradient]
+        self._latest = state._replace(tensors=own + gradients, with_gradient=with_gradient)
+        return self._latest
+
+    def forget(self) -> None:
+        """What is there has been changed on purpose: it is looked at anew."""
+        self._latest = None
+
+    def take_numbers_for_constants(self) -> bool:
+        """From now on, other learning rates are other programs; returns whether they were not."""
+        were = bool(self._varying)
+        self._varying.clear()
+        self._latest = None
+        return were
+
+    def _look_anew(self, arguments: tuple[object, ...]) -> State:
+        found = self._walk(arguments)
+        changed = {
+            key for path, (key, values) in found.settings.items() if self._settings.get(path, ("", values))[1] != values
+        }
+        self._settings |= found.settings
+        if changed and self._varying:
+            self._varying |= changed
+            found = self._walk(arguments)
+        numbers: dict[int, int] = {}
+        tensors = []
+        places = []
+        for slot in found.slots:
+            for x in tensors_of(slot.value):
+                if x.requires_grad and not x.is_leaf:
+                    raise FormatError(f"{slot.path} is part of a graph of autograd, which a program cannot go on with")
+                if id(x) not in numbers:
+                    numbers[id(x)] = len(tensors)
+                    tensors.append(x)
+                places.append(numbers[id(x)])
+        key = (tuple([part for _, part in found.parts]), tuple(places))
+        return State(found, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk)
+
+    def _walk(self, arguments: tuple[object, ...]) -> Found:
+        while True:
+            count = len(self._names)
+            walk = Walk(self._names, self._libraries, self._varying)
+            for number, root in enumerate((*self._roots, *arguments)):
+                walk.visit(root, "the step" if number == 0 else f"the {type(root).__name__}")
+            if len(self._names) == count:
+                return walk.found
+
+
+def _all_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
