@@ -58,6 +58,11 @@ class Program(NamedTuple):
         if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
             check_shared(tensors, self.traced.written)
 
+    def run(self, inputs: list[torch.Tensor]) -> Any:
+        """What the program computes; kernels that it calls record no graph of autograd."""
+        with torch.no_grad():
+            return self.call(inputs)
+
     def results(self, computed: Any, tensors: list[torch.Tensor]) -> Any:
         """What the step returns."""
         if self.traced.results is None:
@@ -106,7 +111,7 @@ class CompiledStep(Generic[_P, _R]):
         self._optimizers: list[torch.optim.Optimizer] = []
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
-        reason = _reason_against(simulation)
+        reason = _reason_against(simulation, rules=surroundings is not None)
         if reason:
             self._give_up(reason, stacklevel=4)
 
@@ -156,7 +161,7 @@ class CompiledStep(Generic[_P, _R]):
         assert found is not None
         program, extra = found
         program.check(tensors)
-        computed = program.call([*inputs, *extra])
+        computed = program.run([*inputs, *extra])
         if self.simulation is not None:
             if program.traced.steps:
                 self.simulation.step += program.traced.steps
@@ -301,10 +306,10 @@ def _first_for(
     return None
 
 
-def _reason_against(simulation: Simulation | None) -> str | None:
+def _reason_against(simulation: Simulation | None, *, rules: bool) -> str | None:
     """Why a step cannot be compiled, in words."""
     if simulation is not None:
-        reason = simulation.reason_against_tracing()
+        reason = simulation.reason_against_tracing(rules=rules)
         if reason:
             return reason
     return reason_against_compiling()

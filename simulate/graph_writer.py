@@ -70,14 +70,16 @@ class GraphWriter:
 
     def round_(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> None:
         """Rounds what ``x`` stands for, in place."""
+        x.copy_(self.rounded(x, fmt, rounding, random))
+
+    def rounded(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> torch.Tensor:
+        """Stands for ``x`` rounded."""
         data = self._formats.get(fmt)
         if data is not None and rounding is Rounding.NEAREST_EVEN and x.dtype == data.parameters.dtype:
-            rounded = round_float(x, data.parameters, data.by_addition)
-        elif random is None:
-            rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
-        else:
-            rounded = round_drawn(x, self._place, str(fmt), str(rounding), random.seed, random.step)
-        x.copy_(rounded)
+            return round_float(x, data.parameters, data.by_addition)
+        if random is None:
+            return round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
+        return round_drawn(x, self._place, str(fmt), str(rounding), random.seed, random.step)
 
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())

@@ -76,7 +76,8 @@ class Traced(NamedTuple):
             inputs: all in front of them.
             numbers: given to the record before the step was traced.
         """
-        values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number))
+        known: dict[Any, float] = {}
+        values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number, known))
         if values is None:
             return None
         of_numbers = [torch.tensor(values, dtype=torch.float64)] if values else []

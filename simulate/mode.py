@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from roundoff.formats import Format, FormatError, RandomBits, Rounding
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
 from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
 from roundoff.simulate.draws import Draws
@@ -31,7 +31,7 @@ from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, 
 from roundoff.simulate.products import reason_against
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
@@ -195,16 +195,24 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._writer = None
 
-    def reason_against_tracing(self) -> str | None:
-        """Why a program cannot be traced in this simulation, in words; None if it can."""
+    def reason_against_tracing(self, *, rules: bool = False) -> str | None:
+        """Why a program cannot be traced in this simulation, in words; None if it can.
+
+        Args:
+            rules: whether it is the very program that is traced, so that its modules, optimizers and operands are
+                found in the trace as they are when it runs.
+        """
         if self._observer or self._shadow:
             return "an observing simulation looks at numbers, which a traced program does not have"
         if self.policy.settings("accumulate"):
             return "rounded accumulation has loops of its own"
         if Granularity.PRIMITIVE in self.policy.settings("granularity"):
             return "primitive granularity takes operations apart below autograd, which cannot be traced"
-        if self._places or self.policy.settings("operands") or Scalars.ROUNDED in self.policy.settings("scalars"):
+        scalars = Scalars.ROUNDED in self.policy.settings("scalars")
+        if scalars or (not rules and (self._places or self.policy.settings("operands"))):
             return "the policy has rules about places, operands or scalars, which are followed while a program runs"
+        if any(rule.about_operands for rule in self.policy.rules):
+            return "the policy has rules about parameters or inputs, which are told apart while a program runs"
         return None
 
     @property
@@ -419,14 +427,17 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return RandomBits(self._random.seed, (self._step << _STEP_BITS) + self._draws.next())
 
-    def _rounder(self, handling: Handling) -> Any:
-        """What :func:`roundoff.round` is to be called with for operands."""
+    def _rounder(self, handling: Handling) -> Callable[[torch.Tensor, Format], torch.Tensor]:
+        """How operands are rounded."""
+        rounding = handling.arithmetic.rounding
 
-        def arguments(_format: Format) -> dict[str, Any]:
-            rounding = handling.arithmetic.rounding
-            return {"rounding": rounding, "random": self._draw(rounding)}
+        def rounded(x: torch.Tensor, fmt: Format) -> torch.Tensor:
+            random = self._draw(rounding)
+            if self._writer:
+                return self._writer.rounded(x, fmt, rounding, random)
+            return round(x, fmt, rounding=rounding, random=random)
 
-        return arguments
+        return rounded
 
     def _check(self, x: torch.Tensor, handling: Handling) -> None:
         dtype, fmt = x.dtype, handling.arithmetic.format

@@ -89,7 +89,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: Sequence[type],  # noqa: ARG002
+        types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from roundoff.formats import Format
     from roundoff.simulate.handling import Handling
 
+    _Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
+
 # The axes along which operands are contracted, by argument name.
 _CONTRACTED: dict[str, dict[str, int]] = {
     "mm": {"self": -1, "mat2": -2},
@@ -51,7 +53,7 @@ class Operands:
                 self._inside.add(value)
 
     def prepared(
-        self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], rounder: Callable[[Format], Any]
+        self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: _Rounded
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with operands rounded as the policy says; what the operation writes to is left.
 
@@ -59,7 +61,7 @@ class Operands:
             handling: of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            rounder: gives the keyword arguments of :func:`roundoff.round` for rounding to a format.
+            rounded: gives a tensor rounded to a format.
         """
         assert handling.operation is not None
         written = {name for _, name in handling.treatment.written}
@@ -70,7 +72,7 @@ class Operands:
             if name in written:
                 return value
             if isinstance(value, torch.Tensor):
-                return self._operand(handling, name, value, rounder)
+                return self._operand(handling, name, value, rounded)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -82,9 +84,7 @@ class Operands:
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def _operand(
-        self, handling: Handling, name: str, x: torch.Tensor, rounder: Callable[[Format], Any]
-    ) -> torch.Tensor:
+    def _operand(self, handling: Handling, name: str, x: torch.Tensor, rounded: _Rounded) -> torch.Tensor:
         if x.dtype not in (torch.float32, torch.float64) or x.layout is not torch.strided:
             return x
         arithmetic = handling.arithmetic
@@ -97,8 +97,7 @@ class Operands:
         formats.append(arithmetic.operands)
         for fmt in formats:
             if fmt is not None:
-                along = _along(fmt, _CONTRACTED.get(handling.name, {}).get(name))
-                x = round(x, along, **rounder(along))
+                x = rounded(x, _along(fmt, _CONTRACTED.get(handling.name, {}).get(name)))
         return x
 
     def _is_parameter(self, x: torch.Tensor) -> bool:

@@ -80,7 +80,7 @@ class PopulationStep:
         program = self._program(leaves, spec)
         program.check(leaves)
         assert self._formats is not None
-        return program.results(program.call([*self._formats, *leaves]), leaves)
+        return program.results(program.run([*self._formats, *leaves]), leaves)
 
     def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
         if self._formats is None:

@@ -61,6 +61,8 @@ class Reading(NamedTuple):
 
     inputs: tuple[int, ...]
     calls: tuple[_Call, ...]
+    signature: str | None
+    """The same for readings that do the same; None if it is not known."""
 
     @classmethod
     def of(cls, node: Node, constants: Any, large: int) -> Reading:
@@ -96,18 +98,29 @@ class Reading(NamedTuple):
                     continue
                 calls.append(_Call(one.target, *map_arg((one.args, one.kwargs), lambda x: _At(positions[x]))))
                 positions[one] = len(positions)
-        return cls(tuple(order[one] for one in inputs), tuple(calls))
+        own = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
+        return cls(tuple(order[one] for one in inputs), tuple(calls), None if own else repr(calls))
 
-    def value(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
+    def value(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float], known: dict[Any, float]) -> float:
         """The number for these inputs, which are left as they are.
 
         Args:
             inputs: of the graph.
             number: the Python numbers, computed before it, that it depends on, by their place.
+            known: what other readings have found in this call.
         """
-        known: list[Any] = [inputs[i] for i in self.inputs]
-        if self.calls:
-            known = [x.detach().clone() for x in known]
+        if not self.calls:
+            return inputs[self.inputs[0]].item()  # type: ignore[no-any-return]
+        if self.signature is None:
+            return self._computed(inputs, number)
+        operands = [inputs[i] for i in self.inputs]
+        key = (self.signature, *[repr(x.item()) if x.numel() == 1 else id(x) for x in operands])
+        if key not in known:
+            known[key] = self._computed(inputs, number)
+        return known[key]
+
+    def _computed(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
+        known: list[Any] = [inputs[i].detach().clone() for i in self.inputs]
         for call in self.calls:
             args, kwargs = _filled((call.args, call.kwargs), known)
             if call.target is torch.ops.roundoff.number.default:
@@ -178,7 +191,7 @@ class Readings:
         slot: Any = get_proxy_slot(x, mode.tracer)
         with _disable_current_modes():
             reading = Reading.of(slot.proxy.node, mode.tracer.root, self._large)
-            value = reading.value(self._inputs, self._record.at)
+            value = reading.value(self._inputs, self._record.at, {})
         with unsimulated():
             self.tensors.append(torch.ops.roundoff.read(x))
         self._values.append(value)
@@ -199,7 +212,7 @@ class Readings:
         graph.recompile()
         with _disable_current_modes():
             readings = [Reading.of(node, graph, self._large) for node in results[count:]]
-            values = [reading.value(self._inputs, self._record.at) for reading in readings]
+            values = [reading.value(self._inputs, self._record.at, {}) for reading in readings]
         if list(map(repr, values)) != list(map(repr, self._values)):
             raise NumberError(_READ)
         return readings

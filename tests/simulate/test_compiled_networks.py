@@ -1,0 +1,85 @@
+"""Compiled training of modules by optimizers of PyTorch's: the bits of the eager simulation, step by step."""
+
+import pytest
+import torch
+from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, Transformer, UNet
+from torch import optim
+
+import roundoff
+from roundoff import simulate
+
+STEPS = 4
+
+OPTIMIZERS = {
+    Transformer: lambda p: optim.AdamW(p, 0.01, eps=1e-3),
+    Convolutional: lambda p: optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.01),
+    UNet: lambda p: optim.Adam(p, 0.01, eps=1e-3, foreach=True),
+    Recurrent: lambda p: optim.RMSprop(p, 0.01, eps=1e-3),
+    Graph: lambda p: optim.NAdam(p, 0.01, eps=1e-3),
+    Mixture: lambda p: optim.Adagrad(p, 0.01, eps=1e-3),
+}
+
+
+class Training:
+    """Networks, each with its optimizer, trained by one step."""
+
+    def __init__(self, kinds, dtype):
+        torch.manual_seed(0)
+        self.networks = [kind().to(dtype) for kind in kinds]
+        self.optimizers = [OPTIMIZERS[kind](network.parameters()) for kind, network in zip(kinds, self.networks)]
+        self.draw = Draw(1, dtype)
+
+    def step(self, data):
+        losses = []
+        for network, optimizer, given in zip(self.networks, self.optimizers, data, strict=True):
+            optimizer.zero_grad()
+            loss = network.loss(*given)
+            loss.backward()
+            if isinstance(network, Recurrent):
+                losses.append(torch.nn.utils.clip_grad_norm_(network.parameters(), 0.25))
+            optimizer.step()
+            losses.append(loss)
+        return losses
+
+    def tensors(self):
+        """All that a step leaves."""
+        found = []
+        for network, optimizer in zip(self.networks, self.optimizers, strict=True):
+            found += network.buffers()
+            for p in network.parameters():
+                found += [p.detach(), p.grad, *optimizer.state[p].values()]
+        return found
+
+    def run(self, step, steps=STEPS):
+        """After every step, all there is; at the end a random number, which tells how many were drawn."""
+        torch.manual_seed(2)
+        states = []
+        for i in range(steps):
+            for optimizer in self.optimizers:
+                optimizer.param_groups[0]["lr"] = 0.01 * 0.9**i
+            losses = step([network.data(self.draw) for network in self.networks])
+            states.append([x.detach().clone() for x in [*losses, *self.tensors()] if x is not None])
+        return [*states, [torch.rand(1)]]
+
+
+def assert_same_training(kinds, make, dtype=torch.float32, steps=STEPS):
+    eager, compiled = Training(kinds, dtype), Training(kinds, dtype)
+    simulation, mine = make(), make()
+
+    def eagerly(data):
+        with simulation:
+            return eager.step(data)
+
+    program = roundoff.compile(compiled.step, mine)
+    expected = eager.run(eagerly, steps)
+    found = compiled.run(program, steps)
+    assert program.reason is None
+    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+        for x, y in zip(a, b, strict=True):
+            torch.testing.assert_close(y, x, rtol=0, atol=0, equal_nan=True, msg=f"step {number}")
+            assert torch.equal(x.signbit() & ~x.isnan(), y.signbit() & ~y.isnan())
+    assert (simulation.step, simulation.draws) == (mine.step, mine.draws)
+
+
+def test_networks():
+    assert_same_training(NETWORKS, lambda: simulate("e5m10"))
