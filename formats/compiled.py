@@ -47,7 +47,7 @@ def _shape(
 
 
 def unwritten_like(x: torch.Tensor) -> torch.Tensor:
-    """As ``torch.empty_like``, for tensors without memory too: of one that stands for a constant, it makes no constant."""
+    """As ``torch.empty_like``, but that it makes no constant of a tensor that stands for one."""
     return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from roundoff.formats import FormatError
@@ -18,6 +17,7 @@ from roundoff.simulate.widening import left_to_chance
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
+    from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 
@@ -54,8 +54,8 @@ def drawn_before(graph: GraphModule) -> tuple[list[Draw], list[torch.Tensor]]:
     if seeing and (len(seeing) > 1 or seeing[0] is not drawing[-1]):
         names = ", ".join(sorted({node.target.overloadpacket.__name__ for node in seeing}))
         raise FormatError(
-            f"the step draws random numbers {len(drawing)} times, some of which depend on what it computes ({names}), and"
-            " a compiled one would draw them in another order; draw them outside, and pass them as arguments"
+            f"the step draws random numbers {len(drawing)} times, some of which depend on what it computes ({names}),"
+            " and a compiled one would draw them in another order; draw them outside, and pass them as arguments"
         )
     blind = [node for node in drawing if node not in seeing]
     draws, stand_ins = [], []

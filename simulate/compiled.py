@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 import torch
 from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_unflatten
 
 from roundoff.formats import FormatError
-from roundoff.simulate.compiler import last_words, of_optimizer, reason_against_compiling
+from roundoff.simulate.compiler import reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
 from roundoff.simulate.host_numbers import NumberError, Record
+from roundoff.simulate.program import Program, first_for
+from roundoff.simulate.refusals import last_words, optimizer_of
 from roundoff.simulate.stand_ins import NewStateError, StandIns
 from roundoff.simulate.step_arguments import Arguments, settings
 from roundoff.simulate.step_memory import check_lazy, check_shared
@@ -24,7 +25,6 @@ from roundoff.simulate.surroundings import Surroundings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roundoff.simulate.graphs import Traced
     from roundoff.simulate.mode import Simulation
     from roundoff.simulate.stand_ins import Effects
     from roundoff.simulate.surroundings import State
@@ -41,35 +41,17 @@ _compiling = threading.RLock()
 """Tracing and compiling change settings of the whole process."""
 
 
-class Program(NamedTuple):
-    """A compiled step for arguments of certain shapes."""
+_MANY = 8
+_MOST_NEW_STATES = 8
 
-    call: Callable[[list[torch.Tensor]], Any]
-    traced: Traced
-    perhaps_lazy: list[int]
-    """The tensors that may be negatives or conjugates in name only."""
-    effects: Effects | None = None
-    """What it leaves around the step; its first results are for that."""
 
-    def check(self, tensors: list[torch.Tensor]) -> None:
-        """Refuses arguments that the program would take for others than they are."""
-        if self.perhaps_lazy:
-            check_lazy(tensors, self.perhaps_lazy)
-        if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
-            check_shared(tensors, self.traced.written)
+class _Call(NamedTuple):
+    """One call of a step: what it is given, and what it finds around it."""
 
-    def run(self, inputs: list[torch.Tensor]) -> Any:
-        """What the program computes; kernels that it calls record no graph of autograd."""
-        with torch.no_grad():
-            return self.call(inputs)
-
-    def results(self, computed: Any, tensors: list[torch.Tensor]) -> Any:
-        """What the step returns."""
-        if self.traced.results is None:
-            return None
-        rest = iter(computed or ())
-        leaves = [next(rest) if alias is None else alias.of(tensors) for alias in self.traced.aliases]
-        return tree_unflatten(leaves, self.traced.results)
+    given: Arguments
+    state: State | None
+    tensors: list[torch.Tensor]
+    """All of both."""
 
 
 @final
@@ -83,6 +65,7 @@ class CompiledStep(Generic[_P, _R]):
         on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
         fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
             is in the tensors may change, but neither their shapes nor types.
+        surroundings: of the step; None if it uses nothing but its arguments.
 
     Attributes:
         step: the function itself.
@@ -104,14 +87,17 @@ class CompiledStep(Generic[_P, _R]):
         self.simulation = simulation
         self.reason: str | None = None
         self._fixed = Arguments.of(fixed)
-        self._programs: dict[Any, list[Program]] = ({} if programs is None else programs).setdefault(
-            self._fixed.key, {}
-        )
         self._surroundings = surroundings
-        self._optimizers: list[torch.optim.Optimizer] = []
+        kept: dict[Any, Any] = {} if programs is None else programs
+        self._programs: dict[Any, list[Program]] = kept.setdefault(self._fixed.key, {})
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._new_states = 0
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
-        reason = _reason_against(simulation, rules=surroundings is not None)
+        reason = None
+        if simulation is not None:
+            reason = simulation.reason_against_tracing(rules=surroundings is not None)
+        reason = reason or reason_against_compiling()
         if reason:
             self._give_up(reason, stacklevel=4)
 
@@ -131,37 +117,13 @@ class CompiledStep(Generic[_P, _R]):
         state = None if self._surroundings is None else self._surroundings.look(given.holders)
         if state is not None and not self._have_stepped(state):
             return self.run_eagerly(*args, **kwargs)
-        tensors = self._fixed.tensors + given.tensors
-        if state is not None:
-            tensors += state.tensors
-        if self._formats is None:
-            self._formats = self._formats_for(tensors)
-        inputs = tensors
-        if self.simulation is not None:
-            place = torch.tensor([self.simulation.step, self.simulation.draws])
-            inputs = [place, *self._formats.tensors, *tensors]
-        numbers = [] if state is None else state.numbers()
-        try:
-            programs = self._programs.setdefault((given.key, settings(), state and state.key()), [])
-        except TypeError as error:
-            raise FormatError(
-                "arguments of a compiled step are tensors, modules, optimizers, numbers and text, in tuples, lists and"
-                f" dicts; {error}"
-            ) from error
-        found = _first_for(programs, inputs, numbers)
+        tensors = self._fixed.tensors + given.tensors + ([] if state is None else state.tensors)
+        found = self._program_for(_Call(given, state, tensors))
         if found is None:
-            with _compiling:
-                found = _first_for(programs, inputs, numbers)
-                if found is None:
-                    program = self._compile(given, state, self._formats)
-                    if program is None:
-                        return self.run_eagerly(*args, **kwargs)
-                    programs.append(program)
-                    found = _first_for([program], inputs, numbers)
-        assert found is not None
-        program, extra = found
+            return self.run_eagerly(*args, **kwargs)
+        program, inputs = found
         program.check(tensors)
-        computed = program.run([*inputs, *extra])
+        computed = program.run(inputs)
         if self.simulation is not None:
             if program.traced.steps:
                 self.simulation.step += program.traced.steps
@@ -171,8 +133,8 @@ class CompiledStep(Generic[_P, _R]):
 
     def _have_stepped(self, state: State) -> bool:
         """Whether all optimizers have run in an earlier call: in their first step they make their state."""
-        new = [x for x in state.found.optimizers if not any(x is known for known in self._optimizers)]
-        self._optimizers += new
+        new = [x for x in state.found.optimizers if not any(x is known for known in self._stepped)]
+        self._stepped += new
         return not new
 
     def _leave(self, effects: Effects | None, state: State, results: list[Any]) -> Any:
@@ -200,19 +162,58 @@ class CompiledStep(Generic[_P, _R]):
         else:
             warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
 
+    def _program_for(self, call: _Call) -> tuple[Program, list[torch.Tensor]] | None:
+        """The program for a call, and its inputs; None if there is none, and the step is to run eagerly."""
+        given, state, tensors = call
+        if self._formats is None:
+            self._formats = self._formats_for(tensors)
+        inputs = tensors
+        if self.simulation is not None:
+            place = torch.tensor([self.simulation.step, self.simulation.draws])
+            inputs = [place, *self._formats.tensors, *tensors]
+        numbers = [] if state is None else state.numbers()
+        key = (given.key, settings(), None if state is None else state.key())
+        try:
+            programs = self._programs.setdefault(key, [])
+        except TypeError as error:
+            raise FormatError(
+                "arguments of a compiled step are tensors, modules, optimizers, numbers and text, in tuples, lists and"
+                f" dicts; {error}"
+            ) from error
+        found = first_for(programs, inputs, numbers)
+        if found is None:
+            with _compiling:
+                found = first_for(programs, inputs, numbers)
+                if found is None:
+                    program = self._compile(call, self._formats)
+                    programs += [] if program is None else [program]
+                    self._warn_of_many()
+                    found = first_for(programs, inputs, numbers)
+        return found
+
+    def _warn_of_many(self) -> None:
+        """Says what the step depends on, if that takes ever more programs."""
+        changed = self._surroundings and self._surroundings.changed
+        if changed and sum(map(len, self._programs.values())) == _MANY:
+            warnings.warn(
+                f"the step has been compiled {_MANY} times, last because {changed} is not what it was: numbers around a"
+                " step are constants of its program; pass it as a tensor",
+                CompileWarning,
+                stacklevel=5,
+            )
+
     def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
         if not tensors:
-            raise FormatError("a step to compile takes tensors as arguments, got none")
+            raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
         dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
         formats = [] if self.simulation is None else self.simulation.policy.formats()
         return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
-    def _compile(self, given: Arguments, state: State | None, formats: FormatsAsData) -> Program | None:
-        """The program for arguments like these; None if there is none, which nothing has been changed by."""
+    def _compile(self, call: _Call, formats: FormatsAsData) -> Program | None:
+        """The program for calls like this; None if there is none, which nothing has been changed by."""
         from roundoff.simulate.graphs import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
-        own = self._fixed.tensors + given.tensors
-        tensors = own if state is None else own + state.tensors
+        given, state, tensors = call
         perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
         numbers = Record()
@@ -234,24 +235,32 @@ class CompiledStep(Generic[_P, _R]):
         try:
             traced = trace(step, tensors, self.simulation, formats, numbers)
         except NewStateError:
-            return None  # which there will be when the step has run eagerly
+            self._new_states += 1
+            if self._new_states > _MOST_NEW_STATES:
+                self._give_up("an optimizer has other numbers in its state after every step", stacklevel=6)
+            return None  # there will be state when the step has run eagerly
         except FormatError as error:
-            around = self._surroundings
-            given = state is not None and state.numbers()
-            if isinstance(error, NumberError) and around is not None and given and around.take_numbers_for_constants():
-                return None  # in the next call, fewer numbers are without a value
-            optimizer = of_optimizer(error)
-            if optimizer is None:
+            if not self._goes_on_without(error, state):
                 raise
-            self._give_up(f"torch.optim's {optimizer} cannot be traced ({error})", stacklevel=5)
             return None
         check_shared(tensors, traced.written)
         try:
-            call = compile_graph(traced)
+            program = compile_graph(traced)
         except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
-            self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=5)
+            self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=6)
             return None
-        return Program(call, traced, perhaps_lazy, *effects)
+        return Program(program, traced, perhaps_lazy, *effects)
+
+    def _goes_on_without(self, error: FormatError, state: State | None) -> bool:
+        """Whether the step can run eagerly, this time or from now on, where it could not be traced."""
+        has_numbers = state is not None and bool(state.numbers())
+        if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:
+            self._surroundings.take_numbers_for_constants()
+            return True
+        optimizer = optimizer_of(error)
+        if optimizer is not None:
+            self._give_up(f"torch.optim's {optimizer} cannot be traced ({error})", stacklevel=7)
+        return optimizer is not None
 
 
 def compile(  # noqa: A001  torch's name
@@ -263,53 +272,38 @@ def compile(  # noqa: A001  torch's name
 ) -> CompiledStep[_P, _R]:
     """A training step as a compiled program: the bits of the simulation, at the speed of a compiled program.
 
-    ``fast = roundoff.compile(step, simulation)``, then ``fast(parameters, buffers, batch)`` instead of
-    ``with simulation: step(parameters, buffers, batch)``. When it is first called with arguments of certain shapes,
-    the step is traced under the simulation (forward, ``torch.autograd.grad``, in-place updates, all it does with
-    tensors) and compiled by PyTorch's inductor; compiled programs are kept on disk, and serve every float format of a
-    kind, since the format is data to them.
+    ``fast = roundoff.compile(step, simulation)``, then ``fast(batch)`` instead of ``with simulation: step(batch)``. The
+    step is traced under the simulation when it is first called with arguments of certain shapes (forward, backward, the
+    step of an optimizer, all it does with tensors) and compiled by PyTorch's inductor; compiled programs are kept on
+    disk, and serve every float format of a kind, since the format is data to them. If it uses an optimizer, the first
+    call runs eagerly, and the second is traced.
 
     The results are those of the eager simulation, bit for bit: operations whose compiled loops would round otherwise
     than PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
 
-    What a step may do: everything that changes from call to call, and every tensor it writes to, is an argument; it
-    may write to its arguments in place, and returns tensors, in any nesting of tuples, lists and dicts, or nothing.
-    Python numbers are constants; other values of them are other programs. It decides by ``torch.where``, not by ``if``.
+    What a step may do: it uses its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts),
+    and what its code finds around it: in variables of the functions around it, globals, attributes of objects. It may
+    write into tensors, leave gradients and other new tensors there, and returns tensors, or nothing. Python numbers are
+    constants, and other values of them are other programs, but for learning rates. It decides by ``torch.where``, not
+    by ``if``.
 
     Args:
         step: a function of tensors.
         simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
-            arithmetic, have rules about modules, roles, operands or scalars, or primitive granularity, are not traced.
+            arithmetic, have rules about parameters, inputs or scalars, or primitive granularity, are not traced.
+        modules: modules that the step uses, if it cannot be seen where it has them from.
+        optimizers: likewise.
 
     Returns:
-        A function like ``step``. Without a C++ compiler, or in a simulation that cannot be traced, it runs the step
-        eagerly, and a :class:`CompileWarning` says so.
+        A function like ``step``. Without a C++ compiler, in a simulation that cannot be traced, or with an optimizer
+        that cannot, it runs the step eagerly, and a :class:`CompileWarning` says so.
 
     Raises:
-        FormatError: when called: the step reads a number from a tensor, writes to a tensor that is no argument, or
-            takes two arguments that share memory and writes to one of them.
+        FormatError: when called: the step reads a number from a tensor that it computes, uses a tensor that was not
+            found, changes something else than tensors around it, or takes two arguments that share memory and writes to
+            one of them.
     """
     for given, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
         if not all(isinstance(x, kind) for x in given):
-            raise FormatError(f"compile takes a list of {kind.__module__}.{kind.__name__}, got {given!r}")
+            raise FormatError(f"compile takes a list of {kind.__name__}s, got {given!r}")
     return CompiledStep(step, simulation, surroundings=Surroundings(step, [*modules, *optimizers]))
-
-
-def _first_for(
-    programs: list[Program], inputs: list[torch.Tensor], numbers: list[float]
-) -> tuple[Program, list[torch.Tensor]] | None:
-    """The program that is made for such numbers, and its further inputs."""
-    for program in programs:
-        extra = program.traced.extra_inputs(inputs, numbers)
-        if extra is not None:
-            return program, extra
-    return None
-
-
-def _reason_against(simulation: Simulation | None, *, rules: bool) -> str | None:
-    """Why a step cannot be compiled, in words."""
-    if simulation is not None:
-        reason = simulation.reason_against_tracing(rules=rules)
-        if reason:
-            return reason
-    return reason_against_compiling()

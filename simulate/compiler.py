@@ -1,18 +1,13 @@
-"""Whether PyTorch's compiler works on this machine, and what errors say if something cannot be compiled."""
+"""Whether PyTorch's compiler works on this machine."""
 
 from __future__ import annotations
 
-import os
-import traceback
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from roundoff.simulate.graph_writer import FormatsAsData
-
-INSIDE = (os.sep + "torch" + os.sep, str(Path(__file__).parent) + os.sep, "<string>")
-"""Parts of the names of files that no step is written in."""
+from roundoff.simulate.refusals import last_words
 
 
 @cache
@@ -30,25 +25,4 @@ def reason_against_compiling() -> str | None:
             f"PyTorch's compiler does not work here ({last_words(error)}); it needs g++ and the headers of Python"
             " (python3-dev)"
         )
-    return None
-
-
-def last_words(error: Exception) -> str:
-    """What a compiler has to say, which may be pages."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
-    return (lines or [type(error).__name__])[-1][:200]
-
-
-def of_optimizer(error: BaseException) -> str | None:
-    """The name of the file of ``torch.optim`` that an error comes from; None if it comes from elsewhere."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.parent.name == "optim" and file.parent.parent.name == "torch" and file.stem != "optimizer":
-            return file.stem.lstrip("_")
-        if not any(part in frame.filename for part in INSIDE):
-            return None
     return None

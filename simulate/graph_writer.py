@@ -74,12 +74,15 @@ class GraphWriter:
 
     def rounded(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> torch.Tensor:
         """Stands for ``x`` rounded."""
+        rounded: torch.Tensor
         data = self._formats.get(fmt)
         if data is not None and rounding is Rounding.NEAREST_EVEN and x.dtype == data.parameters.dtype:
-            return round_float(x, data.parameters, data.by_addition)
-        if random is None:
-            return round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
-        return round_drawn(x, self._place, str(fmt), str(rounding), random.seed, random.step)
+            rounded = round_float(x, data.parameters, data.by_addition)
+        elif random is None:
+            rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
+        else:
+            rounded = round_drawn(x, self._place, str(fmt), str(rounding), random.seed, random.step)
+        return rounded
 
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())

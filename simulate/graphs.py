@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import inspect
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -15,7 +14,6 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten
@@ -23,7 +21,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from roundoff.formats import FormatError, RoundoffError, float_lowering
 from roundoff.simulate import exact_lowerings as exact_lowerings_module
 from roundoff.simulate.chance import Draw, drawn_before
-from roundoff.simulate.compiler import INSIDE
 from roundoff.simulate.exact_lowerings import exact_lowerings, structural_decompositions
 from roundoff.simulate.graph_tidying import erase_profiling, tidied
 from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
@@ -31,12 +28,14 @@ from roundoff.simulate.host_numbers import Record
 from roundoff.simulate.members import stack_members
 from roundoff.simulate.number_tensors import NumbersAsTensors, numbers_as_input
 from roundoff.simulate.readings import Reading, Readings
+from roundoff.simulate.refusals import is_of_the_step, why_untraceable
 from roundoff.simulate.stand_ins import NewStateError
 from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
-from roundoff.simulate.walk import HOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch.fx import Graph, GraphModule
 
     from roundoff.simulate.mode import Simulation
 
@@ -69,7 +68,7 @@ class Traced(NamedTuple):
     chance: Sequence[Draw]
     """Random numbers that are drawn before the program runs: its last inputs."""
 
-    def extra_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
+    def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
         """The inputs behind the step's tensors; None if the graph is made for other numbers.
 
         Args:
@@ -82,6 +81,60 @@ class Traced(NamedTuple):
             return None
         of_numbers = [torch.tensor(values, dtype=torch.float64)] if values else []
         return [*of_numbers, *(draw() for draw in self.chance)]
+
+
+@final
+class _Run:
+    """The step as a function of all inputs of its graph.
+
+    Args:
+        step: a function of a list of tensors.
+        simulation: in which it runs; None for plain arithmetic.
+        formats: of its policy.
+        readings: what it reads from tensors.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[list[torch.Tensor]], Any],
+        simulation: Simulation | None,
+        formats: FormatsAsData,
+        readings: Readings,
+    ) -> None:
+        self._step, self._simulation, self._formats, self._readings = step, simulation, formats, readings
+        self.of_formats = slice(simulation is not None, (simulation is not None) + len(formats.tensors))
+        self.results: TreeSpec | None = None
+        self.aliases: list[Alias | None] = []
+        self.counts = (0, 0)
+
+    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gives what does not lie in the memory of arguments, and what was read."""
+        rest = list(given[self.of_formats.stop :])
+        as_given = layouts(rest)
+        with self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
+            result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, given, rest)
+        check_kept(rest, as_given)
+        leaves, spec = tree_flatten(() if result is None else result)
+        others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if others:
+            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
+        self.results = None if result is None else spec
+        self.aliases = [alias_of(leaf, rest) for leaf in leaves]
+        own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
+        return (*own, *self._readings.tensors)
+
+    def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
+        before = (simulation.step, simulation.draws)
+        try:
+            simulation.step = 0
+            writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
+            with simulation.writing(writer):
+                result = self._step(rest)
+            self.counts = (simulation.step, simulation.draws)
+        finally:
+            simulation.step = before[0]
+            simulation.skip_draws(before[1])
+        return result
 
 
 def trace(
@@ -108,43 +161,16 @@ def trace(
     place = [] if simulation is None else [torch.tensor([simulation.step, simulation.draws])]
     real = [*place, *formats.tensors, *tensors]
     # Two pieces of memory, or one: what is written to one must not show in another.
-    inputs = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]
-    leaves_of_autograd = inputs[: -len(tensors)] + [
+    inputs: list[torch.Tensor] = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]
+    leaves_of_autograd = [
         stand_in.detach().requires_grad_() if x.requires_grad else stand_in
-        for stand_in, x in zip(inputs[-len(tensors) :], tensors, strict=True)
+        for stand_in, x in zip(inputs, real, strict=True)
     ]
-    of_formats = slice(len(place), len(place) + len(formats.tensors))
-    results: list[TreeSpec | None] = []
-    aliases: list[Alias | None] = []
-    ends: list[int] = []
-    readings = Readings(numbers, real, of_formats.stop)
-
-    def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rest = list(given[of_formats.stop :])
-        as_given = layouts(rest)
-        with readings.recording(), NumbersAsTensors():
-            if simulation is None:
-                result = step(rest)
-            else:
-                simulation.step = 0
-                writer = GraphWriter(formats.standing_for(given[of_formats]), given[0])
-                with simulation.writing(writer):
-                    result = step(rest)
-                ends[:] = [simulation.step, simulation.draws]
-        check_kept(rest, as_given)
-        leaves, spec = tree_flatten(() if result is None else result)
-        others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        if others:
-            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
-        results[:] = [None if result is None else spec]
-        aliases[:] = [alias_of(leaf, rest) for leaf in leaves]
-        own = [leaf for leaf, alias in zip(leaves, aliases, strict=True) if alias is None]
-        return (*own, *readings.tensors)
-
-    before = None if simulation is None else (simulation.step, simulation.draws)
+    readings = Readings(numbers, real, len(real) - len(tensors))
+    run = _Run(step, simulation, formats, readings)
     try:
         with stand_ins:
-            with_writes = make_fx(flat)(*leaves_of_autograd)
+            with_writes = make_fx(run)(*leaves_of_autograd)
             erase_profiling(with_writes)
             functional = torch.func.functionalize(with_writes, remove="mutations")
             graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)
@@ -154,32 +180,14 @@ def trace(
     except (RoundoffError, NewStateError):
         raise
     except Exception as error:
-        if _is_its_own(error):
+        if is_of_the_step(error):
             raise
-        if "to FakeTensors" in str(error):
-            raise FormatError(
-                f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
-                f" it as an argument, or {HOW}"
-            ) from error
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(
-            f"the step cannot be traced{_place(error)} ({first_line}): it may compute only with its arguments and with"
-            " tensors it makes itself, write to no other, and read no number from a tensor (.item(), if, float())"
-        ) from error
-    finally:
-        if simulation is not None and before is not None:
-            simulation.step = before[0]
-            simulation.skip_draws(before[1])
+        raise FormatError(why_untraceable(error)) from error
     graph = tidied(graph)
-    written = _written(graph, skipped=of_formats.stop)
-    counts = ends or (0, 0)
-    return Traced(graph, inputs + drawn, stand_ins, results[0], aliases, written, *counts, numbers, found, chance)
-
-
-def _is_its_own(error: Exception) -> bool:
-    """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
-    origin = traceback.extract_tb(error.__traceback__)[-1].filename
-    return not isinstance(error, (RuntimeError, TypeError)) and not any(part in origin for part in INSIDE)
+    written = _written(graph, skipped=run.of_formats.stop)
+    return Traced(
+        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance
+    )
 
 
 def for_members(traced: Traced, members: int) -> Traced:
@@ -194,13 +202,6 @@ def for_members(traced: Traced, members: int) -> Traced:
         inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
         graph = stack_members(traced.graph, inputs)
     return traced._replace(graph=graph, inputs=inputs)
-
-
-def _place(error: Exception) -> str:
-    """Where, outside of PyTorch and the simulation, an error came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not any(part in frame.filename for part in INSIDE)]
-    return f" at {outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line}" if outside else ""
 
 
 def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:

@@ -96,9 +96,8 @@ class Handling:
             return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
         if self.accumulate:
             return "rounded, and accumulated"
-        if self.moved:
-            return "exact move" if self.moved == self.calls else "rounded; exact move where its arguments make it one"
-        return "rounded"
+        moved = "exact move" if self.moved == self.calls else "rounded; exact move where its arguments make it one"
+        return moved if self.moved else "rounded"
 
 
 def _is_a_formula(operation: OpOverload) -> bool:

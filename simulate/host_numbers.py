@@ -202,7 +202,7 @@ class Number(torch.SymFloat):
     """
 
     def __init__(self, record: Record, position: int) -> None:
-        super().__init__(_Node(self))
+        super().__init__(_Node(self))  # type: ignore[no-untyped-call]
         self.record = record
         self.position = position
 

@@ -112,13 +112,12 @@ def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     def given(places: tuple[tuple[int, str], ...]) -> list[Any]:
         return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
 
-    if question.combining and any(given(question.combining)):
-        return False
-    if question.types and any(x is not None for x in given(question.types)):
-        return False
-    if question.numbers and not all(map(is_zero, given(question.numbers))):
-        return False
-    if question.windows and not all(step == 1 for steps in given(question.windows) for step in _listed(steps)):
+    if (
+        (question.combining and any(given(question.combining)))
+        or (question.types and any(x is not None for x in given(question.types)))
+        or (question.numbers and not all(map(is_zero, given(question.numbers))))
+        or (question.windows and any(step != 1 for steps in given(question.windows) for step in _listed(steps)))
+    ):
         return False
     tensors = given(question.tensors)
     if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor):

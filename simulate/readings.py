@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,6 +23,8 @@ from roundoff.simulate.number_tensors import tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch.fx import Graph, GraphModule, Node
 
 _READ = (
     "the step reads a number from a tensor (.item()) that depends on what it computes, where a program has no numbers:"
@@ -110,7 +111,7 @@ class Reading(NamedTuple):
             known: what other readings have found in this call.
         """
         if not self.calls:
-            return inputs[self.inputs[0]].item()  # type: ignore[no-any-return]
+            return inputs[self.inputs[0]].item()
         if self.signature is None:
             return self._computed(inputs, number)
         operands = [inputs[i] for i in self.inputs]
@@ -174,7 +175,7 @@ class Readings:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """For the block, ``item`` of a tensor that stands for one gives a :class:`Number`, of which tensors can be made."""
+        """For the block, ``item`` of a stand-in gives a :class:`Number`, and ``torch.tensor`` takes one."""
         before: Any = FakeTensor.item
 
         def item(x: FakeTensor) -> Any:

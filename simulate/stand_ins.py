@@ -11,7 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from roundoff.formats import FormatError
-from roundoff.simulate.walk import HOW, Found, filled, floats_of, tensors_of
+from roundoff.simulate.found import Found, filled, floats_of, tensors_of
+from roundoff.simulate.walk import HOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ class NewStateError(Exception):
 
 
 class Effects(NamedTuple):
-    """What a step leaves in its surroundings, beside numbers that it writes into tensors: which new tensor goes where."""
+    """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
 
     slots: list[tuple[int, list[int | None]]]
     """For a slot, and each of its tensors in turn, the new one by number; None leaves the old one there."""
@@ -60,37 +61,40 @@ class StandIns:
         """For the block, they stand there; afterwards all is as it was before."""
         found = self._state.found
         values = [slot.value for slot in found.numbers]
+        states = _states(found)
         try:
-            for x, y in zip(self._state.own, self._own, strict=True):
-                y.__dict__.update(vars(x))
-                if isinstance(x, torch.nn.Parameter):
-                    y._is_param = True  # type: ignore[attr-defined]  # noqa: SLF001  what isinstance goes by
-            for number, gradient in self._gradients.items():
-                self._own[number].grad = gradient
-            for slot in found.slots:
-                self._in_slots.append([self._of[id(x)] for x in tensors_of(slot.value)])
-            for slot, others in zip(found.slots, self._in_slots, strict=True):
-                slot.put(filled(slot.value, torch.Tensor, iter(others)))
-            for slot in found.keyed:
-                with_others = slot.value.copy()
-                with_others.clear()
-                with_others.update({self._of.get(id(key), key): value for key, value in slot.value.items()})
-                slot.put(with_others)
-            for slot, value in zip(found.numbers, values, strict=True):
-                self._numbers.append(filled(value, float, iter([self._give(x) for x in floats_of(value)])))
-                slot.put(self._numbers[-1])
-            states = _states(found)
-            try:
-                with _only_modules(found.modules):
-                    yield
-            except Exception as error:
-                if _states(found) != states:  # it has no numbers in it yet that the step could go on with
-                    raise NewStateError from error
-                raise
+            self._put()
+            with _only_modules(found.modules):
+                yield
+        except Exception as error:
+            if _states(found) != states:  # it has no numbers in it yet that the step could go on with
+                raise NewStateError from error
+            raise
         finally:
             found.watch.restore()
             for slot, value in zip(found.numbers, values, strict=True):
                 slot.put(value)
+
+    def _put(self) -> None:
+        found = self._state.found
+        for x, y in zip(self._state.own, self._own, strict=True):
+            y.__dict__.update(vars(x))
+            if isinstance(x, torch.nn.Parameter):
+                y._is_param = True  # noqa: SLF001  what isinstance goes by
+        for number, gradient in self._gradients.items():
+            self._own[number].grad = gradient
+        self._in_slots = [[self._of[id(x)] for x in tensors_of(slot.value)] for slot in found.slots]
+        for slot, others in zip(found.slots, self._in_slots, strict=True):
+            slot.put(filled(slot.value, torch.Tensor, iter(others)))
+        for slot in found.keyed:
+            with_others = slot.value.copy()
+            with_others.clear()
+            with_others.update({self._of.get(id(key), key): value for key, value in slot.value.items()})
+            slot.put(with_others)
+        for slot in found.numbers:
+            number = filled(slot.value, float, iter([self._give(x) for x in floats_of(slot.value)]))
+            self._numbers.append(number)
+            slot.put(number)
 
     def left(self) -> tuple[Effects, list[torch.Tensor]]:
         """At the end of the block: what the step has left, and the tensors that it has made for that.

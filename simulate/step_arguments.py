@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from roundoff.simulate.walk import identity
+from roundoff.simulate.found import identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+_HOLDERS = (torch.nn.Module, torch.optim.Optimizer)
 
 
 def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -39,8 +42,8 @@ class Arguments(NamedTuple):
         leaves, spec = tree_flatten(nested)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        holders = tuple([leaf for leaf in others if isinstance(leaf, (torch.nn.Module, torch.optim.Optimizer))])
-        constants = tuple([None if leaf in holders else identity(leaf) for leaf in others])
+        holders = tuple([leaf for leaf in others if isinstance(leaf, _HOLDERS)])
+        constants = tuple([type(leaf) if isinstance(leaf, _HOLDERS) else identity(leaf) for leaf in others])
         return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors)))
 
     def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:

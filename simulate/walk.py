@@ -5,108 +5,37 @@ from __future__ import annotations
 from enum import Enum
 from functools import partial
 from numbers import Number as PythonNumber
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
 from roundoff.formats import FormatError
 from roundoff.simulate.code_names import Libraries, methods, names_in
+from roundoff.simulate.found import Found, Same, Slot, floats_of, identity
 from roundoff.simulate.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
+    from types import CellType
 
 HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
 
 _MOST = 200_000
-_PLAIN = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, Enum, range)
+_CONSTANT = (
+    type(None),
+    PythonNumber,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    Enum,
+    range,
+)
 _HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")
-
-
-class Slot(NamedTuple):
-    """A place in which something can be put: a key of a dict or list, or a variable that a closure holds."""
-
-    path: str
-    holder: Any
-    key: Any = None
-
-    @property
-    def value(self) -> Any:
-        """What is there."""
-        return self.holder.cell_contents if isinstance(self.holder, CellType) else self.holder[self.key]
-
-    def put(self, value: object) -> None:
-        """Puts something else there."""
-        if isinstance(self.holder, CellType):
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.key] = value
-
-
-class Found(NamedTuple):
-    """What one look has found, in an order that depends on the structure alone."""
-
-    slots: list[Slot]
-    """Where tensors are, or tuples with tensors in them."""
-    numbers: list[Slot]
-    """Where numbers are that may be others in every call, or tuples of them."""
-    settings: dict[str, tuple[str, tuple[float, ...]]]
-    """The other numbers of an optimizer's parameter groups: the key of each, and its values."""
-    keyed: list[Slot]
-    """Where dicts are whose keys are tensors."""
-    states: list[str]
-    """Where optimizers have their state."""
-    modules: list[torch.nn.Module]
-    optimizers: list[torch.optim.Optimizer]
-    parts: list[tuple[str, Any]]
-    """Constants and structure, each with where it is."""
-    watch: Watch
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors that the value of a slot is, or that are in its tuples."""
-    if isinstance(value, tuple):
-        return [x for item in value for x in tensors_of(item)]
-    return [value] if isinstance(value, torch.Tensor) else []
-
-
-def floats_of(value: Any) -> list[float]:
-    """The floats, likewise; numbers without values among them."""
-    if isinstance(value, tuple):
-        return [x for item in value for x in floats_of(item)]
-    return [value] if isinstance(value, (float, torch.SymFloat)) else []  # type: ignore[list-item]
-
-
-def filled(value: Any, kind: Any, news: Iterator[Any]) -> Any:
-    """The value of a slot with the next of ``news`` for each that is of a kind."""
-    if isinstance(value, tuple):
-        items = [filled(item, kind, news) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return next(news) if isinstance(value, kind) else value
-
-
-class Same:
-    """An object that is a constant: equal to itself alone."""
-
-    __slots__ = ("what",)
-
-    def __init__(self, what: object) -> None:
-        self.what = what
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.what is self.what
-
-    def __hash__(self) -> int:
-        return id(self.what)
-
-    def __repr__(self) -> str:
-        return f"another {type(self.what).__name__}"
-
-
-def identity(constant: Any) -> Any:
-    """What two constants must have in common to be the same to a program: 0.0 and -0.0 or 1, 1.0 and True are not."""
-    return type(constant), repr(constant) if isinstance(constant, PythonNumber) else constant
 
 
 @final
@@ -122,11 +51,15 @@ class Walk:
     def __init__(self, names: set[str], libraries: Libraries, varying: Iterable[str]) -> None:
         self._names, self._libraries, self._varying = names, libraries, frozenset(varying)
         self._seen: dict[int, int] = {}
+        self._kinds: dict[type, Any] = {
+            torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module, SimpleNamespace: self._all_attributes,
+            dict: self._dict, list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
+        }  # fmt: skip
         self.found = Found([], [], {}, [], [], [], [], [], Watch())
 
     def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
         """Looks at a value, which is in ``slot``, if it is anywhere where something else could be put."""
-        if value is None or isinstance(value, (PythonNumber, *_PLAIN)):
+        if isinstance(value, _CONSTANT):
             self._part(path, identity(value))
         elif isinstance(value, torch.Tensor):
             self._tensor(value, path)
@@ -172,29 +105,19 @@ class Walk:
 
     def _looker(self, value: Any) -> Callable[[Any, str, Slot | None], None] | None:
         """How to look into a value; None if it is a constant as it is."""
-        if isinstance(value, torch.optim.Optimizer):
-            return self._optimizer
-        if isinstance(value, torch.nn.Module):
-            return self._module
-        if isinstance(value, dict):
-            return self._dict
-        if isinstance(value, list):
-            return self._list
+        for kind, looker in self._kinds.items():
+            if isinstance(value, kind):
+                return looker  # type: ignore[no-any-return]
         if isinstance(value, FunctionType):
             return None if value.__module__ in self._libraries else self._function
-        if isinstance(value, MethodType):
-            return self._method
-        if isinstance(value, partial):
-            return self._partial
-        if isinstance(value, ModuleType):
-            return None if value.__name__ in self._libraries else self._attributes
         if isinstance(value, type) or not hasattr(value, "__dict__"):
             return None
         if hasattr(value, "__wrapped__"):
             return self._wrapper
-        if isinstance(value, SimpleNamespace) or type(value).__module__.startswith("torch."):
+        module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+        if module.startswith("torch.") and not isinstance(value, ModuleType):
             return self._all_attributes
-        return None if type(value).__module__ in self._libraries else self._attributes
+        return None if module in self._libraries else self._attributes
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, path: str, _: Slot | None) -> None:
         self.found.optimizers.append(optimizer)
@@ -252,6 +175,10 @@ class Walk:
         self._part(path, len(value))
         for i, item in enumerate(value):
             self.visit(item, f"{path}[{i}]", Slot(f"{path}[{i}]", value, i))
+
+    def _set(self, value: set[Any], path: str, _: Slot | None) -> None:
+        self.found.watch.set(value)
+        self._part(path, frozenset([identity(item) if isinstance(item, _CONSTANT) else Same(item) for item in value]))
 
     def _function(self, function: FunctionType, path: str, _: Slot | None) -> None:
         code = function.__code__

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import CellType
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import CellType
 
 _MISSING = object()
 
@@ -20,6 +20,22 @@ class _Part(NamedTuple):
     ids: tuple[int, ...]
     values: tuple[Any, ...]
 
+    def is_same(self) -> bool:
+        """Whether all is as it was."""
+        if self.all is not None and len(self.holder) != len(self.all):
+            return False
+        return tuple([id(self.holder.get(key, _MISSING)) for key in self.keys]) == self.ids
+
+    def restore(self) -> None:
+        """Makes it as it was."""
+        for key in () if self.all is None else set(self.holder) - self.all:
+            del self.holder[key]
+        for key, value in zip(self.keys, self.values, strict=True):
+            if value is _MISSING:
+                self.holder.pop(key, None)
+            elif self.holder.get(key, _MISSING) is not value:
+                self.holder[key] = value
+
 
 class _Whole(NamedTuple):
     """A dict or a list; of a list, the keys are empty."""
@@ -28,6 +44,15 @@ class _Whole(NamedTuple):
     keys: tuple[Any, ...]
     ids: tuple[int, ...]
     values: tuple[Any, ...]
+
+    def is_same_dict(self) -> bool:
+        """Whether all is as it was."""
+        same = tuple(map(id, self.holder.values())) == self.ids
+        return same and tuple(map(id, self.holder)) == tuple(map(id, self.keys))
+
+    def is_same_list(self) -> bool:
+        """Likewise, of a list."""
+        return tuple(map(id, self.holder)) == self.ids
 
 
 @final
@@ -40,6 +65,7 @@ class Watch:
         self._lists: list[_Whole] = []
         self._parts: list[_Part] = []
         self._cells: list[tuple[CellType, Any]] = []
+        self._sets: list[tuple[Any, Any]] = []
 
     def dict(self, holder: dict[Any, Any]) -> None:
         """All of a dict."""
@@ -60,44 +86,39 @@ class Watch:
         values = tuple(holder)
         self._lists.append(_Whole(holder, (), tuple(map(id, values)), values))
 
+    def set(self, holder: Any) -> None:
+        """A set, by what is in it."""
+        self._sets.append((holder, holder.copy()))
+
     def cell(self, holder: CellType) -> None:
         """A variable that a closure holds."""
         self._cells.append((holder, holder.cell_contents))
 
     def unchanged(self) -> bool:
         """Whether all is as it was."""
-        if any(self._empty):
-            return False
-        for holder, keys, ids, _ in self._dicts:
-            if tuple(map(id, holder.values())) != ids or tuple(map(id, holder)) != tuple(map(id, keys)):
-                return False
-        for holder, _, ids, _ in self._lists:
-            if tuple(map(id, holder)) != ids:
-                return False
-        for holder, every, part, ids, _ in self._parts:
-            if every is not None and len(holder) != len(every):
-                return False
-            if tuple([id(holder.get(key, _MISSING)) for key in part]) != ids:
-                return False
-        return all(cell.cell_contents is value for cell, value in self._cells)
+        return (
+            not any(self._empty)
+            and all(map(_Whole.is_same_dict, self._dicts))
+            and all(map(_Whole.is_same_list, self._lists))
+            and all(map(_Part.is_same, self._parts))
+            and all(cell.cell_contents is value for cell, value in self._cells)
+            and all(of_set == values for of_set, values in self._sets)
+        )
 
     def restore(self) -> None:
         """Makes all as it was."""
         for empty in self._empty:
             empty.clear()
-        for holder, keys, ids, values in self._dicts:
-            if tuple(map(id, holder.values())) != ids or tuple(map(id, holder)) != tuple(map(id, keys)):
-                holder.clear()
-                holder.update(zip(keys, values, strict=True))
+        for whole in self._dicts:
+            if not whole.is_same_dict():
+                whole.holder.clear()
+                whole.holder.update(zip(whole.keys, whole.values, strict=True))
         for holder, _, _, values in self._lists:
             holder[:] = values
-        for holder, every, part, _, values in self._parts:
-            for key in () if every is None else set(holder) - every:
-                del holder[key]
-            for key, value in zip(part, values, strict=True):
-                if value is _MISSING:
-                    holder.pop(key, None)
-                elif holder.get(key, _MISSING) is not value:
-                    holder[key] = value
+        for some in self._parts:
+            some.restore()
+        for of_set, values in self._sets:
+            of_set.clear()
+            of_set.update(values)
         for cell, value in self._cells:
             cell.cell_contents = value

@@ -1,6 +1,5 @@
 """Compiled training of modules by optimizers of PyTorch's: the bits of the eager simulation, step by step."""
 
-import pytest
 import torch
 from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, Transformer, UNet
 from torch import optim
@@ -26,7 +25,9 @@ class Training:
     def __init__(self, kinds, dtype):
         torch.manual_seed(0)
         self.networks = [kind().to(dtype) for kind in kinds]
-        self.optimizers = [OPTIMIZERS[kind](network.parameters()) for kind, network in zip(kinds, self.networks)]
+        self.optimizers = [
+            OPTIMIZERS[kind](network.parameters()) for kind, network in zip(kinds, self.networks, strict=True)
+        ]
         self.draw = Draw(1, dtype)
 
     def step(self, data):

@@ -1,0 +1,153 @@
+"""Compiled steps of every operator in PyTorch's own sample database, forward and backward: the bits of the eager one.
+
+Many operators are one program, since compiling is what takes time.
+"""
+
+import pytest
+import torch
+from operator_samples import op_db
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+import roundoff
+from roundoff import FormatError, simulate
+
+SAMPLES = 2
+A_PROGRAM = 16
+
+# Nothing that an operation computed: memory as it was found.
+UNDEFINED = {
+    "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
+    "new_empty_strided",
+}  # fmt: skip
+OPERATORS = [
+    op
+    for op in op_db
+    if torch.float32 in op.supported_dtypes("cpu")
+    and op.formatted_name not in UNDEFINED
+    and not op.name.startswith("jiterator")  # CUDA only
+]
+NAMED = {op.formatted_name: op for op in OPERATORS}
+PROGRAMS = [sorted(NAMED)[i : i + A_PROGRAM] for i in range(0, len(NAMED), A_PROGRAM)]
+
+# What moves with some arguments, and computes or brings numbers in with others; and a few of each other kind.
+A_FEW = [
+    "__getitem__", "index_put", "put", "scatter", "scatter_add", "index_add", "index_fill", "masked_fill", "fill",
+    "nn.functional.pad_constant", "nn.functional.threshold", "take_along_dim", "where", "clamp", "sign",
+    "nn.functional.silu", "nn.functional.rms_norm", "nn.functional.dropout", "lerp", "addcdiv",
+]  # fmt: skip
+
+TENSOR = object()
+
+
+class Sample:
+    """A call of an operator as a step: its results, and the gradients of their magnitudes' sum."""
+
+    def __init__(self, op, sample):
+        self.op, self.name = op, op.formatted_name
+        leaves, self.spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+        self.leaves = [TENSOR if isinstance(x, torch.Tensor) else x for x in leaves]
+        self.given = [x.detach() for x in leaves if isinstance(x, torch.Tensor)]
+        self.differentiable = [x.requires_grad for x in leaves if isinstance(x, torch.Tensor)]
+
+    def __call__(self, tensors):
+        # Tensors of its own, in the same layout, so that operators may write to them.
+        own = [
+            torch.empty_like(x).copy_(x).requires_grad_(d) for x, d in zip(tensors, self.differentiable, strict=True)
+        ]
+        rest = iter(own)
+        given, args, kwargs = tree_unflatten([next(rest) if x is TENSOR else x for x in self.leaves], self.spec)
+        results = [x for x in tree_leaves(self.op(given, *args, **kwargs)) if isinstance(x, torch.Tensor)]
+        sums = [x.abs().sum() for x in results if x.requires_grad]
+        inputs = [x for x in own if x.requires_grad]
+        gradients = torch.autograd.grad(sum(sums), inputs, allow_unused=True) if sums and inputs else ()
+        return [x.detach() for x in results] + [x for x in gradients if x is not None]
+
+
+def samples(names):
+    for name in names:
+        op = NAMED[name]
+        torch.manual_seed(0)  # the sample generators have no other source of randomness
+        differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
+        given = op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)
+        yield from (Sample(op, sample) for _, sample in zip(range(SAMPLES), given, strict=False))
+
+
+def runs(step, simulation):
+    """Whether a step runs in the simulation at all, and gives dense tensors."""
+    try:
+        with simulation():
+            return all(x.layout == torch.strided for x in step(step.given))
+    except (RuntimeError, FormatError, ValueError, TypeError):
+        return False
+
+
+def traceable(step, simulation):
+    from roundoff.simulate.graph_writer import FormatsAsData
+    from roundoff.simulate.graphs import trace
+
+    if not step.given:
+        return False
+    mine = simulation()
+    try:
+        trace(step, step.given, mine, FormatsAsData(mine.policy.formats(), torch.float32, torch.device("cpu")))
+    except FormatError:
+        return False
+    return True
+
+
+def differing(steps, simulation):
+    """The names of operators that have other bits, as one program."""
+
+    def all_of(given):
+        return [step(tensors) for step, tensors in zip(steps, given, strict=True)]
+
+    given = [step.given for step in steps]
+    torch.manual_seed(1)
+    with simulation():
+        expected = all_of(given)
+    torch.manual_seed(1)
+    program = roundoff.compile(all_of, simulation())
+    found = program(given)
+    assert program.reason is None
+    return sorted({step.name for step, a, b in zip(steps, expected, found, strict=True) if not same(a, b)})
+
+
+def same(a, b):
+    return len(a) == len(b) and all(map(same_bits, a, b))
+
+
+def same_bits(x, y):
+    if (x.shape, x.dtype) != (y.shape, y.dtype):
+        return False
+    if x.is_complex():
+        x, y = (torch.view_as_real(z.resolve_conj()) for z in (x, y))
+    if not x.is_floating_point():
+        return torch.equal(x, y)
+    return bool(((x == y) & (x.signbit() == y.signbit()) | (x.isnan() & y.isnan())).all())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_few_operators():
+    def simulation():
+        return simulate("e5m3")
+
+    assert not differing(list(samples(A_FEW)), simulation)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "settings", [{"format": "e5m6"}, {"format": "bf16"}, {"format": "e5m3", "rounding": "stochastic"}], ids=str
+)
+@pytest.mark.parametrize("names", PROGRAMS, ids=lambda names: names[0])
+def test_operators(names, settings):
+    def simulation():
+        return simulate(**settings)
+
+    steps = [step for step in samples(names) if runs(step, simulation)]
+    untraced = {step.name for step in steps if not traceable(step, simulation)}
+    assert untraced <= UNTRACED
+    assert not differing([step for step in steps if step.name not in untraced], simulation)
+
+
+UNTRACED = set()
