@@ -12,7 +12,6 @@ import numpy as np
 from roundoff.agents import checkpoint
 from roundoff.agents.errors import FileError
 from roundoff.agents.evaluate import Evaluation, evaluate
-from roundoff.agents.files import write_json
 from roundoff.agents.metrics import MetricsLog
 from roundoff.agents.numerics import Numerics
 from roundoff.agents.replay import Replay
@@ -23,6 +22,7 @@ from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.agents.stopwatch import Stopwatch
 from roundoff.agents.streams import Stream, sequence, torch_generator
+from roundoff.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

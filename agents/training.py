@@ -10,11 +10,11 @@ import torch
 
 from roundoff.agents.compiled_updates import compile_updates
 from roundoff.agents.errors import RunError
-from roundoff.agents.files import directory_lock, make_directory
 from roundoff.agents.run import Run
 from roundoff.agents.run_directory import Result, RunDirectory
 from roundoff.agents.run_parts import open_environments
 from roundoff.agents.stopping import StopRequest
+from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,6 +74,7 @@ def open_run(
         device = _open_device(config.device)  # before anything is written
         make_directory(directory)
         with directory_lock(directory):
+            remove_temporaries(files.path)
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()

@@ -11,7 +11,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import read_json
+from roundoff.analysis.files import planned_runs, read_json, write_file
+from roundoff.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,13 +64,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
     table = _table(runs, records)
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise AnalysisError(f"{path}: cannot be written ({error.strerror or error}); choose another --out") from error
+    write_file(path, lambda file: pq.write_table(table, file, compression="zstd"))
     return table.num_rows, len(runs), warnings
 
 
@@ -85,8 +80,8 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         return
     plan = read_json(marker, warnings)
     try:
-        name, planned = str(plan["name"]), {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
-    except (KeyError, TypeError, ValueError):
+        name, planned = str(plan["name"]), planned_runs(plan)
+    except (KeyError, TypeError, ValueError, AttributeError):
         warnings.append(f"{marker}: is not the plan of a sweep; left out")
         return
     if runs.is_dir():
@@ -106,7 +101,7 @@ def _status(folder: Path, warnings: list[str]) -> str:
 def _records(path: Path, warnings: list[str]) -> pa.Table:
     """The records of a run, in the columns above and those of its own."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         content = b""  # not begun, which its status says
     except OSError as error:
@@ -143,7 +138,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
         if not line:
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if not isinstance(record, dict) or type(record.get("step")) is not int:
                 raise ValueError  # noqa: TRY301  it is no record
             rows.append(_flat(record))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import read_json
+from roundoff.analysis.files import planned_runs, read_json
+from roundoff.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,8 +134,7 @@ def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Pat
 def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
     content = read_json(path, warnings)
     try:
-        planned = {str(run["id"]): dict(run["config"]) for run in content["runs"]}
-        return str(content["name"]), str(content.get("description") or ""), planned
+        return str(content["name"]), str(content.get("description") or ""), planned_runs(content)
     except _MALFORMED as error:
         raise AnalysisError(
             f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
@@ -209,7 +209,7 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
 def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """The points of the learning curve, of the exponent histograms and of training, each with its kind."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -217,7 +217,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
         return []
     try:  # all at once, which is several times as fast as one by one
         whole = [line for line in lines if line]
-        records = json.loads(b"[%b]" % b",".join(whole))
+        records = parse_json(b"[%b]" % b",".join(whole))
         if len(records) == len(whole):
             return [point for record in records for point in _points(record)]
     except _MALFORMED:
@@ -228,7 +228,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
 def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
-            yield from _points(json.loads(line)) if line else []
+            yield from _points(parse_json(line)) if line else []
         except _MALFORMED:
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.files import read_json
 from roundoff.agents.stopping import Stopped, StopRequest
-from roundoff.formats.errors import RoundoffError
+from roundoff.errors import RoundoffError
+from roundoff.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

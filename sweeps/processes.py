@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
+from roundoff.files import open_to_append
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -51,7 +53,7 @@ class WorkerProcess:
         self, log: Path, say: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND
     ) -> None:
         self._log = log
-        with log.open("ab") as errors:
+        with open_to_append(log) as errors:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                 env={**os.environ, **_ENVIRONMENT},

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from roundoff.agents.files import directory_lock, make_directory
+from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 from roundoff.sweeps.executor import execute
 from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.store import SweepDirectory
@@ -79,10 +79,16 @@ def run_sweep(
     store.check(plan)
     make_directory(directory)
     with directory_lock(directory, wait=True):
+        remove_temporaries(directory)
         store.claim(plan)
+        runs = make_directory_inside(directory, "runs")
+        logs = make_directory_inside(directory, "logs")
+        make_directory_inside(directory, "leases")
     statuses = {run.id: store.status(run) for run in plan.runs}
     jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
-    for run, _ in jobs:
+    for run, path in jobs:
+        if path.is_symlink():
+            make_directory_inside(runs, run.id)
         store.forget_failure(run)
     leases = Leases(store.leases)
     for identity in leases.numbers():
@@ -90,7 +96,6 @@ def run_sweep(
             leases.forget(identity)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
-        logs = make_directory(store.path / "logs")
         running = execute(jobs, executor, leases, logs, compiled=compiled, population=population)
         with closing(running) as events:
             for event in events:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from roundoff.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
@@ -33,10 +35,15 @@ def parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def say(text: object, *, error: bool = False) -> None:
+    """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
+    print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """Says what is not as it should be, and no reason to stop."""
     for warning in warnings:
-        print(f"roundoff: warning: {warning}", file=sys.stderr)
+        say(f"roundoff: warning: {warning}", error=True)
 
 
 class stoppable:  # noqa: N801  used as a statement
@@ -57,5 +64,5 @@ class stoppable:  # noqa: N801  used as a statement
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         signal.signal(signal.SIGTERM, self._before)
         if isinstance(error, KeyboardInterrupt):
-            print(f"roundoff: stopped; {self._hint}", file=sys.stderr)
+            say(f"roundoff: stopped; {self._hint}", error=True)
             raise SystemExit(128 + self._signal) from None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from roundoff.cli_options import Compiled, Overrides, stoppable
+from roundoff.cli_options import Compiled, Overrides, say, stoppable
 
 
 def train(
@@ -42,10 +41,10 @@ def train(
                 run_config, directory, display.progress, stop, compiled=compiled, on_notice=display.notice
             )
     except Stopped as stopped:
-        print(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", file=sys.stderr)
+        say(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
     outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
-    print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+    say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     if profile:
         _print_profile(directory / "timing.json")
 
@@ -56,8 +55,8 @@ def _print_profile(path: Path) -> None:
     spent = timing.get("spent", {})
     total = sum(spent.values())
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
-    print(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
+        say(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
+    say(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
 
 
 def blame(
@@ -83,6 +82,6 @@ def blame(
             out,
             at_least=at_least,
             over=over,
-            on_trial=lambda line: print(line, file=sys.stderr, flush=True),
+            on_trial=lambda line: say(line, error=True),
         )
-    print(found)
+    say(found)

@@ -19,6 +19,7 @@ from roundoff.cli_options import (
     Workers,
     parts,
     print_warnings,
+    say,
     stoppable,
 )
 
@@ -98,14 +99,14 @@ def reproduce(
     from roundoff.sweeps.sweep import usable_cores
 
     if name in PERFORMANCE:
-        print(performance_page(name))
+        say(performance_page(name))
         return
     plan, figures = find_reproduction(name, size, list(PERFORMANCE))
     directory = out / plan.name
     if dry_run:
         copies = len(finished_elsewhere(plan, directory))
         if copies:
-            print(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
         _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     from roundoff.analysis.plot import FORMATS, check_known
@@ -116,16 +117,15 @@ def reproduce(
     with stoppable(f"the same command continues; finished runs are kept in {directory}"):
         copies = take_over(plan, directory)
         if copies:
-            print(f"{copies} runs copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs copied from folders beside {directory}, where they have ended")
         _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
             warnings |= dict.fromkeys(found)
             for path in written:
-                print(path)
-    for warning in warnings:
-        print(f"roundoff: warning: {warning}", file=sys.stderr)
+                say(path)
+    print_warnings(warnings)
 
 
 def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
@@ -133,11 +133,12 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
     from roundoff.sweeps.dry_run import describe_estimate, describe_plan
 
     for line in describe_plan(plan, directory):
-        print(line)
+        say(line)
     if workers:
-        print("estimating the time; --no-estimate does without", flush=True)
+        say("estimating the time; --no-estimate does without")
+        sys.stdout.flush()  # it takes half a minute
         for line in describe_estimate(plan, directory, workers):
-            print(line)
+            say(line)
 
 
 def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None, population: int) -> None:
@@ -149,14 +150,11 @@ def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: boo
         summary = run_sweep(
             plan, directory, executor=executor, watcher=display, compiled=compiled, population=population
         )
-    print(
+    say(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
     if summary.failed:
-        print(
-            f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}",
-            file=sys.stderr,
-        )
+        say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
         raise typer.Exit(1)
 
 
@@ -172,7 +170,7 @@ def status(
     with stoppable("the sweep is not affected"):
         report = watch_status(directory) if watch else read_status(directory)
     if not watch:
-        print("\n".join(status_lines(report)))
+        say("\n".join(status_lines(report)))
     print_warnings(report.warnings)
     raise typer.Exit(exit_status(report))
 
@@ -181,11 +179,11 @@ def presets() -> None:
     """List the sweeps that are shipped, as a table."""
     from roundoff.sweeps.presets import presets_table
 
-    print(presets_table())
+    say(presets_table())
 
 
 def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
     from roundoff.sweeps.schema import sweep_schema
 
-    print(json.dumps(sweep_schema(), indent=1))
+    say(json.dumps(sweep_schema(), indent=1))
