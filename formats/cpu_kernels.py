@@ -6,7 +6,6 @@ large tensors are split over torch's threads.
 
 from __future__ import annotations
 
-import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import cfunc, types
+from numba import types
 
 from roundoff.formats import mode_loops, nearest_loops, random_loops
-from roundoff.formats.loop_names import named_after_content
+from roundoff.formats.c_functions import c_function
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
 from roundoff.formats.random_words import CHUNK, keys, thinning
 from roundoff.formats.reinterpret import bits_of32 as _bits_of32  # noqa: F401
@@ -34,21 +33,16 @@ if TYPE_CHECKING:
 _ELEMENTS_PER_THREAD = 1 << 17
 
 _WORD = {torch.float32: types.uint32, torch.float64: types.uint64}
-_C_TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64}
 
 
 @cache
 def _compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
-    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
+    """The loop ``body`` as a C function; see :func:`roundoff.formats.c_functions.c_function`.
 
     ``signature`` has a letter per argument: ``p`` is the address of carrier-wide words, ``k`` of uint32, ``n`` a count.
     """
     kinds = {"p": types.CPointer(_WORD[dtype]), "k": types.CPointer(types.uint32), "n": types.int64}
-    machine_code = cfunc(types.void(*(kinds[letter] for letter in signature)), cache=True)(named_after_content(body))
-    prototype = ctypes.CFUNCTYPE(None, *(_C_TYPES.get(letter, ctypes.c_void_p) for letter in signature))
-    function = prototype(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
+    return c_function(body, tuple(kinds[letter] for letter in signature))
 
 
 @cache

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from numba import cfunc, types
+from numba import types
 
-from roundoff.formats.loop_names import named_after_content
+from roundoff.formats.c_functions import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +25,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _NUMBA = {torch.float32: types.float32, torch.float64: types.float64}
 _POINTED = {"w": types.uint32, "m": types.int64, "q": types.float64}
-_C = {types.int64: ctypes.c_int64, types.float32: ctypes.c_float, types.float64: ctypes.c_double}
 
 
 def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
@@ -41,7 +39,7 @@ def in_memory(x: torch.Tensor) -> bool:
 
 @cache
 def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
-    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
+    """The loop ``body`` as a C function; see :func:`roundoff.formats.c_functions.c_function`.
 
     Args:
         body: the loop, in the Python that numba understands; returns nothing.
@@ -57,12 +55,7 @@ def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., Non
         "d": types.float64,
         "i": types.int64,
     }
-    arguments = [kinds[letter] for letter in signature]
-    c_types: list[Any] = [_C.get(kind, ctypes.c_void_p) for kind in arguments]
-    machine_code = cfunc(types.void(*arguments), cache=True, error_model="numpy")(named_after_content(body))
-    function = ctypes.CFUNCTYPE(None, *c_types)(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
+    return c_function(body, tuple(kinds[letter] for letter in signature), "numpy")
 
 
 @cache

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import carray, cfunc, types
+from numba import carray, types
+
+from roundoff.formats.c_functions import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,11 +99,7 @@ _NUMBERS = {torch.float32: types.float32, torch.float64: types.float64}
 def _compiled(dtype: torch.dtype) -> Callable[..., None]:
     """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
     numbers, counters = types.CPointer(_NUMBERS[dtype]), types.CPointer(types.int64)
-    machine_code = cfunc(types.void(numbers, numbers, numbers, types.int64, counters), cache=True)(_loop)
-    address = ctypes.c_void_p
-    function = ctypes.CFUNCTYPE(None, address, address, address, ctypes.c_int64, address)(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
+    return c_function(_loop, (numbers, numbers, numbers, types.int64, counters))
 
 
 def _loop(before: Any, moved: Any, result: Any, n: Any, counts: Any) -> None:
