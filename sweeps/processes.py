@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # One thread a worker: two threads on two busy cores make a small update ten times slower.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
-_COMMAND = (sys.executable, "-m", "roundoff.sweeps.worker")
+# -P: without it, a file random.py in the folder that the sweep is started in would be imported as Python's own.
+_COMMAND = (sys.executable, "-P", "-m", "roundoff.sweeps.worker")
 
 
 @final

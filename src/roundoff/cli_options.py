@@ -29,6 +29,21 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run an
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
+AllowImport = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE",
+        help="May be imported for tasks gym:MODULE:ID that a file names; may be repeated. Those of arguments may be.",
+    ),
+]
+
+
+def allowed_imports(named: list[str] | None, arguments: list[str] | None) -> list[str]:
+    """The modules that the user has allowed, or has named himself in ``key=value`` arguments."""
+    from roundoff.agents.tasks import modules_named_in
+
+    return [*(named or ()), *(module for argument in arguments or () for module in modules_named_in(argument))]
+
 
 def parts(text: str) -> list[str]:
     """The names in a list with commas."""

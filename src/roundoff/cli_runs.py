@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli_options import Compiled, Overrides, say, stoppable
+from roundoff.cli_options import AllowImport, Compiled, Overrides, allowed_imports, say, stoppable
 
 
 def train(
@@ -22,6 +22,7 @@ def train(
         bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
     ] = False,
     compiled: Compiled = None,
+    allow_import: AllowImport = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print at the end where the time has gone.")] = False,
 ) -> None:
     """Train one agent, or continue its training."""
@@ -38,8 +39,9 @@ def train(
     try:
         with stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
             result = train_agent(
-                run_config, directory, display.progress, stop, compiled=compiled, on_notice=display.notice
-            )
+                run_config, directory, display.progress, stop,
+                compiled=compiled, on_notice=display.notice, allow_imports=allowed_imports(allow_import, arguments),
+            )  # fmt: skip
     except Stopped as stopped:
         say(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
@@ -70,6 +72,7 @@ def blame(
         float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
     ] = None,
     over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+    allow_import: AllowImport = None,
 ) -> None:
     """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
     from roundoff.agents.blame import blame_run
@@ -83,5 +86,6 @@ def blame(
             at_least=at_least,
             over=over,
             on_trial=lambda line: say(line, error=True),
+            allow_imports=allowed_imports(allow_import, overrides),
         )
     say(found)

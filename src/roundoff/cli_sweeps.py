@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from roundoff.cli_options import (
+    AllowImport,
     Compiled,
     DryRun,
     FigureFormats,
@@ -17,6 +18,7 @@ from roundoff.cli_options import (
     Overrides,
     Population,
     Workers,
+    allowed_imports,
     parts,
     print_warnings,
     say,
@@ -24,6 +26,8 @@ from roundoff.cli_options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roundoff.sweeps.executor import Executor
     from roundoff.sweeps.plan import Plan
 
@@ -50,6 +54,7 @@ def sweep(
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
     population: Population = 8,
+    allow_import: AllowImport = None,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -59,21 +64,21 @@ def sweep(
 
     plan = plan_file(find_sweep(file), overrides or (), only or ())
     directory = out or Path("results") / plan.name
+    imports = allowed_imports(allow_import, overrides)
     if dry_run:
-        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population, imports)
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            _bring_to_end(
-                plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled, population
-            )
+            cluster = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+            _bring_to_end(plan, directory, cluster, compiled, population, imports)
 
 
 def reproduce(
@@ -128,7 +133,7 @@ def reproduce(
     print_warnings(warnings)
 
 
-def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
+def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
     """Says what would be run, and how long that takes unless ``workers`` is None."""
     from roundoff.sweeps.dry_run import describe_estimate, describe_plan
 
@@ -137,19 +142,27 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
     if workers:
         say("estimating the time; --no-estimate does without")
         sys.stdout.flush()  # it takes half a minute
-        for line in describe_estimate(plan, directory, workers):
+        for line in describe_estimate(plan, directory, workers, imports):
             say(line)
 
 
-def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None, population: int) -> None:
+def _bring_to_end(
+    plan: Plan,
+    directory: Path,
+    executor: Executor,
+    compiled: bool | None,
+    population: int,
+    imports: Sequence[str] = (),
+) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.progress import ProgressDisplay
 
     with ProgressDisplay() as display:
         summary = run_sweep(
-            plan, directory, executor=executor, watcher=display, compiled=compiled, population=population
-        )
+            plan, directory, executor=executor, watcher=display,
+            compiled=compiled, population=population, allow_imports=imports,
+        )  # fmt: skip
     say(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
