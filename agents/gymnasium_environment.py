@@ -41,8 +41,8 @@ def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
     module = module_of(task)
     if module and not may_import(module, allow_imports):
         raise ValueError(
-            f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it, add"
-            f" --allow-import {module} (in Python: allow_imports=[{module!r}], or import it first)"
+            f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it,"
+            f" add --allow-import {module} (in Python: allow_imports=[{module!r}], or import it first)"
         )
     return _checked(task)
 
