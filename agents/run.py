@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -212,9 +213,11 @@ class Run:
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        numbers = itertools.count()
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            return self.intake.from_format(self.agent.act(self.intake.perceive(observations), deterministic=True))
+            seen = self.intake.perceive(observations)
+            return self.intake.from_format(self.agent.act(seen, deterministic=True, number=next(numbers)))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.step)
         if evaluation.crashed:
