@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _RECORD_COLUMNS = {
     "temperature_loss_scale": pa.float64(),
     "numerics": pa.string(),
 }
+# A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
+_NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
 
@@ -113,6 +116,8 @@ def _records(path: Path, warnings: list[str]) -> pa.Table:
 
 def _read_whole(content: bytes) -> pa.Table | None:
     """Records without damage and without mappings, which is nearly all of them, several times faster."""
+    if _NESTED.search(content):  # Arrow follows any depth, and falls
+        return None
     try:
         table = pj.read_json(
             pa.BufferReader(content),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from roundoff.analysis.errors import AnalysisError
@@ -19,7 +18,6 @@ def read_json(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
     try:
         content = parse_json(read_bytes(path))
-        json.dumps(content, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # JSON, but not what it should be
+_LARGEST = 2.0**63
 _LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
 _RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
 
@@ -81,6 +82,8 @@ def read_experiment(directory: str | Path) -> Experiment:
             continue
         if not all(isinstance(config.get(key), str) for key in ("task", "format")):
             warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
+        elif type(config.get("seed", 0)) is not int:
+            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
         else:
             configs[identity] = config
     known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
@@ -92,6 +95,7 @@ def read_experiment(directory: str | Path) -> Experiment:
             points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
+    _make_alike(rows, config_keys)
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
@@ -167,7 +171,20 @@ def _text(value: Any) -> Any:
         if set(value) == {"preset"}:
             return value["preset"]
         return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
+    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+        return str(value)  # NaN too: what is no number that counts
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
+
+
+def _make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
+    """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
+    for key in keys:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        kinds = {bool if isinstance(value, bool) else str if isinstance(value, str) else float for value in values}
+        if len(kinds) > 1:
+            for row in rows:
+                if row.get(key) is not None:
+                    row[key] = str(row[key])
 
 
 def _fixes(names: list[str], known: set[str]) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
 
+_LONGEST = 1e10  # seconds that a run can have taken
+
 # Keys on which the time of a step does not depend; of the format only what it is computed in counts.
 _FREE = frozenset(
     {
@@ -124,11 +126,12 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for folder in folders:
         for path in folder.glob("runs/*/timing.json"):
-            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError):
+            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 if (path.parent / "result.json").exists():
                     seconds = float(read_json(path)["seconds"])
                     config = read_json(path.parent / "config.json")["config"]
-                    found.setdefault(_kind(config, _FREE), []).append(seconds)
+                    if 0 <= seconds < _LONGEST:
+                        found.setdefault(_kind(config, _FREE), []).append(seconds)
     return found
 
 

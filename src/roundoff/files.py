@@ -159,12 +159,15 @@ def parse_json(content: bytes) -> Any:
     """The value that JSON text stands for.
 
     Raises:
-        ValueError: it is no JSON, or nested deeper than Python can follow.
+        ValueError: it is no JSON, not in UTF-8, or nested deeper than Python can follow.
     """
     try:
-        return json.loads(content)
+        value = json.loads(content.decode("utf-8-sig"))
+        if b"\\u" in content:
+            json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    return value
 
 
 def read_json(path: str | Path) -> Any:
@@ -212,9 +215,9 @@ def make_directory_inside(root: Path, name: str) -> Path:
     return make_directory(path)
 
 
-def is_name(text: str) -> bool:
+def is_name(text: object) -> bool:
     """Whether ``text`` can be the name of a file in a folder, and leads nowhere else."""
-    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
+    return isinstance(text, str) and text not in ("", ".", "..") and "/" not in text and "\0" not in text
 
 
 @contextmanager
