@@ -9,9 +9,8 @@ import torch
 
 from roundoff.formats.errors import FormatError
 from roundoff.formats.floats import FloatFormat
-from roundoff.formats.format import Format
+from roundoff.formats.format import Format, check_roundable
 from roundoff.formats.parameters import FloatParameters
-from roundoff.formats.rounding import check_roundable
 from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
 
 if TYPE_CHECKING:

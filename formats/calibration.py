@@ -7,8 +7,7 @@ import math
 import torch
 
 from roundoff.formats.grid_kernels import row_scales
-from roundoff.formats.modes import Rounding
-from roundoff.formats.native_loops import in_memory, runs_natively
+from roundoff.formats.memory import in_memory
 
 SMALLEST_SCALE = 2.0**-126
 """Scales are never smaller, so that their reciprocals are finite in float32."""
@@ -29,7 +28,7 @@ def scales_of(
         Two tensors of shape (...) and the dtype of ``slices``; the scale is NaN where a slice holds NaN or infinity.
     """
     quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
-    if quick and runs_natively(slices, Rounding.NEAREST_EVEN):
+    if quick and in_memory(slices):
         return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
     low, high = value_range(slices, percentile, magnitudes=symmetric)
     if symmetric:

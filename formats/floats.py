@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import ldexp
@@ -10,12 +10,13 @@ from math import ldexp
 import torch
 
 from roundoff.formats import cpu_kernels, float_codes, tensor_kernels
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.family import Family, check_random
+from roundoff.formats.format import check_roundable
+from roundoff.formats.memory import apart
+from roundoff.formats.modes import Overflow, RandomBits, Rounding, check_choices
 from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
-from roundoff.formats.random_words import check_given, random_words
-from roundoff.formats.rounding import round
 
 EXPONENT_BITS = range(2, 12)
 SIGNIFICAND_BITS = range(53)
@@ -24,9 +25,6 @@ SIGNIFICAND_BITS = range(53)
 # +, -, *, / and sqrt: double rounding is harmless if the wider significand has at least 2p + 2 bits, p = m + 1
 # (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
 _LARGEST_M_IN_FLOAT32 = 10
-
-# Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Specials(StrEnum):
@@ -45,7 +43,7 @@ class Specials(StrEnum):
 
 
 @dataclass(frozen=True)
-class FloatFormat(Format):
+class FloatFormat(Family):
     """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits beside an implicit one.
 
     A code with exponent field E > 0 and significand field F is (1 + F 2^-m) 2^(E - bias); with E = 0 it is the
@@ -219,6 +217,11 @@ class FloatFormat(Format):
         return torch.float64
 
     @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def native(self) -> bool:
         """Whether this is fp32 or fp64."""
         return self in (FP32, FP64)
@@ -256,33 +259,44 @@ class FloatFormat(Format):
         """
         return _parameters(self, dtype, rounding, None if overflow is None else self._checked(overflow))
 
-    def round_into(
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return self.overflow_policy if overflow is None else self._checked(overflow)
+
+    def _round_plain(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        rounding: Rounding,
+        overflow: Overflow | None,
+        random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """See :func:`roundoff.formats.round`."""
-        plain = source.device.type == "cpu" and type(source) in _PLAIN
+        # No element depends on its place, so the loops take memory in any order, if there are no random bits.
         if rounding is Rounding.NEAREST_EVEN and overflow is None:
-            if plain:
-                self._kernels[source.dtype](source, target)
-            else:
-                target.copy_(tensor_kernels.round_nearest(source, self.parameters(source.dtype)))
+            self._kernels[source.dtype](source, target)
             return
         parameters = self.parameters(source.dtype, rounding, overflow)
-        if plain and not isinstance(random, torch.Tensor):
-            cpu_kernels.round_by_mode(source, target, parameters, random)
-            return
-        words = None
-        if rounding is Rounding.STOCHASTIC:
-            if not isinstance(random, RandomBits):
-                check_given(random, source)
-            words = random_words(random, source)  # type: ignore[arg-type]
-        target.copy_(tensor_kernels.round_by_mode(source, parameters, words))
+        check_random(rounding, random, source)
+        cpu_kernels.round_by_mode(source, target, parameters, random)
 
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        cpu_kernels.round_by_mode(source, target, self.parameters(source.dtype, rounding, policy), random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        parameters = self.parameters(source.dtype, rounding, policy)
+        if rounding is Rounding.NEAREST_EVEN:
+            return tensor_kernels.round_nearest(source, parameters)
+        return tensor_kernels.round_by_mode(source, parameters, words)
+
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -304,22 +318,30 @@ class FloatFormat(Format):
         Raises:
             FormatError: as for ``round``; or there is a NaN, and the format has none.
         """
-        return float_codes.encode(self, round(x, self, rounding=rounding, overflow=overflow, random=random))
+        mode, policy = check_choices(rounding, overflow, random)
+        check_roundable(x, self)
+        return float_codes.encode(self, self.rounded(self._numbers(x), mode, policy, random))
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The numbers that ``codes`` stand for, exactly, in ``dtype``: float32 if that holds them, if None.
+
+        Args:
+            codes: integers, of which the lowest bits count; or a tensor of torch's own type of the same float, such as
+                ``torch.float8_e4m3fn``.
+            dtype: float32 or float64.
 
         Raises:
             FormatError: ``codes`` are no integers, or ``dtype`` cannot hold the format.
         """
-        if codes.dtype.is_floating_point or codes.dtype.is_complex:
-            raise FormatError(f"codes of {self} are integers, got {codes.dtype}")
+        codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None)))
         if dtype is None:
             dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
         if dtype not in STORED_BITS or not self.fits_in(dtype):
             raise FormatError(f"{self} does not fit in {dtype}; leave out dtype, or choose torch.float64")
         return float_codes.decode(self, codes, dtype)
 
+    @apart
     def values(self) -> torch.Tensor:
         """All finite numbers of the format in ascending order, zero once, float64; for formats of at most 16 bits.
 

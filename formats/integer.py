@@ -8,23 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
+from roundoff.formats.blocks import check_axis, cut, joined
 from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import (
-    check_integer,
-    check_random,
-    overflow_policy,
-    significand_and_exponent,
-    words_for,
-)
-from roundoff.formats.format import Format
+from roundoff.formats.family import Family, check_integer, overflow_policy, significand_and_exponent, words_for
 from roundoff.formats.grid_kernels import is_small, round_whole
 from roundoff.formats.grid_mode_kernels import round_channels
 from roundoff.formats.group_kernels import round_groups
-from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
+from roundoff.formats.layouts import along, in_order_of_memory
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.shared_scale import AXES, BLOCKS
 from roundoff.formats.strided_group_kernels import channel_scales, round_strided_groups
 from roundoff.formats.tail import round_shifted, rule
@@ -47,7 +40,7 @@ class Quantized(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IntegerFormat(Format):
+class IntegerFormat(Family):
     """Integers of 2 to 16 bits with a scale s and a zero point z: x = s (q - z), q = clamp(round(x * (1/s)) + z).
 
     1/s is rounded to the carrier, as the product is: the very arithmetic of ``torch.fake_quantize_per_tensor_affine``
@@ -136,6 +129,14 @@ class IntegerFormat(Format):
         """The largest code."""
         return (1 << (self.width - self.signed)) - 1
 
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
+        """The numbers of the first and last code, if the scale is given; None if the data decide."""
+        if self.scale is None:
+            return None
+        ends = torch.tensor([self.code_min, self.code_max], dtype=dtype, device="cpu") - self.zero_point
+        low, high = (ends * torch.tensor(self.scale, dtype=dtype, device="cpu")).tolist()
+        return low, high
+
     @property
     def carrier(self) -> torch.dtype:
         """float32: codes have at most 16 bits, and the scale is a float32 number.
@@ -145,9 +146,9 @@ class IntegerFormat(Format):
         return torch.float32
 
     @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def elementwise(self) -> bool:
+        """Whether the scale is given."""
+        return self.scale is not None
 
     def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
         """Yes: scale and arithmetic are those of the tensor's ``dtype``."""
@@ -158,45 +159,36 @@ class IntegerFormat(Format):
         codes = torch.arange(self.code_min, self.code_max + 1, dtype=torch.float64)
         return (codes - self.zero_point) * (1.0 if self.scale is None else self.scale)
 
-    def round_into(
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if x.numel():
+            self._axis(x)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.percentile is not None
+
+    def _round_tensor(
         self,
         source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Quantizes and dequantizes; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        check_random(rounding, random, source)
-        if source.numel() == 0:
-            return
-        axis = self._axis(source)
-        if self.group is not None and needs_eager(source, axis, self.group):
-            round_eagerly(self, source, target, rounding, overflow, random)
-            return
-        if in_memory(source):
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, axis, rounding, random),
-                source,
-                target,
-                in_order=random is not None or self.percentile is not None,
-            )
-            return
-        words = words_for(rounding, random, source)
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
         pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
         codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
-        target.copy_(self._whole((codes - zero) * scale, source))
+        return self._whole((codes - zero) * scale, source)
 
-    def _round_natively(
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        axis: int,
+        policy: Overflow,  # noqa: ARG002  there is one
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """As :meth:`round_into`, for gapless memory of equal strides."""
         codes, mode = (self.code_min, self.code_max), (rounding, random)
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and rounding is Rounding.NEAREST_EVEN and is_small(source):
@@ -206,6 +198,7 @@ class IntegerFormat(Format):
             scale, zero = self._parameters(in_order_of_memory(source))
             round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode)
             return
+        axis = self._axis(source)
         length, inner = along(source, axis)
         if self.group is None:
             if self.percentile is None:
@@ -277,6 +270,7 @@ class IntegerFormat(Format):
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
+    @apart
     def quantize(
         self,
         x: torch.Tensor,
@@ -293,7 +287,7 @@ class IntegerFormat(Format):
         Raises:
             FormatError: ``x`` is empty, or holds what has no code.
         """
-        x, mode = x.detach(), Rounding.parse(rounding)
+        x, mode = self._numbers(x), Rounding.parse(rounding)
         words = words_for(mode, random, x)
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
@@ -308,6 +302,7 @@ class IntegerFormat(Format):
             scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
         return Quantized(codes, scale, zero.to(torch.int32))
 
+    @apart
     def dequantize(self, quantized: Quantized) -> torch.Tensor:
         """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale."""
         codes, scale, zero = quantized
