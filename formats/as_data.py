@@ -36,8 +36,8 @@ def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatPar
         )
     rows = []
     for fmt in parsed:
-        if not isinstance(fmt, FloatFormat):
-            raise FormatError(f"formats per row must be float formats, got {fmt}")
+        if not isinstance(fmt, FloatFormat) or not fmt.signed:
+            raise FormatError(f"formats per row must be float formats, with a sign, got {fmt}")
         check_roundable(x, fmt)
         rows.append(fmt.parameters(x.dtype))
     shape = (len(rows), *[1] * (x.ndim - 1))

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
 from roundoff.formats.memory import is_virtual
 from roundoff.formats.modes import WORD_BITS, RandomBits
 
 if TYPE_CHECKING:
+    from roundoff.formats.format import Format
     from roundoff.formats.modes import Overflow, Rounding
 
 
@@ -31,10 +31,11 @@ def round_operator(
     given: torch.Tensor | None,
 ) -> torch.Tensor:
     """:func:`roundoff.round` with all arguments as an operator may have them: no seed means no RandomBits."""
+    from roundoff.formats.names import format_called  # noqa: PLC0415  it knows every family
     from roundoff.formats.rounding import round  # noqa: PLC0415  it knows this module
 
     random = given if seed is None else RandomBits(seed, step, bits)
-    return round(x, Format.parse(format), rounding=rounding, overflow=overflow, random=random)
+    return round(x, format_called(format), rounding=rounding, overflow=overflow, random=random)
 
 
 @round_operator.register_fake
@@ -65,9 +66,11 @@ def _batched(
     given: torch.Tensor | None,
 ) -> tuple[torch.Tensor, int]:
     """Each sample is rounded as it would be alone: with scales, and with random bits, of its own."""
+    from roundoff.formats.names import format_called  # noqa: PLC0415  it knows every family
+
     x_dim, given_dim = in_dims[0], in_dims[-1]
     how = (format, rounding, overflow, seed, step, bits)
-    if seed is None and given is None and x_dim is not None and Format.parse(format).elementwise:
+    if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
         return round_operator(x.movedim(x_dim, 0), *how, None), 0
     samples = [
         round_operator(

@@ -65,40 +65,32 @@ class Loop:
 
 def nearest(parameters: FloatParameters, dtype: torch.dtype) -> Loop:
     """Rounding to nearest-even in one format and carrier, with the cheapest loop that can."""
+    if parameters.infinite != parameters.over_positive:  # the loops to nearest treat infinity as what is too large
+        loops = (mode_loops.fixed32, mode_loops.fixed32_in_place), (mode_loops.fixed64, mode_loops.fixed64_in_place)
+        return Loop(_packed(parameters, dtype), dtype, *loops[dtype == torch.float64])
     name = _cheapest(parameters, dtype)
-    loops = getattr(nearest_loops, name), getattr(nearest_loops, f"{name}_in_place")
-    return Loop(parameters.packed(dtype), dtype, *loops)
+    loop, in_place = getattr(nearest_loops, name), getattr(nearest_loops, f"{name}_in_place")
+    return Loop(parameters.packed(dtype), dtype, loop, in_place)
 
 
 def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
     """The name of the cheapest loop to nearest; see :mod:`roundoff.formats.nearest_loops`."""
-    m, emax = 23 - p.shift, (p.largest >> 23) - LARGEST_EXPONENT[dtype]
-    if dtype == torch.float64 or not _gradual(p, dtype) or m == 0:
-        return "any64" if dtype == torch.float64 else "any32"
-    if _uniform(p, dtype):
+    if dtype == torch.float64:
+        return "any64"
+    if p.shift < 23 and p.gradual(dtype) and _uniform(p, dtype):
         return "uniform32"
-    last_binade_is_complete = (p.largest >> p.shift) % (1 << m) == (1 << m) - 1
-    infinite = p.infinite == INFINITY[dtype]
-    # Cutting a single bit, 1.5 * 2 + x would not stay within one binade.
-    room = p.shift >= 2 and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift
-    return "chain32" if infinite and last_binade_is_complete and room else "any32"
+    return "chain32" if p.rounds_by_addition(dtype) else "any32"
 
 
 def _cheapest_random(p: FloatParameters, dtype: torch.dtype) -> str:
     """The cheapest stochastic loop, without the width of the carrier; see :mod:`roundoff.formats.random_loops`."""
-    if dtype == torch.float64 or not _gradual(p, dtype):
+    if dtype == torch.float64 or not p.gradual(dtype) or p.infinite != p.over_positive:
         return "any"
     if _uniform(p, dtype):
         return "uniform"
     m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
     room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126
     return "chain" if room else "any"
-
-
-def _gradual(p: FloatParameters, dtype: torch.dtype) -> bool:
-    """Whether there are bits to cut, subnormal numbers, and a signed zero."""
-    subnormals = pattern(p.quantum * 2.0 ** (23 - p.shift), dtype) == p.smallest_normal
-    return p.shift > 0 and subnormals and p.zero_sign != 0
 
 
 def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
@@ -109,7 +101,7 @@ def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
 
 @cache
 def _packed(parameters: FloatParameters, dtype: torch.dtype) -> Words:
-    return parameters.packed(dtype)
+    return parameters.packed(dtype, by_mode=True)
 
 
 def round_by_mode(

@@ -10,8 +10,9 @@ import torch
 
 from roundoff.formats.blocks import check_axis, cut, joined
 from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import Family, check_integer, overflow_policy, significand_and_exponent, words_for
+from roundoff.formats.family import Family, check_integer, overflow_policy, words_for
 from roundoff.formats.grid_kernels import is_small, round_whole
 from roundoff.formats.grid_mode_kernels import round_channels
 from roundoff.formats.group_kernels import round_groups
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from roundoff.formats.modes import RandomBits
 
 WIDTHS = range(2, 17)
+_MOST_STEPS = 1 << 20  # more than any code
 
 
 class Quantized(NamedTuple):
@@ -52,8 +54,16 @@ class IntegerFormat(Family):
       the integer that makes zero exact.
 
     Scale and zero point belong to the whole tensor, to each channel (``axis``), or to each group of ``group``
-    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. A scale is never
-    below 2^-126.
+    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. From the data, the
+    scale is computed in float64 and rounded once to the carrier; what computes it in float32 (ONNX's
+    DynamicQuantizeLinear, torch's MinMaxObserver) has another last bit for about a quarter of the tensors. A scale is
+    never below 2^-126, and never so large that a code would stand for an infinite number.
+
+    That formula, with three roundings, is that of nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
+    torch and ONNX: to the even code if z is even. In the other modes the numbers themselves count: each chooses between
+    the two floats s k and s (k + 1), as the carrier holds them, that x lies between, so that numbers of the format stay
+    what they are. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
+    float64.
 
     There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
     comes from the data, a tensor, channel or group that holds either has no scale and becomes NaN altogether.
@@ -65,7 +75,7 @@ class IntegerFormat(Family):
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
         group: how many neighbours share a scale.
         percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
-            on either side (asymmetric).
+            on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.
         zero_point: given with ``scale``, for asymmetric formats.
 
@@ -134,30 +144,39 @@ class IntegerFormat(Family):
         if self.scale is None:
             return None
         ends = torch.tensor([self.code_min, self.code_max], dtype=dtype, device="cpu") - self.zero_point
-        low, high = (ends * torch.tensor(self.scale, dtype=dtype, device="cpu")).tolist()
+        low, high = (ends * self._given(ends)).tolist()
         return low, high
+
+    def _given(self, like: torch.Tensor) -> torch.Tensor:
+        """The given scale as tensors of the dtype and device of ``like`` have it."""
+        return torch.tensor(self.scale, dtype=like.dtype, device=like.device)
 
     @property
     def carrier(self) -> torch.dtype:
-        """float32: codes have at most 16 bits, and the scale is a float32 number.
+        """float32, unless a given scale makes numbers that are too large for it.
 
         Numbers are as exact as scale times integer is in float32; quantize float64 tensors for more.
         """
-        return torch.float32
+        return torch.float32 if self.fits_in(torch.float32) else torch.float64
 
     @property
     def elementwise(self) -> bool:
         """Whether the scale is given."""
         return self.scale is not None
 
-    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes: scale and arithmetic are those of the tensor's ``dtype``."""
-        return True
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether the numbers of a given scale are finite in ``dtype``; yes for scales from the data."""
+        bounds = self.bounds(dtype)
+        return bounds is None or all(map(math.isfinite, bounds))
 
-    def values(self) -> torch.Tensor:
-        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0."""
-        codes = torch.arange(self.code_min, self.code_max + 1, dtype=torch.float64)
-        return (codes - self.zero_point) * (1.0 if self.scale is None else self.scale)
+    def values(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0.
+
+        Args:
+            dtype: of the tensors that are rounded, which decides the last bits of the numbers; the carrier if None.
+        """
+        codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
+        return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         return overflow_policy(self, overflow, (Overflow.SATURATE,))
@@ -189,14 +208,14 @@ class IntegerFormat(Family):
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        codes, mode = (self.code_min, self.code_max), (rounding, random)
+        codes, mode, between = (self.code_min, self.code_max), (rounding, random), rounding is not Rounding.NEAREST_EVEN
         if (self.axis is None and self.group is None) or source.dim() == 0:
-            if self.percentile is None and rounding is Rounding.NEAREST_EVEN and is_small(source):
+            if self.percentile is None and not between and is_small(source):
                 given = (self.scale or 0.0, self.zero_point)
                 round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
                 return
             scale, zero = self._parameters(in_order_of_memory(source))
-            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode)
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode, between=between)
             return
         axis = self._axis(source)
         length, inner = along(source, axis)
@@ -205,7 +224,8 @@ class IntegerFormat(Family):
                 scale, zero = channel_scales(source, length, inner, codes, SMALLEST_SCALE, symmetric=self.symmetric)
             else:
                 scale, zero = self._parameters(source)
-            round_channels(source, target, (length, inner), (1 / scale, scale, zero), codes, *mode)
+            parameters = 1 / scale, scale, zero
+            round_channels(source, target, (length, inner), parameters, codes, *mode, between=between)
             return
         known, least = None, SMALLEST_SCALE
         if self.percentile is not None:
@@ -217,7 +237,7 @@ class IntegerFormat(Family):
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
         if self.scale is not None:
-            scale = torch.tensor(self.scale, dtype=x.dtype, device=x.device)
+            scale = self._given(x)
             return scale, torch.full_like(scale, self.zero_point)
         codes = (self.code_min, self.code_max)
         parts = [scales_of(part, codes, self.percentile, symmetric=self.symmetric) for part in self._slices(x)]
@@ -258,15 +278,10 @@ class IntegerFormat(Family):
         self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
         """The codes as floats; NaN where ``x`` or the scale is."""
-        steps = x * (1 / scale)
         if rounding == Rounding.NEAREST_EVEN:
-            whole = steps.round()
+            whole = (x * (1 / scale)).round()
         else:
-            significand, exponent = significand_and_exponent(steps)
-            magnitude = round_shifted(significand, (-exponent).clamp(min=0), rule(rounding), steps < 0, words=words)
-            # A positive exponent means an integer, one far beyond all codes.
-            whole = torch.where(exponent >= 0, steps, torch.where(steps < 0, -magnitude, magnitude).to(steps.dtype))
-            whole = torch.where(steps.isnan(), steps, whole)
+            whole = _steps(x, scale, zero, rounding, words)
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
@@ -304,8 +319,17 @@ class IntegerFormat(Family):
 
     @apart
     def dequantize(self, quantized: Quantized) -> torch.Tensor:
-        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale."""
-        codes, scale, zero = quantized
+        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale.
+
+        Args:
+            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
+
+        Raises:
+            FormatError: the codes are no integers.
+        """
+        bits, scale, zero = quantized
+        codes = integer_codes(self, bits, self.width)
+        codes = torch.where(codes > self.code_max, codes - (1 << self.width), codes)
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
         pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
@@ -319,3 +343,23 @@ class IntegerFormat(Family):
         if self.width <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.uint16
+
+
+def _steps(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+) -> torch.Tensor:
+    """As ``step_tail.to_steps32``, between two numbers as they are: the steps that tensors stand for; NaN stays."""
+    magnitude = x.abs()
+    k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
+    k = torch.where(k * scale > magnitude, k - 1, k)
+    k = torch.where((k + 1) * scale <= magnitude, k + 1, k)
+    lower = k * scale
+    rest, step = magnitude - lower, (k + 1) * scale - lower
+    part = rest.to(torch.float64) / step.to(torch.float64)
+    # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
+    fraction = torch.where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
+    significand = (fraction << 1) | (rest > 0).to(torch.int64)
+    odd = torch.where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
+    up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
+    k = k + up.to(k.dtype)
+    return torch.where(x.signbit(), -k, k)

@@ -60,8 +60,12 @@ class Overflow(_Choice):
 
     INFINITY = "infinity"
     SATURATE = "saturate"
+    """The largest number, of an infinity too (SatFinite of IEEE P3109)."""
     NAN = "nan"
     WRAP = "wrap"
+    """Integers and fixed point: the code modulo 2^bits."""
+    PROPAGATE = "propagate"
+    """The largest number; but an infinity stays one (SatPropagate of IEEE P3109)."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from roundoff.formats import compiled  # noqa: F401  defines the operator
-from roundoff.formats.format import Format
+from roundoff.formats.names import format_called
 
 _ARGUMENTS = 8
 
@@ -40,5 +40,5 @@ def _placements(
     def alike(placement: Any) -> tuple[list[Any], list[Any]]:
         return [placement], [placement, *rest, None if given is None else placement]
 
-    shards = range(x.ndim) if seed is None and Format.parse(format).elementwise else ()
+    shards = range(x.ndim) if seed is None and format_called(format).elementwise else ()
     return [alike(Replicate()), *(alike(Shard(dim)) for dim in shards)]

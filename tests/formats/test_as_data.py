@@ -33,7 +33,7 @@ def test_random_bits_do_not_depend_on_the_other_rows():
 def test_bad_rows_are_named():
     with pytest.raises(FormatError, match=r"got 2 for a tensor of shape \(3, 4\)"):
         roundoff.round(torch.ones(3, 4), ["e5m10", "bf16"])
-    with pytest.raises(FormatError, match="must be float formats, got int8"):
+    with pytest.raises(FormatError, match="must be float formats, with a sign, got int8"):
         roundoff.round(torch.ones(1, 4), ["int8"])
     with pytest.raises(FormatError, match="does not fit"):
         roundoff.round(torch.ones(1, 4), ["fp64"])

@@ -1,3 +1,4 @@
+import bisect
 import math
 from fractions import Fraction
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
-from formats_exact import round_to_integer
+from formats_exact import goes_up, round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +38,10 @@ FROM_DATA = [
 
 
 def exact(fmt, x, scale, zero, rounding, dtype, word=None):
-    """The documented arithmetic: three operations of the carrier, each rounded once, around an exact rounding."""
+    """To nearest-even the documented arithmetic; in the other modes one of the two floats that x lies between."""
     number = NUMPY[dtype]
+    if rounding is not Rounding.NEAREST_EVEN:
+        return between_neighbours(fmt, x, number(scale), zero, rounding, number, word)
     with np.errstate(over="ignore"):
         steps = float(number(x) * (number(1) / number(scale)))
     if math.isnan(steps):
@@ -49,6 +52,27 @@ def exact(fmt, x, scale, zero, rounding, dtype, word=None):
         whole = round_to_integer(abs(Fraction(steps)), rounding, negative=steps < 0, word=word)
         code = min(max((-whole if steps < 0 else whole) + zero, fmt.code_min), fmt.code_max)
     return float(number(code - zero) * number(scale))
+
+
+def between_neighbours(fmt, x, scale, zero, rounding, number, word):
+    """Found by looking at all numbers of the format and of one step beyond either end."""
+    if math.isnan(x):
+        return math.nan
+    codes = range(fmt.code_min - 1, fmt.code_max + 2)
+    with np.errstate(over="ignore"):
+        grid = [float(number(code - zero) * scale) for code in codes]
+    if not grid[0] <= x < grid[-1]:
+        return grid[1] if x < 0 else grid[-2]
+    lower = bisect.bisect_right(grid, x) - 1
+    a, b, v = Fraction(grid[lower]), Fraction(grid[lower + 1]), Fraction(x)
+    away = v < 0  # the tail rounds magnitudes
+    fraction = (b - v) / (b - a) if away else (v - a) / (b - a)
+    near = codes[lower + 1] if away and fraction < 1 else codes[lower]
+    fraction %= 1
+    up = goes_up(fraction, rounding, negative=away, odd=near % 2 == 1, word=word)
+    code = near + (up if not away else -up)
+    code = min(max(code, fmt.code_min), fmt.code_max)
+    return float(number(code - zero) * scale)
 
 
 def numbers_near_steps(fmt, dtype):
