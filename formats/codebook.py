@@ -59,11 +59,12 @@ class TableFormat(Family):
     NaN stays NaN. There is no negative zero.
 
     With ``block``, so many neighbours along ``axis`` share a scale, as in QLoRA: s = A / M, A the largest magnitude of
-    the block and M that of the table, never below 2^-126. To nearest-even, x becomes s v with the v nearest to x (1/s),
-    every operation rounded to the carrier, as in bitsandbytes (whose ties go down in codes). The other modes choose
-    between the two floats s v that x lies between. A block of zeros stays zeros. A block that holds a NaN or an
-    infinity has no scale and becomes NaN altogether. QLoRA's blocks are those of the flattened tensor: they are these
-    where the last axis is a multiple of the block. Its second quantization, of the scales, is not done here.
+    the block and M that of the table, at least 2^-126, and at most so large that no number is infinite. To
+    nearest-even, x becomes s v with the v nearest to x (1/s), every operation rounded to the carrier, as in
+    bitsandbytes (but for ties). The other modes choose between the two floats s v that x lies between. A block of zeros
+    stays zeros. A block that holds a NaN or an infinity has no scale and becomes NaN altogether. QLoRA's blocks are
+    those of the flattened tensor: they are these where the last axis is a multiple of the block. Its second
+    quantization, of the scales, is not done here.
 
     Args:
         numbers: in the order of their codes, from 0; 2 to 65536 of them, or 256 with scales. Of equal numbers only the
@@ -202,10 +203,10 @@ class TableFormat(Family):
         axis = check_axis(self, self.axis, source)
         length, inner = along(source, axis)
         if inner == 1:
-            round_scaled(source, target, length, self.block, table, SMALLEST_SCALE, rounding, random)
+            round_scaled(source, target, length, self.block, table, self._scales(source.dtype), rounding, random)
         elif random is None:
             rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
-            round_scaled(rows, rows, length, self.block, table, SMALLEST_SCALE, rounding, None)
+            round_scaled(rows, rows, length, self.block, table, self._scales(source.dtype), rounding, None)
             target.copy_(rows.movedim(-1, axis))
         else:  # random bits go by the places of elements, which moving them would change
             target.copy_(self._round_tensor(source, policy, rounding, words_for(rounding, random, source)))
@@ -229,7 +230,7 @@ class TableFormat(Family):
         """Places in ascending order of what ``x`` rounds to; with scales cut into blocks, and their largest numbers."""
         table = self._tables[x.dtype]
         if self.block is None:
-            numbers = float64_bits(x).view(torch.float64)
+            numbers = float64_bits(x).view(torch.float64).contiguous()
             if words is None:
                 return torch.bucketize(numbers, table.thresholds[rounding].to(x.device)), None
             return between(numbers, table.values.to(x.device, torch.float64), None, words), None
@@ -238,20 +239,26 @@ class TableFormat(Family):
         tops = blocks.abs().amax(-1, keepdim=True)
         tops = torch.where(tops.isfinite(), tops, torch.nan)
         if rounding is Rounding.NEAREST_EVEN:
-            steps = (blocks * (1 / self._scale(tops))).to(torch.float64)
+            steps = (blocks * (1 / self._scale(tops))).to(torch.float64).contiguous()
             return torch.bucketize(steps, table.thresholds[rounding].to(x.device)), tops
         grid = self._scaled(table.values.to(x.device), tops).to(torch.float64)
         pieces = None if words is None else cut(words, axis, self.block)
         choices = None if words is not None else table.choices[rounding].to(x.device)
         return between(blocks.to(torch.float64), grid, choices, pieces), tops
 
+    def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
+        """The smallest and the largest scale, with which no number is infinite."""
+        largest, limits = self._tables[dtype].largest, torch.finfo(dtype)
+        exact = math.frexp(largest)[0] == 0.5  # a power of two: the product is not rounded
+        return SMALLEST_SCALE, min(limits.max / largest * (1.0 if exact else 1.0 - limits.eps), limits.max)
+
     def _scale(self, tops: torch.Tensor) -> torch.Tensor:
-        return (tops / self._tables[tops.dtype].largest).clamp(min=SMALLEST_SCALE)
+        least, most = self._scales(tops.dtype)
+        return (tops / self._tables[tops.dtype].largest).clamp(least, most)
 
     def _scaled(self, numbers: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-        """Numbers of the table times the scale of their block; a rounded product does not exceed the largest number."""
+        """Numbers of the table times the scale of their block, whose largest magnitude is ``tops``."""
         scaled = torch.where(tops == 0, 0.0, numbers * self._scale(tops))
-        scaled = torch.maximum(torch.minimum(scaled, tops), -tops)
         return torch.where(scaled == 0, 0.0, scaled)
 
     @cached_property

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
 """What a mode does between two numbers: takes the lower or the upper one, or the nearer, and at a tie which."""
 
+
 class Table(NamedTuple):
     """A table as the loops, and the tensor operations of other devices, read it."""
 
@@ -95,16 +96,8 @@ def _table(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _limited(y: Any, top: Any) -> Any:
-    """``y`` within the magnitude of the block's largest number, beyond which a rounded product may lie; no -0."""
-    y = top if y > top else y  # noqa: FURB136  NaN passes through
-    y = -top if y < -top else y  # noqa: FURB136
-    return y + (top - top)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any) -> Any:
-    """(largest magnitude, scale, reciprocal of the scale) of a block, of the carrier's type."""
+def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: Any) -> Any:
+    """(scale, reciprocal of the scale) of a block, of the carrier's type."""
     zero = largest - largest
     top, lost = zero, int64(0)
     for i in range(start, end):
@@ -113,9 +106,10 @@ def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any) -> Any:
         lost += int64(0) if magnitude * zero == zero else int64(1)  # infinity and NaN
     scale = top / largest
     scale = least if scale < least else scale  # noqa: FURB136
+    scale = most if scale > most else scale  # noqa: FURB136
     inverse = (largest / largest) / scale
     scale = zero if top == zero else scale
-    return top, zero / zero if lost > int64(0) else scale, inverse
+    return zero / zero if lost > int64(0) else scale, inverse
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -142,17 +136,18 @@ def _places_between(
 
 def _blocks(
     source: Any, target: Any, values: Any, thresholds: Any, choices: Any, count: Any, first: Any, last: Any,
-    length: Any, block: Any, largest: Any, least: Any, nearest: Any, settings: Any, given: Any,
+    length: Any, block: Any, largest: Any, least: Any, most: Any, nearest: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     numbers, grid, places, words = scratch64(), scratch64(), scratch32(), scratch32()
     in_row = (length + block - 1) // block
+    zero = largest - largest  # of the carrier's type; added, it makes 0 of -0
     for item in range(first, last):
         within = (item % in_row) * block
         start = (item // in_row) * length + within
         end = start + min(block, length - within)
-        top, scale, inverse = _scale(source, start, end, largest, least)
+        scale, inverse = _scale(source, start, end, largest, least, most)
         for j in range(count if nearest == 0 else int64(0)):
-            grid[j] = bits_of64(float64(_limited(values[j] * scale, top)))
+            grid[j] = bits_of64(float64(values[j] * scale + zero))
         for at in range(start, end, SCRATCH):
             part = min(int64(SCRATCH), end - at)
             if nearest != 0:
@@ -165,7 +160,7 @@ def _blocks(
                     numbers[i] = bits_of64(float64(source[at + i]))
                 _places_between(numbers, places, part, grid, count, choices, settings[4] != 0, words)
             for i in range(part):
-                target[at + i] = _limited(values[int64(places[i])] * scale, top)
+                target[at + i] = values[int64(places[i])] * scale + zero
 
 
 def round_to_table(
@@ -198,7 +193,7 @@ def round_scaled(
     length: int,
     block: int,
     table: Table,
-    least: float,
+    scales: tuple[float, float],
     rounding: Rounding,
     random: RandomBits | torch.Tensor | None,
 ) -> None:
@@ -210,16 +205,16 @@ def round_scaled(
         length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
         block: elements in a block.
         table: for this dtype; at most ``SCRATCH`` numbers.
-        least: no scale is smaller.
+        scales: the smallest and the largest one.
         rounding: the mode.
         random: the random bits of stochastic rounding.
     """
     n = source.numel()
     extra = addends(rounding, random, source)
     mode = Rounding.NEAREST_EVEN if random is not None else rounding
-    kernel = compiled(_blocks, source.dtype, "pppqmiiiiiffimw")
+    kernel = compiled(_blocks, source.dtype, "pppqmiiiiifffimw")
     tables = (table.values.data_ptr(), table.thresholds[mode].data_ptr(), table.choices[mode].data_ptr())
     data = (source.data_ptr(), target.data_ptr(), *tables, table.values.numel())
     nearest = int(rounding is Rounding.NEAREST_EVEN)
-    rest = (length, block, table.largest, least, nearest, extra.settings, extra.words)
+    rest = (length, block, table.largest, *scales, nearest, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // block), n)

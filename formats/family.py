@@ -40,8 +40,8 @@ class Family(Format):
         random: RandomBits | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See :meth:`roundoff.formats.format.Format.rounded`."""
-        if not in_memory(x):
-            if torch.compiler.is_compiling() or is_virtual(x):
+        if not _lie_in_memory(x, random):
+            if torch.compiler.is_compiling() or is_virtual(x) or _is_virtual(random):
                 return self._rounded_elsewhere(x, rounding, overflow, random)
             return super().rounded(x, rounding, overflow, random)
         if is_dense(x):
@@ -61,7 +61,7 @@ class Family(Format):
         random: RandomBits | torch.Tensor | None = None,
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
-        if in_memory(source) and (target is source or in_memory(target)):
+        if _lie_in_memory(source, random) and (target is source or in_memory(target)):
             self._round_plain(source, target, rounding, overflow, random)
         else:
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))
@@ -95,10 +95,10 @@ class Family(Format):
     ) -> torch.Tensor:
         policy = self._policy(overflow)
         self._check_shape(source)
-        if torch.compiler.is_compiling() or is_virtual(source):
+        if torch.compiler.is_compiling() or is_virtual(source) or _is_virtual(random):
             return as_operator(source, self, rounding, overflow, random)
         source = settled(source)
-        if in_memory(source):
+        if _lie_in_memory(source, random):
             return self.rounded(source, rounding, overflow, random)
         words = words_for(rounding, random, source)
         return self._round_tensor(source, policy, rounding, words) if source.numel() else source.clone()
@@ -144,6 +144,14 @@ class Family(Format):
         self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
         """A new tensor of any device, rounded by tensor operations; ``words`` of :func:`words_for`; not empty."""
+
+
+def _lie_in_memory(x: torch.Tensor, random: RandomBits | torch.Tensor | None) -> bool:
+    return in_memory(x) and (not isinstance(random, torch.Tensor) or in_memory(random))
+
+
+def _is_virtual(random: RandomBits | torch.Tensor | None) -> bool:
+    return isinstance(random, torch.Tensor) and is_virtual(random)
 
 
 def float64_bits(x: torch.Tensor) -> torch.Tensor:

@@ -277,13 +277,18 @@ class FloatFormat(Family):
         Its normal numbers must be normal there, too, and 2^s quanta of the subnormal ones must be in range, s the
         stored significand bits of ``dtype``; only an odd bias violates the second rule.
         """
-        stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
-        return (
-            self.significand_bits <= stored
+        return dtype in self._holders
+
+    @cached_property
+    def _holders(self) -> list[torch.dtype]:
+        return [
+            dtype
+            for dtype, largest in LARGEST_EXPONENT.items()
+            if self.significand_bits <= STORED_BITS[dtype]
             and 1 - largest <= self.emin
             and self.emax <= largest
-            and lowest_exponent(self) + stored <= largest
-        )
+            and lowest_exponent(self) + STORED_BITS[dtype] <= largest
+        ]
 
     @cached_property
     def _kernels(self) -> dict[torch.dtype, cpu_kernels.Loop]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from roundoff.formats.blocks import check_axis, cut, joined
@@ -141,11 +143,17 @@ class IntegerFormat(Family):
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
         """The numbers of the first and last code, if the scale is given; None if the data decide."""
+        return self._bounds[dtype]
+
+    @cached_property
+    def _bounds(self) -> dict[torch.dtype, tuple[float, float] | None]:
         if self.scale is None:
-            return None
-        ends = torch.tensor([self.code_min, self.code_max], dtype=dtype, device="cpu") - self.zero_point
-        low, high = (ends * self._given(ends)).tolist()
-        return low, high
+            return {torch.float32: None, torch.float64: None}
+        codes = self.code_min - self.zero_point, self.code_max - self.zero_point
+        with np.errstate(over="ignore"):
+            low32, high32 = (float(np.float32(code) * np.float32(self.scale)) for code in codes)
+            low64, high64 = (float(np.float64(code) * np.float64(self.scale)) for code in codes)
+        return {torch.float32: (low32, high32), torch.float64: (low64, high64)}
 
     def _given(self, like: torch.Tensor) -> torch.Tensor:
         """The given scale as tensors of the dtype and device of ``like`` have it."""
