@@ -67,18 +67,22 @@ def round_float(
     sign = -1.0 if negative else 1.0
     largest, m = fmt.max, fmt.significand_bits
     policy = fmt.overflow_policy if overflow is None else overflow
-    beyond = {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan, Overflow.SATURATE: largest}[policy]
+    beyond = {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan}.get(policy, largest)
+    if not fmt.signed and negative:
+        return 0.0
     if math.isinf(x):
-        return sign * beyond
-    magnitude = abs(Fraction(x))
+        return sign * (math.inf if policy is Overflow.PROPAGATE else beyond)
+    magnitude, smallest = abs(Fraction(x)), Fraction(2) ** fmt.emin
     rounded = Fraction(0)
-    if magnitude:
-        e = max(exponent(magnitude), fmt.emin)
-        is_normal = magnitude >= Fraction(2) ** fmt.emin
-        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals else fmt.emin)
+    if magnitude and not (fmt.flush == "daz" and magnitude < smallest):
+        e = exponent(magnitude) if fmt.flush == "ftz" else max(exponent(magnitude), fmt.emin)
+        is_normal = magnitude >= smallest
+        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals or fmt.flush == "ftz" else fmt.emin)
         # With no significand bits two neighbours differ in the exponent alone: the code's parity is its field's.
         odd = (e + fmt.exponent_bias) % 2 == 1 if is_normal and m == 0 else None
         rounded = quantum * round_to_integer(magnitude / quantum, rounding, negative=negative, odd=odd, word=word)
+    if fmt.flush == "ftz" and rounded < smallest:
+        rounded = Fraction(0)
     if rounded > largest:
         inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
         return sign * (largest if inward.get(rounding, False) else beyond)

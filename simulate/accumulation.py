@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.formats import Format, FormatError
+from roundoff.formats import Format, FormatError, Overflow
 from roundoff.formats.floats import FP64, FloatFormat
 from roundoff.simulate.accumulation_arithmetic import Arithmetic, ShapesUnfitError
 from roundoff.simulate.contractions import handler
@@ -113,6 +113,8 @@ def _float(place: str, value: FloatFormat | str) -> FloatFormat:
         raise FormatError(
             f"{place} of an accumulation must have at most {_LARGEST_M} significand bits, or be fp64; got {fmt}"
         )
+    if not fmt.signed or fmt.overflow_policy is Overflow.PROPAGATE:
+        raise FormatError(f"{place} of an accumulation must have a sign, and overflow as infinities do; got {fmt}")
     return fmt
 
 

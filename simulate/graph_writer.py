@@ -31,7 +31,7 @@ class FormatsAsData:
         self._data: dict[Format, FloatData] = {}
         self._constants: list[str] = []
         for fmt in formats:
-            if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype):
+            if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype) and fmt.signed:
                 self._data[fmt] = float_data(fmt, dtype, device)
             else:
                 self._constants.append(str(fmt))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RandomBits,
         Rounding,
         RoundoffError,
+        TableFormat,
         fake_round,
         round,
     )
@@ -52,6 +53,7 @@ __all__ = [
     "RoundoffError",
     "Rule",
     "Simulation",
+    "TableFormat",
     "blame",
     "compile",
     "fake_round",
