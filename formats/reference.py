@@ -63,14 +63,31 @@ def round_float(
     """
     if math.isnan(x):
         return math.nan
-    negative = math.copysign(1.0, x) < 0
+    if math.isinf(x):
+        return math.copysign(1.0, x) * _beyond(fmt, overflow)
+    return round_exactly(Fraction(x), fmt, rounding, overflow, word, negative=math.copysign(1.0, x) < 0)
+
+
+def _beyond(fmt: FloatFormat, overflow: Overflow | None) -> float:
+    """What stands for positive numbers beyond the largest one."""
+    policy = fmt.overflow_policy if overflow is None else overflow
+    return {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan, Overflow.SATURATE: fmt.max}[policy]
+
+
+def round_exactly(
+    x: Fraction,
+    fmt: FloatFormat,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow | None = None,
+    word: int | None = None,
+    *,
+    negative: bool | None = None,
+) -> float:
+    """As :func:`round_float`, of any rational number; ``negative`` tells the sign of a zero."""
+    negative = x < 0 if negative is None else negative
     sign = -1.0 if negative else 1.0
     largest, m = fmt.max, fmt.significand_bits
-    policy = fmt.overflow_policy if overflow is None else overflow
-    beyond = {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan, Overflow.SATURATE: largest}[policy]
-    if math.isinf(x):
-        return sign * beyond
-    magnitude = abs(Fraction(x))
+    magnitude = abs(x)
     rounded = Fraction(0)
     if magnitude:
         e = max(exponent(magnitude), fmt.emin)
@@ -81,5 +98,5 @@ def round_float(
         rounded = quantum * round_to_integer(magnitude / quantum, rounding, negative=negative, odd=odd, word=word)
     if rounded > largest:
         inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
-        return sign * (largest if inward.get(rounding, False) else beyond)
+        return sign * (largest if inward.get(rounding, False) else _beyond(fmt, overflow))
     return sign * float(rounded) if rounded or fmt.has_negative_zero else 0.0

@@ -14,62 +14,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
-from numba.extending import intrinsic
-from numpy import uint32, uint64
+from numba import njit
+from numpy import uint64
 
 from roundoff.formats.nearest_loops import _any32, _any64
 from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
-
-_LARGEST = 1.7976931348623157e308
-
-
-def _fused(number: types.Type) -> Any:
-    """A numba function of three such numbers: ``x * y + z``, rounded once."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.fma(*arguments)
-
-        return number(number, number, number), generate
-
-    return fma
-
-
-fma32 = _fused(types.float32)
-fma64 = _fused(types.float64)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def two_sum(x: Any, y: Any) -> Any:
-    """The carrier's sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def odd32(total: Any, error: Any, odd: Any) -> Any:
-    """The bits of ``total + error`` rounded to odd, if ``odd`` is 1; of ``total`` if it is 0."""
-    bits = bits_of32(total)
-    inexact = odd if abs(error) > types.float32(0) else uint32(0)
-    opposite = uint32(uint32(bits ^ bits_of32(error)) >> uint32(31))
-    return uint32(uint32(bits - uint32(opposite & inexact)) | inexact)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _odd64(total: Any, error: Any, odd: Any) -> Any:
-    """As :func:`odd32`, for float64."""
-    bits = bits_of64(total)
-    inexact = odd if abs(error) > 0.0 else uint64(0)
-    opposite = uint64(uint64(bits ^ bits_of64(error)) >> uint64(63))
-    return uint64(uint64(bits - uint64(opposite & inexact)) | inexact)
+from roundoff.simulate.error_free import LARGEST, fma64, odd32, odd64, two_sum
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _parameters(p: Any) -> Any:
-    """What ``_any64`` wants, and the word for ``_odd64``."""
+    """What ``_any64`` wants, and the word for ``odd64``."""
     words = bits_of64(p[0]), bits_of64(p[1]), bits_of64(p[2]), p[3], bits_of64(p[6]), bits_of64(p[7]), bits_of64(p[8])
     return words, bits_of64(p[15])
 
@@ -83,14 +38,14 @@ def _rounded(bits: Any, words: Any) -> Any:
 def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x + y`` rounded once."""
     total, error = two_sum(x, y)
-    return _rounded(_odd64(total, error, odd), words)
+    return _rounded(odd64(total, error, odd), words)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _product(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x * y`` rounded once."""
     product = x * y
-    return _rounded(_odd64(product, fma64(x, y, -product), odd), words)
+    return _rounded(odd64(product, fma64(x, y, -product), odd), words)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -99,15 +54,15 @@ def _multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
     one = uint64(1)
     high = x * y
     low = fma64(x, y, -high)
-    low = low if abs(low) <= _LARGEST else 0.0
+    low = low if abs(low) <= LARGEST else 0.0
     middle, first = two_sum(z, low)
     top, second = two_sum(high, middle)
     rest, lost = two_sum(first, second)
-    total, error = two_sum(top, float_of64(_odd64(rest, lost, one)))
+    total, error = two_sum(top, float_of64(odd64(rest, lost, one)))
     plain = high + z
-    bits = _odd64(total, error, odd)
+    bits = odd64(total, error, odd)
     bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
-    return _rounded(bits if abs(plain) <= _LARGEST else bits_of64(plain), words)
+    return _rounded(bits if abs(plain) <= LARGEST else bits_of64(plain), words)
 
 
 def unfit64(x: Any, n: Any, answer: Any) -> None:
