@@ -51,7 +51,7 @@ def exponent(magnitude: Fraction) -> int:
 
 
 def round_float(
-    x: float,
+    x: float | Fraction,
     fmt: FloatFormat,
     rounding: Rounding = Rounding.NEAREST_EVEN,
     overflow: Overflow | None = None,
@@ -61,6 +61,8 @@ def round_float(
 
     NaN stays; an infinity gives what overflow to nearest gives; see :func:`roundoff.formats.round`.
     """
+    if isinstance(x, Fraction):
+        return round_exactly(x, fmt, rounding, overflow, word)
     if math.isnan(x):
         return math.nan
     if math.isinf(x):

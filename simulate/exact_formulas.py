@@ -260,7 +260,7 @@ def double(dialect: Dialect) -> Formulas:  # noqa: C901, PLR0915  one scope for 
         h0, h1, h2, h3, h4 = grown4(h0, h1, h2, h3, x)
         top, rest = top_of5(h0, h1, h2, h3, h4)
         plain = choose(abs(b) < 0.5, x + b * (a - x), a - (a - x) * (1.0 - b))
-        plain = choose(top == 0.0, top, plain)
+        plain = choose((top == 0.0) & (abs(plain) <= _LARGEST), plain * 0.0, plain)
         safe = (moderate(x) & moderate(a) & moderate(b)) | endless(x) | endless(a) | endless(b)
         return top, rest, plain, safe
 

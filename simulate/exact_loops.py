@@ -116,8 +116,10 @@ def _to_any32(bits: Any, mode: Any, over: Any, word: Any) -> Any:
     addend = uint64(addend + uint64(uint64(word) << uint64(32)))
     result = uint64(uint64(uint64(lowest - uint64(_SMALLEST_NORMAL >> 52)) << uint64(23)) + whole)
     result = uint64(result + uint64(1)) if uint64(fraction + addend) < fraction else result
-    beyond = over[1] if minus != uint64(0) else over[0]
+    over_positive, over_negative, under = over
+    beyond = over_negative if minus != uint64(0) else over_positive
     result = beyond if result > uint64(0x7F7FFFFF) else result
+    result = max(result, under) if significand != uint64(0) else result
     result = uint64(0x7F800000) if magnitude == uint64(0x7FF0000000000000) else result
     result = uint64(0x7FC00000) if magnitude > uint64(0x7FF0000000000000) else result
     return float_of32(uint32(uint64(result | uint64(minus << uint64(31)))))
@@ -144,9 +146,9 @@ def _to_64(top: Any, rest: Any, mode: Any, word: Any) -> Any:
 
 @_inlined  # type: ignore[untyped-decorator]
 def _settings(s: Any) -> Any:
-    """The mode, what stands for numbers beyond the largest, whether rounding is stochastic, and the sign of zero."""
+    """The mode, what stands for too large and too small numbers, whether rounding is stochastic, the sign of zero."""
     mode = uint64(s[0]), uint64(s[1]), uint64(s[2]), uint64(s[3])
-    return mode, (uint64(s[4]), uint64(s[5])), s[6] != 0, types.float64(s[7])
+    return mode, (uint64(s[4]), uint64(s[5]), uint64(s[6])), s[7] != 0, types.float64(s[8])
 
 
 @_inlined  # type: ignore[untyped-decorator]
@@ -248,7 +250,8 @@ class Loop:
         self._function = compiled(body, dtype, "pppidpiimii")
         over = FP32.parameters(torch.float32, how.mode, Overflow.SATURATE if how.saturating else None)
         sign = -1 if how.mode is Rounding.DOWN else 1
-        numbers = [*rule(how.mode, 64), over.over_positive, over.over_negative, how.mode is Rounding.STOCHASTIC, sign]
+        ends = over.over_positive, over.over_negative, how.saturating
+        numbers = [*rule(how.mode, 64), *ends, how.mode is Rounding.STOCHASTIC, sign]
         # Read by its address as long as the loop lives.
         self._settings = np.array([number & (1 << 64) - 1 for number in numbers], np.uint64)
         self._address = self._settings.ctypes.data

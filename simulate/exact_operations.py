@@ -174,6 +174,16 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
     return precision, frozenset(harmless)
 
 
+def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds: bool) -> CarrierRounding:
+    """How exact sums are rounded to the carrier, before they are rounded to the format, if they are."""
+    if not rounds:
+        return CarrierRounding(Rounding.NEAREST_EVEN)
+    if rounding in _NEAREST and _rounding_twice(fmt, dtype)[0] + 2 > STORED_BITS[dtype] + 1:
+        return CarrierRounding(Rounding.NEAREST_EVEN)
+    saturating = isinstance(fmt, PositFormat)
+    return CarrierRounding(Rounding.TO_ODD if rounding in _NEAREST else rounding, saturating)
+
+
 @cache
 def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
     """Which formulas are not PyTorch's to nearest-even, and how they are rounded: what a program depends on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import copysign, isqrt
+from math import copysign, isqrt, ulp
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,7 +54,8 @@ def fill_in(
 def _rounded(formula: str, row: Sequence[float], factor: float, how: CarrierRounding, word: int | None) -> float:
     exact = _exact(formula, [Fraction(x) for x in row], Fraction(factor))
     if exact:
-        return round_exactly(exact, FP64, how.mode, Overflow.SATURATE if how.saturating else None, word)
+        rounded = round_exactly(exact, FP64, how.mode, Overflow.SATURATE if how.saturating else None, word)
+        return rounded or (copysign(ulp(0.0), exact) if how.saturating else rounded)
     return _zero(formula, row, factor, -1.0 if how.mode is Rounding.DOWN else 1.0)
 
 

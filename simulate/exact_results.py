@@ -33,7 +33,7 @@ class CarrierRounding(NamedTuple):
     mode: Rounding
     """Any mode but the nearest ones; for square roots also nearest-even."""
     saturating: bool = False
-    """Whether what is beyond the carrier's largest number becomes that one, in every mode."""
+    """Whether what is beyond the carrier's largest number becomes that one, in every mode, and nothing becomes zero."""
 
 
 @final

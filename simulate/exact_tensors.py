@@ -34,6 +34,8 @@ def _plain(function: Any) -> Any:
     return function
 
 
+_SMALLEST = torch.tensor(2.0**-149, dtype=torch.float64, device="cpu")  # float32's
+
 _DIALECT = Dialect(_plain, two_sum, two_product, odd, _root, torch.where)
 _FORMULAS = {torch.float32: single(_DIALECT), torch.float64: double(_DIALECT)}
 
@@ -65,7 +67,12 @@ def compute(
     words = None if random is None else random_words(random, top)
     if dtype == torch.float32:
         exact = torch.where(special, plain, odd(top, torch.where(rest.isfinite(), rest, 0.0)))
-        return round_by_mode(exact, FP32.parameters(torch.float64, how.mode, overflow), words).to(dtype)
+        rounded = round_by_mode(exact, FP32.parameters(torch.float64, how.mode, overflow), words).to(dtype)
+        if how.saturating:
+            rounded = torch.where(
+                (rounded == 0) & (exact != 0), torch.copysign(_SMALLEST.to(exact.device), exact), rounded
+            )
+        return rounded.to(dtype)
     result = torch.where(special, plain, _nearby(top, rest, how.mode, words))
     return torch.where(safe, result.view(torch.int64), UNSAFE).view(dtype)
 

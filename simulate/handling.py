@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from roundoff.simulate.exact_operators import DrawAt
+    from roundoff.simulate.exact_results import CarrierRounding
 
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
@@ -93,6 +94,11 @@ class Handling:
     def __str__(self) -> str:
         return str(self.operation or self.name)
 
+    def sum_rounding(self, dtype: torch.dtype) -> CarrierRounding:
+        """How exact sums become numbers of ``dtype``, before they are rounded."""
+        a = self.arithmetic
+        return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
+
     def kind(self) -> str:
         """What happened to its results, in words."""
         if self.taken_apart:
@@ -106,8 +112,9 @@ class Handling:
             return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
         if self.accumulate:
             return "rounded, and accumulated"
-        if is_move(self.name):
-            return "exact move"
+        return "exact move" if is_move(self.name) else self._how_often()
+
+    def _how_often(self) -> str:
         nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
         if nearest or self.exact or is_exact_in_carrier(self.name):
             return "rounded"

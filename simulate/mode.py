@@ -30,7 +30,7 @@ from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, 
 from roundoff.simulate.products import reason_against
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
@@ -322,7 +322,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any = NotImplemented
         if handling.accumulate:
             assert handling.arithmetic.accumulate is not None
-            result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
+            drawn = handling.arithmetic.accumulate, handling.sum_rounding, self._draw_for(handling)
+            result = run_accumulated(func, args, kwargs, *drawn)
         if result is NotImplemented:
             result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.rounds or observer:
@@ -409,6 +410,10 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bits = self._draw(Rounding.STOCHASTIC)
         assert bits is not None
         return bits, self._writer and self._writer.place
+
+    def _draw_for(self, handling: Handling) -> Callable[[], RandomBits | None]:
+        rounding = handling.arithmetic.rounding if handling.rounds else Rounding.NEAREST_EVEN
+        return lambda: self._draw(rounding)
 
     def _rounder(self, handling: Handling) -> Any:
         """What :func:`roundoff.round` is to be called with for operands."""
