@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from exact_arithmetic import exact, has_exact, in_carrier, operands, to_odd
@@ -41,12 +42,12 @@ def cancelling(formula, x):
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
 @pytest.mark.parametrize("formula", FORMULAS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(kind=st.sampled_from(["near", "wide", "far"]), seed=st.integers(0, 2**32))
 def test_formulas_are_exact(formula, dtype, kind, seed):
     """In the loops and as tensor operations, against rational numbers."""
     count, factors = FORMULAS[formula]
-    x = cancelling(formula, [operands(kind, (60,), dtype, seed + i) for i in range(3)])
+    x = cancelling(formula, [operands(kind, (40,), dtype, seed + i) for i in range(3)])
     rows = list(zip(*(one.tolist() for one in x), strict=True))
     words = random_words(BITS, x[0]).tolist()
     for factor, mode in itertools.product(factors, OTHERS):
@@ -106,7 +107,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     formula=st.sampled_from(list(OPERATIONS)), kind=st.sampled_from(["near", "wide", "far"]), seed=st.integers(0, 2**32)
 )
@@ -175,7 +176,7 @@ def test_roots_of_all_numbers(name):
     fmt = Format.parse(name)
     values = fmt.values()
     values = values[values > 0]
-    exactly = torch.tensor([to_odd(exact("root", value, 0, 0, 0)) for value in values.tolist()], dtype=torch.float64)
+    exactly = torch.from_numpy(np.sqrt(values.numpy()))  # correctly rounded, and far enough from all borders
     for mode in DETERMINISTIC:
         with simulate(fmt, rounding=mode):
             found = values.float().sqrt()
@@ -200,7 +201,7 @@ def test_roots_are_the_same_alone_and_in_any_memory():
 
 
 def variants(x, y, z, wide, single, many):
-    """The same arithmetic, asked for in many ways; one list for each result. 0.3 is there as a number and as tensors."""
+    """The same arithmetic, asked for in many ways; a list for each result. 0.3 is there as a number and as tensors."""
     t = x.clone().view(20, 5).T.contiguous().T
     return [
         [x + y, x.clone().add_(y), torch.add(x, y, out=torch.empty_like(x)), torch._foreach_add([x], [y])[0], y + x,
@@ -210,7 +211,7 @@ def variants(x, y, z, wide, single, many):
          torch._foreach_mul([x], [0.3])[0], torch._foreach_mul([x], single)[0],
          x * single.view(1), (x.view(20, 5) * many[:5]).view(-1)],
         [x / y, x.clone().div_(y), torch._foreach_div([x], [y])[0], torch.true_divide(x, y)],
-        [x.reciprocal(), x**-1, x.clone().reciprocal_(), torch._foreach_reciprocal([x])[0], torch.ones(100) / x],
+        [x.reciprocal(), x**-1, x.clone().reciprocal_(), torch._foreach_reciprocal([x])[0], torch.ones_like(x) / x],
         [x * x, x**2, x.square(), x.clone().pow_(2), torch._foreach_pow([x], 2)[0]],
         [torch.add(x, y, alpha=0.3), x.clone().add_(y, alpha=0.3), torch._foreach_add([x], [y], alpha=0.3)[0],
          torch.addcmul(x, y, many), torch.sub(x, y, alpha=-0.3), torch.rsub(y, x, alpha=-0.3)],
