@@ -18,7 +18,7 @@ from roundoff.formats.addends import _mix64
 from roundoff.formats.floats import FP32
 from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.native_loops import ELEMENTS_PER_THREAD, compiled, in_pieces
-from roundoff.formats.random_words import hash32
+from roundoff.formats.random_words import CHUNK, hash32
 from roundoff.formats.reinterpret import bits_of64, float_of32, float_of64, left64, right64
 from roundoff.formats.tail import addend64, rule
 from roundoff.simulate.error_free import LARGEST, odd64, two_product64, two_sum
@@ -155,8 +155,8 @@ def _settings(s: Any) -> Any:
 def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
     """The random words of the elements ``index``, ``index + 1``, ...: those of RandomBits(seed, step)."""
     base = _mix64(uint64(_mix64(uint64(seed)) ^ uint64(step)))
-    key = _mix64(uint64(base ^ uint64(index >> 32)))
-    key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & 0xFFFFFFFF)
+    key = _mix64(uint64(base ^ uint64(index >> int64(32))))
+    key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & int64(CHUNK - 1))
     for i in range(count):
         words[i] = hash32(uint32(start + uint32(i)), key0, key1)
 
@@ -172,6 +172,12 @@ def _read(place: Any, x: Any, at: Any, step: Any, count: Any) -> Any:
             place[i] = types.float64(x[0])
 
 
+@_inlined  # type: ignore[untyped-decorator]
+def _count(at: Any, last: Any) -> Any:
+    """How many elements the block from ``at`` on has: all have the same keys of random words."""
+    return min(int64(_BLOCK), last - at, int64(CHUNK) - (at & int64(CHUNK - 1)))
+
+
 # The elements from ``first`` to before ``last``. ``steps`` has a bit for each operand: 1 for a number for each element,
 # 0 for one for all. ``formula`` is put in below.
 
@@ -183,8 +189,9 @@ def _loop32(
     xs, as_, bs, exact, words = _numbers(), _numbers(), _numbers(), _patterns(), _words()
     for i in range(_BLOCK):
         words[i] = uint32(0)
-    for at in range(first, last, _BLOCK):
-        count = min(int64(_BLOCK), last - at)
+    at = first
+    while at < last:
+        count = _count(at, last)
         if stochastic:
             _draw(words, at, count, seed, step)
         _read(xs, x, at, steps & 1, count)
@@ -205,6 +212,7 @@ def _loop32(
         else:
             for i in range(count):
                 target[at + i] = _to_any32(exact[i], mode, over, words[i])
+        at += count
 
 
 def _loop64(
@@ -214,8 +222,9 @@ def _loop64(
     xs, as_, bs, words = _numbers(), _numbers(), _numbers(), _words()
     for i in range(_BLOCK):
         words[i] = uint32(0)
-    for at in range(first, last, _BLOCK):
-        count = min(int64(_BLOCK), last - at)
+    at = first
+    while at < last:
+        count = _count(at, last)
         if stochastic:
             _draw(words, at, count, seed, step)
         _read(xs, x, at, steps & 1, count)
@@ -226,6 +235,7 @@ def _loop64(
             result = _to_64(top, rest, mode, words[i])
             result = result if _ordinary(top, plain) else plain
             target[at + i] = result if safe else float_of64(uint64(UNSAFE))
+        at += count
 
 
 def _nearest_root(x: Any, target: Any, n: Any) -> None:
