@@ -22,8 +22,8 @@ EXPONENT_BITS = range(2, 12)
 SIGNIFICAND_BITS = range(53)
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
-# +, -, *, / and sqrt: double rounding is harmless if the wider significand has at least 2p + 2 bits, p = m + 1
-# (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
+# +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
+# p = m + 1 (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
 _LARGEST_M_IN_FLOAT32 = 10
 
 
@@ -252,10 +252,12 @@ class FloatFormat(Family):
     def carrier(self) -> torch.dtype:
         """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
 
-        In float32, +, -, *, / and sqrt of numbers of the format, rounded again, equal the exactly rounded results for
-        m <= 10; wider formats would be rounded twice, sometimes wrongly (at m = 12 0.016 % of products), hence
-        float64, which serves the same purpose for m <= 24. With 8 exponent bits and m = 8, 9, 10 a float32 result
-        below 2^-126 (subnormal in both) can still be rounded twice: compute in float64 if that matters.
+        In float32, +, -, *, / and sqrt of numbers of the format, each correctly rounded and then rounded to the format,
+        in a nearest mode both times, equal the exactly rounded results for m <= 10; wider formats would be rounded
+        twice, sometimes wrongly (at m = 12 0.016 % of products), hence float64, which serves the same purpose for
+        m <= 24. With 8 exponent bits and m = 8, 9, 10 a product below 2^-126 (subnormal in both) can still be rounded
+        twice. So can any result in the other modes, directed, to-odd and stochastic. In these cases a simulation
+        computes exact results and rounds them once; PyTorch's own kernels do not.
         """
         if self == FP32 or (self.significand_bits <= _LARGEST_M_IN_FLOAT32 and self.fits_in(torch.float32)):
             return torch.float32

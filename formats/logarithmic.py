@@ -114,7 +114,7 @@ class LogarithmicFormat(Family):
         """float32 up to exponents of 64, else float64.
 
         Products and quotients are off by the carrier's rounding, a 2^-24th; closer than that to a border between two
-        numbers they can go the wrong way.
+        numbers they can go the wrong way (in a simulation to nearest and to odd only).
         """
         return torch.float32 if self.fits_in(torch.float32) else torch.float64
 

@@ -99,8 +99,9 @@ class PositFormat(Family):
     def carrier(self) -> torch.dtype:
         """float32 if all numbers fit in it and none has more than 11 bits of precision, else float64.
 
-        Sums, products, quotients and square roots of posits are then right after one more rounding wherever the result
-        has no more precision than that; in the tapered ends results were rounded to the carrier first.
+        Sums, products, quotients and square roots of posits, rounded to the nearest number of the carrier, are then
+        right after one more rounding to the nearest, as long as they do not leave the carrier's range. In other cases a
+        simulation computes exact results and rounds them once.
         """
         small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32
         return torch.float32 if small and self.fits_in(torch.float32) else torch.float64

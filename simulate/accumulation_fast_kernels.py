@@ -16,7 +16,7 @@ from numpy import uint32
 from roundoff.formats.floats import FP32
 from roundoff.formats.nearest_loops import _any32, _chain32, _chain_constants
 from roundoff.formats.reinterpret import bits_of32, float_of32
-from roundoff.simulate.accumulation_kernels import odd32, two_sum
+from roundoff.simulate.error_free import odd32, two_sum
 
 if TYPE_CHECKING:
     from roundoff.formats import FloatFormat

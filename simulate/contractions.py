@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from roundoff.simulate.accumulation_arithmetic import Arithmetic
+    from roundoff.simulate.exact_sums import ExactSums
 
 _aten = torch.ops.aten
 
@@ -61,9 +62,10 @@ class Handler(NamedTuple):
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
         return Call(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 
-    def run(self, arithmetic: Arithmetic, call: Call) -> Any:
+    def run(self, arithmetic: Arithmetic | ExactSums, call: Call) -> Any:
         """Does the operation; returns what it returns."""
-        result = self.compute(arithmetic, **call.named)
+        begun, named = arithmetic.begun(call.named)
+        result = self.compute(begun, **named)
         if not call.written:
             return result
         results = result if isinstance(result, tuple) else (result,)

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 import threading
-from typing import final
+from typing import TYPE_CHECKING, final
+
+from roundoff.formats.modes import RandomBits
+
+if TYPE_CHECKING:
+    import torch
+
+STEP_BITS = 32
+"""A rounding's random bits are those of step ``(step << STEP_BITS) + number within the step``."""
+
+
+def bits_after(place: torch.Tensor, seed: int, offset: int) -> RandomBits:
+    """The random bits of the rounding ``offset`` after ``place``, in a compiled program.
+
+    Args:
+        place: int64, the simulation's step when the program is called, and how many draws there were in it before.
+        seed: of the simulation.
+        offset: number of the rounding in the program; with the steps that began in it in its upper bits.
+    """
+    step, before = place.tolist()
+    if offset >> STEP_BITS:  # the program has begun another step, in which there were none before
+        before = 0
+    return RandomBits(seed, (step << STEP_BITS) + before + offset)
 
 
 @final

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.simulate import products
+from roundoff.formats import Rounding
+from roundoff.simulate import exact_operations, products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
 from roundoff.simulate.primitives import decomposition
-from roundoff.simulate.treatment import Treatment, is_move, treatment
+from roundoff.simulate.treatment import Treatment, is_exact_in_carrier, is_move, treatment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch._ops import OpOverload
+
+    from roundoff.simulate.exact_operators import DrawAt
+    from roundoff.simulate.exact_results import CarrierRounding
 
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
@@ -37,7 +41,8 @@ class Handling:
         rules: those of the policy that had a say.
         treatment: which tensors it computes.
         rounds: whether its floating-point results are rounded.
-        kernel: what computes it: the operation itself, or for matrix products perhaps another library's.
+        kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
+        exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
         prepares: whether operands must be looked at before it runs.
@@ -47,12 +52,19 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation", "prepares",
-        "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
+        "accumulate", "arithmetic", "calls", "decomposition", "exact", "kernel", "module", "name", "operation",
+        "prepares", "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
     )  # fmt: skip
 
     def __init__(
-        self, policy: Policy, operation: OpOverload | None, role: str, module: str, *, fast_products: bool = False
+        self,
+        policy: Policy,
+        operation: OpOverload | None,
+        role: str,
+        module: str,
+        draw: DrawAt,
+        *,
+        fast_products: bool = False,
     ) -> None:
         name = OPTIMIZER_STEP if operation is None else operation.overloadpacket.__name__
         self.operation, self.name, self.role, self.module = operation, name, role, module
@@ -60,7 +72,7 @@ class Handling:
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.calls = self.rounded = self.taken_apart = 0
-        self.accumulate = self.prepares = False
+        self.accumulate = self.exact = self.prepares = False
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = operation
         if operation is None or not (self.treatment.results or self.treatment.written):
@@ -74,10 +86,18 @@ class Handling:
             self.decomposition = operation.decompose
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
+        exact = exact_operations.kernel(operation, a.format, a.rounding, draw) if self.rounds else None
+        if exact is not None:
+            self.kernel, self.exact = exact, True
         self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
 
     def __str__(self) -> str:
         return str(self.operation or self.name)
+
+    def sum_rounding(self, dtype: torch.dtype) -> CarrierRounding:
+        """How exact sums become numbers of ``dtype``, before they are rounded."""
+        a = self.arithmetic
+        return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
 
     def kind(self) -> str:
         """What happened to its results, in words."""
@@ -92,7 +112,13 @@ class Handling:
             return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
         if self.accumulate:
             return "rounded, and accumulated"
-        return "exact move" if is_move(self.name) else "rounded"
+        return "exact move" if is_move(self.name) else self._how_often()
+
+    def _how_often(self) -> str:
+        nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+        if nearest or self.exact or is_exact_in_carrier(self.name):
+            return "rounded"
+        return "rounded twice: its kernel rounds to the carrier first"
 
 
 def _is_a_formula(operation: OpOverload) -> bool:

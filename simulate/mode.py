@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from roundoff.formats import Format, FormatError, RandomBits, Rounding
 from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
-from roundoff.simulate.draws import Draws
+from roundoff.simulate.draws import STEP_BITS, Draws
 from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
@@ -30,7 +30,7 @@ from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, 
 from roundoff.simulate.products import reason_against
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
-_STEP_BITS = 32
 
 
 class PolicyWarning(UserWarning):
@@ -166,7 +165,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @step.setter
     def step(self, number: int) -> None:
-        if not isinstance(number, int) or not 0 <= number < 1 << _STEP_BITS:
+        if not isinstance(number, int) or not 0 <= number < 1 << STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
         self._step = number
         self._draws.reset()
@@ -297,7 +296,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Handling:
         fast = self.products == "fast"
-        handling = self._handlings[key] = Handling(self.policy, func, role, module, fast_products=fast)
+        handling = self._handlings[key] = Handling(
+            self.policy, func, role, module, self._draw_apart, fast_products=fast
+        )
         return handling
 
     def _run_apart(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -321,7 +322,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any = NotImplemented
         if handling.accumulate:
             assert handling.arithmetic.accumulate is not None
-            result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
+            drawn = handling.arithmetic.accumulate, handling.sum_rounding, self._draw_for(handling)
+            result = run_accumulated(func, args, kwargs, *drawn)
         if result is NotImplemented:
             result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.rounds or observer:
@@ -401,7 +403,17 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "random bits of a simulation inside a step that is traced would be the same in every call; compile the"
                 " step in that simulation, or leave it as it is and compile parts of it"
             )
-        return RandomBits(self._random.seed, (self._step << _STEP_BITS) + self._draws.next())
+        return RandomBits(self._random.seed, (self._step << STEP_BITS) + self._draws.next())
+
+    def _draw_apart(self) -> tuple[RandomBits, torch.Tensor | None]:
+        """The random bits of the next rounding that a kernel does itself, and their place in a program to trace."""
+        bits = self._draw(Rounding.STOCHASTIC)
+        assert bits is not None
+        return bits, self._writer and self._writer.place
+
+    def _draw_for(self, handling: Handling) -> Callable[[], RandomBits | None]:
+        rounding = handling.arithmetic.rounding if handling.rounds else Rounding.NEAREST_EVEN
+        return lambda: self._draw(rounding)
 
     def _rounder(self, handling: Handling) -> Any:
         """What :func:`roundoff.round` is to be called with for operands."""

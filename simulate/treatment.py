@@ -45,6 +45,21 @@ MOVES = frozenset(
     ]
 )  # fmt: skip
 
+# They compute what the carrier has, or make numbers; rounding them is the only rounding.
+_CARRIER_NUMBERS = frozenset(
+    [
+        "bernoulli", "ceil", "clamp", "clamp_max", "clamp_min", "exponential", "eye", "floor", "fmod", "frac", "frexp",
+        "full", "full_like", "hardtanh", "heaviside", "nan_to_num", "new_full", "new_ones", "nextafter", "normal",
+        "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+        "round", "scalar_tensor", "trunc", "uniform",
+    ]
+)  # fmt: skip
+
+
+def is_exact_in_carrier(name: str) -> bool:
+    """Whether the kernel of the operation of this name has nothing to round."""
+    return name.removeprefix("_foreach_").removesuffix("_") in _CARRIER_NUMBERS
+
 
 def is_move(name: str) -> bool:
     """Whether the operation of this name computes nothing: its results are among its operands, or zero, up to signs."""
