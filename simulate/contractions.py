@@ -57,7 +57,7 @@ class Handler(NamedTuple):
         dtypes = {tensor.dtype for tensor in tensors}
         if named.get("dtype") is not None:
             dtypes = {named["dtype"]}
-        dense = all(tensor.layout is torch.strided for tensor in tensors)
+        dense = all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors)
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
         return Call(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 

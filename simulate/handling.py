@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch.utils._pytree import tree_leaves
 
 from roundoff.simulate import products
 from roundoff.simulate.accumulation import accumulates
+from roundoff.simulate.collectives import communicates
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
 from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, is_move, treatment
@@ -43,12 +46,15 @@ class Handling:
         prepares: whether operands must be looked at before it runs.
         calls: how often it ran.
         rounded: how many tensors of its results were rounded.
+        settles: whether it has only begun when it returns, and must be waited for.
+        takes_nested: whether the decomposition can be given nested tensors.
         taken_apart: how often the decomposition ran instead.
     """
 
     __slots__ = (
         "accumulate", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation", "prepares",
-        "role", "rounded", "rounds", "rules", "taken_apart", "treatment",
+        "role", "rounded", "rounds", "rules", "settles", "taken_apart",
+        "takes_nested", "treatment",
     )  # fmt: skip
 
     def __init__(
@@ -60,18 +66,19 @@ class Handling:
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.calls = self.rounded = self.taken_apart = 0
-        self.accumulate = self.prepares = False
+        self.accumulate = self.prepares = self.settles = self.takes_nested = False
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = operation
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
+        self.settles = communicates(operation) and operation.namespace == "c10d"
         a = self.arithmetic
         self.accumulate = a.accumulate is not None and accumulates(operation)
         fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
         if fused or (a.granularity == Granularity.PRIMITIVE and self.rounds):
             self.decomposition = decomposition(operation)
-        elif _is_a_formula(operation):
-            self.decomposition = operation.decompose
+        else:
+            self.decomposition = formula(operation)
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
         self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
@@ -95,12 +102,41 @@ class Handling:
         return "exact move" if is_move(self.name) else "rounded"
 
 
-def _is_a_formula(operation: OpOverload) -> bool:
-    """Whether PyTorch has no kernel of it, but other operations, which is what autograd sees: as in inference mode."""
+def formula(operation: OpOverload) -> Callable[..., Any] | None:
+    """The other operations that PyTorch makes ``operation`` of, which is what autograd sees; None if it has a kernel.
+
+    Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
+    nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
+    """
     name: str = operation.name()  # type: ignore[no-untyped-call]
     if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
-        return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")  # noqa: SLF001
+        return None
+    if not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in _FOR_ANY_BACKEND):
+        return None
+    own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
+    if not own:
+        return operation.decompose
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
+
+    return apart
+
+
+_FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_BACKENDS = (
+    "CPU", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1", "Meta",
+    "NestedTensorCPU", "NestedTensorCUDA", "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA",
+)  # fmt: skip
+
+
+def _backend(x: torch.Tensor) -> str:
+    """The name of the dispatch key for kernels that compute with ``x``."""
+    layouts = {torch.strided: "", torch.sparse_coo: "Sparse"}
+    layout = "NestedTensor" if x.is_nested else layouts.get(x.layout, "SparseCsr")
+    device = x.device.type
+    return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())
 
 
 def scalar_names(operation: OpOverload) -> tuple[str, ...]:

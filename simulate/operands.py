@@ -103,7 +103,8 @@ class Operands:
 
     def _is_parameter(self, x: torch.Tensor) -> bool:
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
-        if base.is_leaf and base.requires_grad:
+        # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
+        if base.is_leaf and (base.requires_grad or x.requires_grad):
             self._parameters.add(x)  # the backward pass gets it as another tensor of the same memory
             return True
         return x in self._parameters

@@ -43,29 +43,33 @@ class Places:
     def __init__(self, on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None) -> None:
         self._on_step = on_step
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self._handles: list[list[RemovableHandle]] = []
+        self._handles: list[RemovableHandle] = []
+        self._inside = 0
+        self._lock = threading.Lock()
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
 
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
-        handles: list[RemovableHandle] = []
-        if not self._handles:
-            handles = [
-                register_module_forward_pre_hook(self._module_begins),
-                # also when forward raises, so that a failed call does not leave its module behind
-                register_module_forward_hook(self._module_ends, always_call=True),
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
-        self._handles.append(handles)
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._handles = [
+                    register_module_forward_pre_hook(self._module_begins),
+                    # also when forward raises, so that a failed call does not leave its module behind
+                    register_module_forward_hook(self._module_ends, always_call=True),
+                    register_optimizer_step_pre_hook(self._optimizer_begins),
+                    register_optimizer_step_post_hook(self._optimizer_ends),
+                ]
 
     def leave(self) -> None:
         """Ends what :meth:`enter` began."""
-        for handle in self._handles.pop():
-            handle.remove()
-        if not self._handles:
-            self._thread = _Thread()
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for handle in self._handles:
+                    handle.remove()
+                self._thread = _Thread()
 
     def here(self) -> tuple[str, str]:
         """The role and the path of the innermost module of the operation that runs now.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         PolicyWarning,
         Rule,
         Simulation,
+        SimulationWarning,
         blame,
         compile,  # noqa: A004  torch's name
         simulate,
@@ -52,6 +53,7 @@ __all__ = [
     "RoundoffError",
     "Rule",
     "Simulation",
+    "SimulationWarning",
     "blame",
     "compile",
     "fake_round",
