@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from roundoff.simulate import products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
+from roundoff.simulate.higher_order import steps
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
 from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, is_move, treatment
@@ -20,19 +22,22 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    Operation = OpOverload | HigherOrderOperator
+
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
 # Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
 _FUSED_CONTRACTIONS = ("scaled_dot_product", "lstm", "gru", "rnn_")
 
 _WHOLE_STEP = Treatment(results=False, viewing=(), written=((0, "self"),), lifts=False)
+_OF_STEPS = Treatment(results=False, viewing=(), written=(), lifts=False)
 
 
 class Handling:
     """How one operation at one place is run, and what came of it so far.
 
     Attributes:
-        operation: the ATen operation; None for the whole step of an optimizer.
+        operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
         name: its name without overload.
         role: where it runs, as in :class:`Role`; empty where the policy does not ask.
         module: likewise.
@@ -58,17 +63,22 @@ class Handling:
     )  # fmt: skip
 
     def __init__(
-        self, policy: Policy, operation: OpOverload | None, role: str, module: str, *, fast_products: bool = False
+        self, policy: Policy, operation: Operation | None, role: str, module: str, *, fast_products: bool = False
     ) -> None:
-        name = OPTIMIZER_STEP if operation is None else operation.overloadpacket.__name__
-        self.operation, self.name, self.role, self.module = operation, name, role, module
+        name = _name(operation)
+        self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
+        self.name, self.role, self.module = name, role, module
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = str(self.arithmetic.format) != _CARRIER
-        self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.calls = self.rounded = self.taken_apart = 0
         self.accumulate = self.prepares = self.settles = self.takes_nested = False
         self.decomposition: Callable[..., Any] | None = None
-        self.kernel: Callable[..., Any] | None = operation
+        self.kernel: Callable[..., Any] | None = self.operation
+        if isinstance(operation, HigherOrderOperator):
+            self.treatment = _OF_STEPS
+            self.decomposition = steps(operation)
+            return
+        self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"
@@ -100,6 +110,12 @@ class Handling:
         if self.accumulate:
             return "rounded, and accumulated"
         return "exact move" if is_move(self.name) else "rounded"
+
+
+def _name(operation: Operation | None) -> str:
+    if operation is None:
+        return OPTIMIZER_STEP
+    return str(operation) if isinstance(operation, HigherOrderOperator) else operation.overloadpacket.__name__
 
 
 def formula(operation: OpOverload) -> Callable[..., Any] | None:

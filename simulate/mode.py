@@ -31,7 +31,7 @@ from roundoff.simulate.handling import Handling, unused
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
-from roundoff.simulate.process import Process
+from roundoff.simulate.process import Process, is_compiling_operator
 from roundoff.simulate.products import reason_against
 from roundoff.simulate.wrappers import are_shapes, go_first, has_memory, is_shape, parts
 
@@ -72,6 +72,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         policy: what it was made with.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -163,6 +165,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(number, int) or not 0 <= number < 1 << _STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
         self._draws.begin(number)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Asked by dynamo: it may trace what operators such as ``torch.cond`` are given, whose operations come here."""
+        return is_compiling_operator()
 
     @contextmanager
     def writing(self, writer: GraphWriter) -> Iterator[None]:
@@ -487,7 +494,11 @@ def _at_work() -> Simulation | None:
     return next((mode for mode in stack if not mode.presence.is_passed_over()), None)
 
 
-_process = Process(_at_work)
+def _is_inside() -> bool:
+    return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+
+
+_process = Process(_at_work, _is_inside)
 
 
 def _names_steps(policy: Policy) -> bool:

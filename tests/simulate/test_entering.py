@@ -247,10 +247,7 @@ def test_what_another_thread_entered_cannot_be_left():
 
 
 def flags():
-    return (
-        _python_dispatch._is_in_torch_dispatch_mode,
-        _python_dispatch.is_in_any_mode_without_ignore_compile_internals(),
-    )
+    return tuple(_python_dispatch.is_in_torch_dispatch_mode(include_infra_modes=flag) for flag in (True, False))
 
 
 def test_pytorch_knows_of_no_mode_after_the_last_one():
