@@ -13,7 +13,7 @@ from roundoff.simulate import products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
 from roundoff.simulate.higher_order import steps
-from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Rule, Scalars
+from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
 from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, is_move, treatment
 
@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
 # Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
-_FUSED_CONTRACTIONS = ("scaled_dot_product", "lstm", "gru", "rnn_")
+_FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
+
+# Kernels that run a whole layer, with products and steps of time inside. They are taken apart to the operations that
+# the layer is made of elsewhere: a recurrent layer's cells called in a loop, attention when it is trained.
+LAYER_KERNELS = (
+    "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+_PARTS = (
+    "add", "addmm", "bmm", "baddbmm", "gelu", "mm", "mul", "native_layer_norm", "relu", "sigmoid", "_softmax", "tanh",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
 
 _WHOLE_STEP = Treatment(results=False, viewing=(), written=((0, "self"),), lifts=False)
 _OF_STEPS = Treatment(results=False, viewing=(), written=(), lifts=False)
@@ -48,6 +58,7 @@ class Handling:
         kernel: what computes it: the operation itself, or for matrix products perhaps another library's.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
+        accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
         calls: how often it ran.
         rounded: how many tensors of its results were rounded.
@@ -57,9 +68,8 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation", "prepares",
-        "role", "rounded", "rounds", "rules", "settles", "taken_apart",
-        "takes_nested", "treatment",
+        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "kernel", "module", "name", "operation",
+        "prepares", "role", "rounded", "rounds", "rules", "settles", "taken_apart", "takes_nested", "treatment",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +80,7 @@ class Handling:
         self.name, self.role, self.module = name, role, module
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = str(self.arithmetic.format) != _CARRIER
-        self.calls = self.rounded = self.taken_apart = 0
+        self.accumulated = self.calls = self.rounded = self.taken_apart = 0
         self.accumulate = self.prepares = self.settles = self.takes_nested = False
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
@@ -85,8 +95,10 @@ class Handling:
         a = self.arithmetic
         self.accumulate = a.accumulate is not None and accumulates(operation)
         fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
-        if fused or (a.granularity == Granularity.PRIMITIVE and self.rounds):
+        layer = name in LAYER_KERNELS and policy.reaches(_PARTS, module, role)
+        if fused or layer or (a.granularity == Granularity.PRIMITIVE and self.rounds):
             self.decomposition = decomposition(operation)
+            self.takes_nested = name in LAYER_KERNELS
         else:
             self.decomposition = formula(operation)
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
@@ -162,12 +174,3 @@ def scalar_names(operation: OpOverload) -> tuple[str, ...]:
         for argument in operation._schema.arguments  # noqa: SLF001  the only access there is
         if isinstance(argument.type, (torch.NumberType, torch.TensorType))
     )
-
-
-def unused(rules: tuple[Rule, ...], used: set[int]) -> list[Rule]:
-    """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
-    return [
-        rule
-        for number, rule in enumerate(rules)
-        if number not in used and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",))
-    ]

@@ -7,6 +7,7 @@ import threading
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -25,9 +26,10 @@ from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
 from roundoff.simulate.bystanders import Bystander
 from roundoff.simulate.collectives import settle
+from roundoff.simulate.complaints import complaints, unused
 from roundoff.simulate.draws import Draws
 from roundoff.simulate.entering import Presence, SimulationWarning, this_thread
-from roundoff.simulate.handling import Handling, unused
+from roundoff.simulate.handling import Handling
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
@@ -66,7 +68,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
         products: ``"plain"`` leaves all matrix products to PyTorch's own choice of a library; see :func:`simulate`.
-        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing.
+        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
+            products and convolutions that no rule or accumulator reached.
+        root: the module, or the modules, from which rules name modules; see :func:`simulate`.
 
     Attributes:
         policy: what it was made with.
@@ -84,6 +88,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow: Literal["fp64"] | None = None,
         products: Literal["fast", "plain"] = "fast",
         warn_unused: bool = True,
+        root: torch.nn.Module | Sequence[torch.nn.Module] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy = policy = Policy.of(policy)
@@ -106,14 +111,16 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         watched = observe or shadow is not None
-        self._places = Places(self._stepped) if policy.depends_on_place or watched or _names_steps(policy) else None
+        follows = policy.depends_on_place or watched or _names_steps(policy)
+        roots = _modules(root)
+        self._places = Places(self._stepped, roots) if follows else None
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self._writer: GraphWriter | None = None
         self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
         fast = products == "fast" and self._does_anything and reason_against() is None
         self.products = "fast" if fast else "plain"
         self._handlings: dict[Any, Handling] = {}
-        self._warns_unused = warn_unused and bool(policy.rules)
+        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate)
         self.presence = Presence(self)
         self._lock = threading.Lock()
 
@@ -263,9 +270,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def unused_rules(self) -> list[Rule]:
         """The rules of the policy that name an operation or a module, and have matched nothing so far."""
-        used = {rule for handling in self._handlings.values() for rule in handling.rules}
-        numbers = {number for number, rule in enumerate(self.policy.rules) if rule in used}
-        return unused(self.policy.rules, numbers)
+        return unused(self.policy.rules, self._handlings.values())
 
     def __torch_dispatch__(
         self,
@@ -324,14 +329,18 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert kernel is not None
         twins = shadow.before(func, args, kwargs) if shadow else None
         given, given_by_name = args, kwargs
-        if handling.prepares:
-            args, kwargs = self._operands.prepared(handling, args, kwargs, self._rounder(handling))
-        before = observer.before(func, args) if observer else None
         result: Any = NotImplemented
-        if handling.accumulate:
-            assert handling.arithmetic.accumulate is not None
-            result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
-        if result is NotImplemented:
+        if handling.prepares:
+            rounder = self._rounder(handling)
+            result = self._operands.separate(handling, partial(_compute, handling), args, kwargs, rounder)
+            if result is NotImplemented:
+                args, kwargs = self._operands.prepared(handling, args, kwargs, rounder)
+        before = observer.before(func, args) if observer else None
+        if result is not NotImplemented:
+            pass
+        elif handling.accumulate:
+            result = _compute(handling, args, kwargs)
+        else:
             result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.settles:
             settle(result)
@@ -479,13 +488,21 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             this_thread.rounding = False
 
     def _warn_of_unused_rules(self) -> None:
-        ran = sorted({handling.name for handling in self._handlings.values()})
-        for rule in self.unused_rules():
-            warnings.warn(
-                f"the rule ({rule}) of the policy matched nothing that ran; operations that ran: {', '.join(ran)}",
-                PolicyWarning,
-                stacklevel=3,
-            )
+        for text in complaints(self.policy, self._handlings.values()):
+            warnings.warn(text, PolicyWarning, stacklevel=3)
+
+
+def _compute(handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
+    """What the operation computes, with sums as the policy says."""
+    assert handling.operation is not None
+    assert handling.kernel is not None
+    if handling.accumulate:
+        assert handling.arithmetic.accumulate is not None
+        result = run_accumulated(handling.operation, args, kwargs or {}, handling.arithmetic.accumulate)
+        if result is not NotImplemented:
+            handling.accumulated += 1
+            return result
+    return handling.kernel(*args, **(kwargs or {}))
 
 
 def _at_work() -> Simulation | None:
@@ -499,6 +516,13 @@ def _is_inside() -> bool:
 
 
 _process = Process(_at_work, _is_inside)
+
+
+def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:
+    roots = [root] if isinstance(root, torch.nn.Module) else root
+    if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
+        raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
+    return roots
 
 
 def _names_steps(policy: Policy) -> bool:
@@ -516,6 +540,7 @@ def simulate(
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
     products: Literal["fast", "plain"] = "fast",
+    root: torch.nn.Module | Sequence[torch.nn.Module] = (),
 ) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
@@ -548,6 +573,9 @@ def simulate(
             fifty times slower than the plain program.
         products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
             (:mod:`roundoff.simulate.products`), which sums them in its own order; ``"plain"``: by PyTorch's choice.
+        root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
+            outermost module that is called, which is not the whole network where a program calls parts of it
+            (``vae.encode(x)``).
 
     Returns:
         A context manager, which may be entered again.
@@ -558,4 +586,6 @@ def simulate(
     """
     settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    return Simulation(replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products)
+    return Simulation(
+        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root
+    )

@@ -260,6 +260,12 @@ def attention(**options):
     return out, logsumexp, gradients
 
 
+def self_attention():
+    x = numbers(2, 5, 8)
+    weights = numbers(24, 8, seed=1), numbers(24, seed=2), numbers(8, 8, seed=3), numbers(8, seed=4)
+    return x, x, x, 8, 2, *weights
+
+
 def adam(operation, **options):
     params, grads, means = lists(3)
     squares, largest = ([x * x for x in each] for each in lists(2))
@@ -360,6 +366,8 @@ CALLS = {
     "attention": attention,
     "attention, causal": lambda: attention(is_causal=True, scale=0.5),
     "attention, masked": lambda: attention(attn_mask=numbers(2, 3, 4, 5, seed=7)),
+    "attention, a layer": lambda: aten._native_multi_head_attention(*self_attention(), need_weights=False),
+    "attention, its operands": lambda: aten._transform_bias_rescale_qkv(numbers(2, 5, 24), numbers(24), 2),
     "foreach add": lambda: aten._foreach_add(*lists(2), alpha=0.3),
     "foreach add_": lambda: changed(aten._foreach_add_, *lists(2), alpha=0.3),
     "foreach add tensor": lambda: aten._foreach_add.Tensor(*lists(1), numbers()[()], alpha=0.3),
