@@ -68,13 +68,20 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     cases = []
     for call in calls:
         start = call[0]
-        if not isinstance(start, torch.Tensor) or not start.is_floating_point() or start.is_meta:
+        if not all(_has_elements(x) for x in call if isinstance(x, torch.Tensor)):
+            return None
+        if not isinstance(start, torch.Tensor) or not start.is_floating_point():
             return None
         moved = _moved(plain, call)
         if moved is None:
             return None
         cases.append((start.clone() if in_place else start, moved))
     return Additions(cases)
+
+
+def _has_elements(x: torch.Tensor) -> bool:
+    """Whether ``x`` has numbers that can be compared one by one."""
+    return x.layout is torch.strided and not (x.is_meta or x.is_nested)
 
 
 def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PolicyWarning,
         Rule,
         Simulation,
+        SimulationWarning,
         blame,
         compile,  # noqa: A004  torch's name
         simulate,
@@ -53,6 +54,7 @@ __all__ = [
     "RoundoffError",
     "Rule",
     "Simulation",
+    "SimulationWarning",
     "TableFormat",
     "blame",
     "compile",

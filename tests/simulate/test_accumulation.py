@@ -583,3 +583,32 @@ def test_mistakes(make, message):
 
 def test_arithmetic_is_made_once():
     assert arithmetic(Accumulation("e5m10"), torch.float32) is arithmetic(Accumulation("fp16"), torch.float32)
+
+
+def grouped(dims, ends):
+    generator = torch.Generator().manual_seed(sum(dims))
+    shapes = {2: (12, 7), 3: (2, 12, 7)}[dims[0]], {2: (7, 10), 3: (2, 7, 10)}[dims[1]]
+    return [torch.randn(shape, generator=generator) for shape in shapes], ends and torch.tensor(ends, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(("dims", "ends"), [((2, 3), [5, 11]), ((3, 2), [4, 10]), ((2, 2), [3, 7]), ((3, 3), None)])
+def test_grouped_products_are_products_of_their_groups(dims, ends):
+    (a, b), offs = grouped(dims, ends)
+    how = Accumulation.parse("e5m4*e5m4")
+    found = accumulate(aten._grouped_mm.default, (a, b, offs), {}, how)
+    starts = [0, *(ends or [])]
+    for i in range(2):
+        rows, columns = a, b
+        part = slice(starts[i], starts[i + 1]) if ends else slice(None)
+        if dims == (2, 2):
+            rows, columns, result = a[:, part], b[part], found[i]
+        elif dims == (2, 3):
+            rows, columns, result = a[part], b[i], found[part]
+        elif dims == (3, 2):
+            rows, columns, result = a[i], b[:, part], found[:, part]
+        else:
+            rows, columns, result = a[i], b[i], found[i]
+        assert torch.equal(result, accumulate(aten.mm.default, (rows, columns), {}, how))
+    near = accumulate(aten._grouped_mm.default, (a.double(), b.double(), offs), {}, Accumulation("fp64"))
+    if dims == (2, 3):  # rows after the last group are zeros
+        assert torch.equal(near[11:], torch.zeros(1, 10).double())
