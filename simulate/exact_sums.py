@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from roundoff.formats.floats import FP32, FP64
+from roundoff.formats.memory import in_memory
 from roundoff.formats.modes import Overflow
-from roundoff.formats.native_loops import compiled, in_memory, in_pieces
+from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, STORED_BITS
 from roundoff.formats.random_words import random_words
 from roundoff.formats.tail import rule

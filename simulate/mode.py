@@ -38,7 +38,7 @@ from roundoff.simulate.products import reason_against
 from roundoff.simulate.wrappers import are_shapes, go_first, has_memory, is_shape, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
