@@ -308,9 +308,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._lock:
             if key not in self._handlings:  # another thread may have been faster
                 fast = self.products == "fast"
-                self._handlings[key] = Handling(
-                    self.policy, func, role, module, self._draw_apart, fast_products=fast
-                )
+                self._handlings[key] = Handling(self.policy, func, role, module, self._draw_apart, fast_products=fast)
             return self._handlings[key]
 
     def _run_apart(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

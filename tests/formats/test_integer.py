@@ -298,8 +298,10 @@ def test_parity_is_that_of_the_multiple_to_nearest_even_and_of_the_code_to_odd()
 @pytest.mark.parametrize("dtype", NUMPY, ids=str)
 @pytest.mark.parametrize(
     "name",
-    ["int8", "int2", "int3_asym", "int2_asym", "uint8", "int11", "int16", "uint5_sym"]
-    + ["int8_asym", "int8_ax0", "uint8_ax1", "int4_g2", "uint8_g2_ax0", "int8_p60"],
+    [
+        *("int8", "int2", "int3_asym", "int2_asym", "uint8", "int11", "int16", "uint5_sym"),
+        *("int8_asym", "int8_ax0", "uint8_ax1", "int4_g2", "uint8_g2_ax0", "int8_p60"),
+    ],
 )
 def test_finite_data_stay_finite(name, dtype):
     fmt, largest = Format.parse(name), torch.finfo(dtype).max
