@@ -14,7 +14,7 @@ from roundoff.simulate.delta_debugging import HIGH, Blame, BlameError, minimal, 
 from roundoff.simulate.moves import MOVES, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
 
@@ -25,6 +25,7 @@ def blame_run(
     at_least: float | None = None,
     over: str = "operation",
     on_trial: Callable[[str], None] = lambda _: None,
+    allow_imports: Collection[str] = (),
 ) -> Blame:
     """Finds a minimal set of operations or roles that must stay in float32 for a training run to succeed.
 
@@ -37,6 +38,7 @@ def blame_run(
         at_least: the return at which a run has succeeded; None: it need only not crash.
         over: ``operation`` or ``role``.
         on_trial: told of every trial, in a sentence.
+        allow_imports: as for :func:`roundoff.agents.train`.
 
     Raises:
         BlameError: the run succeeds, or fails in high precision too.
@@ -44,7 +46,7 @@ def blame_run(
     """
     if over not in ("operation", "role"):
         raise BlameError(f"over must be operation or role, got {over!r}: an agent has no modules")
-    trials = _Trials(config, directory, at_least, over, on_trial)
+    trials = _Trials(config, directory, at_least, over, on_trial, allow_imports)
     fmt = Format.parse(config.format)
     unrounded = {"rules": [{"operation": "*", "format": HIGH}]}
     passes_unrounded, units_unrounded = trials.observed(unrounded, "everything in float32")
@@ -68,8 +70,15 @@ class _Trials:
     """Training runs under policies with ever other rules."""
 
     def __init__(
-        self, config: TrainConfig, directory: Path, at_least: float | None, over: str, on_trial: Callable[[str], None]
+        self,
+        config: TrainConfig,
+        directory: Path,
+        at_least: float | None,
+        over: str,
+        on_trial: Callable[[str], None],
+        allow_imports: Collection[str],
     ) -> None:
+        self._allow_imports = allow_imports
         self._config, self._directory = config, directory
         self._at_least, self._over, self._on_trial = at_least, over, on_trial
         self.count = 0
@@ -100,7 +109,7 @@ class _Trials:
         config = TrainConfig(**{**self._config.as_json(), "policy": merged, "observe": observe})
         settings = json.dumps(config.as_json(), sort_keys=True).encode()
         folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
-        result = train(config, folder)
+        result = train(config, folder, allow_imports=self._allow_imports)
         passed = result.crash is None and (self._at_least is None or result.return_mean >= self._at_least)
         self.count += 1
         outcome = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import atomic_writer, cannot_be_written
+from roundoff.files import atomic_writer, cannot_be_written, open_to_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +67,10 @@ def load(path: Path) -> dict[str, Any]:
     """
     advice = "delete the run's folder to start the run anew"
     try:
-        _check_sums(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with open_to_read(path) as file:
+            _check_parts(file)
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
     except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
@@ -85,9 +87,14 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def _check_sums(path: Path) -> None:
-    """Raises BadZipFile unless ``path`` is a whole archive with correct checksums, which PyTorch does not verify."""
-    with zipfile.ZipFile(path) as archive:
+def _check_parts(file: IO[bytes]) -> None:
+    """Raises BadZipFile unless it is a whole archive with correct checksums, which PyTorch does not verify.
+
+    Nor may a part be compressed: PyTorch compresses none, and a small file could fill the memory.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise zipfile.BadZipFile("a part of it is compressed")
         damaged = archive.testzip()
     if damaged:
         raise zipfile.BadZipFile(f"the checksum of its part {damaged} is wrong")

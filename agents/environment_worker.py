@@ -20,7 +20,7 @@ from typing import Any
 
 from roundoff.agents.environment_slots import Exchange, Slots
 from roundoff.agents.environments import open_environment
-from roundoff.formats.errors import RoundoffError
+from roundoff.errors import RoundoffError
 
 # Sent before a group's number: somebody has asked this process to stop.
 STOP = 255

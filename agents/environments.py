@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.agents.environment import Environment
-from roundoff.agents.tasks import GYMNASIUM_PREFIX
+from roundoff.agents.errors import RunError
+from roundoff.agents.tasks import GYMNASIUM_PREFIX, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -42,16 +43,35 @@ class TaskEnvironment(Protocol):
         """Takes over what :meth:`random_state` returned."""
 
 
-def open_environment(task: str, action_repeat: int, pixels: Mapping[str, Any] | None = None) -> TaskEnvironment:
+def check_imports(task: str, allow_imports: Collection[str]) -> None:
+    """Looks at a task whose module must be imported for that, before anything is written.
+
+    Raises:
+        RunError: the module is not allowed, or its environment is none to train in.
+    """
+    if module_of(task):
+        from roundoff.agents.gymnasium_environment import check_gymnasium_task  # noqa: PLC0415  likewise
+
+        try:
+            check_gymnasium_task(task, allow_imports)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+
+
+def open_environment(
+    task: str, action_repeat: int, pixels: Mapping[str, Any] | None = None, allow_imports: Collection[str] = ()
+) -> TaskEnvironment:
     """Opens the environment of a task.
 
     Args:
         task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of Gymnasium.
         action_repeat: how often each action is repeated (less at the end of an episode).
         pixels: ``size``, ``frames`` and ``fast`` of a :class:`PixelEnvironment`; None for states.
+        allow_imports: modules that ``gym:<module>:<id>`` may import, or packages that hold them.
 
     Raises:
-        RunError: there is no such task, it is none with continuous actions, or there is no renderer.
+        RunError: there is no such task, it is none with continuous actions, its module is not allowed, or there is no
+            renderer.
     """
     if pixels is not None:
         from roundoff.agents.pixel_environment import PixelEnvironment  # noqa: PLC0415  states need no renderer
@@ -61,5 +81,5 @@ def open_environment(task: str, action_repeat: int, pixels: Mapping[str, Any] | 
         # Only those who use Gymnasium import it.
         from roundoff.agents.gymnasium_environment import GymnasiumEnvironment  # noqa: PLC0415
 
-        return GymnasiumEnvironment(task, action_repeat)
+        return GymnasiumEnvironment(task, action_repeat, allow_imports)
     return Environment(task, action_repeat)

@@ -11,10 +11,10 @@ import numpy as np
 
 from roundoff.agents.environment import Transition
 from roundoff.agents.errors import RunError
-from roundoff.agents.tasks import GYMNASIUM_PREFIX
+from roundoff.agents.tasks import GYMNASIUM_PREFIX, may_import, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -27,16 +27,28 @@ _EXTRAS = {
 }
 
 
-@cache
-def check_gymnasium_task(task: str) -> str:
+def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
     """Returns ``task`` if an agent with continuous actions can train on it; the environment is made once to see.
 
     Args:
         task: ``gym:<id>``, as in ``gym:Pendulum-v1``; ``gym:<module>:<id>`` imports the module that registers it.
+        allow_imports: modules that may be imported for that, or packages that hold them.
 
     Raises:
-        ValueError: Gymnasium has no such environment, cannot make it, or its spaces or its length are unsuitable.
+        ValueError: Gymnasium has no such environment, cannot make it, or its spaces or its length are unsuitable; or
+            the module must not be imported.
     """
+    module = module_of(task)
+    if module and not may_import(module, allow_imports):
+        raise ValueError(
+            f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it,"
+            f" add --allow-import {module} (in Python: allow_imports=[{module!r}], or import it first)"
+        )
+    return _checked(task)
+
+
+@cache
+def _checked(task: str) -> str:
     environment = _make(task)
     try:
         actions, observations = environment.action_space, environment.observation_space
@@ -70,6 +82,7 @@ class GymnasiumEnvironment:
     Args:
         task: ``gym:<id>``.
         action_repeat: how often each action is repeated (less at the end of an episode).
+        allow_imports: see :func:`check_gymnasium_task`.
 
     Attributes:
         observation_size: numbers in an observation.
@@ -80,9 +93,9 @@ class GymnasiumEnvironment:
         RunError: the task is unknown or unsuitable.
     """
 
-    def __init__(self, task: str, action_repeat: int) -> None:
+    def __init__(self, task: str, action_repeat: int, allow_imports: Collection[str] = ()) -> None:
         try:
-            check_gymnasium_task(task)
+            check_gymnasium_task(task, allow_imports)
             self._env: Any = _make(task)
         except ValueError as error:
             raise RunError(str(error)) from error

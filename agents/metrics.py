@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import cannot_be_written
+from roundoff.files import cannot_be_written, make_directory_inside, open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,16 +37,18 @@ class MetricsLog:
     def __init__(self, directory: Path, *, length: int, step: int) -> None:
         self._path = path = directory / "metrics.jsonl"
         with self._writing():
-            size = path.stat().st_size if path.exists() else 0
+            self._file = open_to_append(path)
+            size = os.fstat(self._file.fileno()).st_size
             if size < length:
+                self._file.close()
                 raise FileError(
                     f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
                     " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
                 )
             if size > length:
-                os.truncate(path, length)
-            self._file = path.open("ab")
-            self._events = _event_file(directory / "tensorboard")
+                self._file.truncate(length)
+                self._file.seek(length)
+            self._events = _event_file(make_directory_inside(directory, "tensorboard"))
             if step > 0:
                 self._hide_points_after(step)
 
@@ -119,7 +121,6 @@ def _event_file(directory: Path) -> Any:
         RecordWriter,
     )
 
-    directory.mkdir(exist_ok=True)
     # TensorBoard reads them in the order of their names.
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
     writer = RecordWriter((directory / name).open("xb"))

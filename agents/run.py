@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 from roundoff.agents import checkpoint
 from roundoff.agents.errors import FileError
 from roundoff.agents.evaluate import Evaluation, evaluate
-from roundoff.agents.files import write_json
 from roundoff.agents.metrics import MetricsLog
 from roundoff.agents.numerics import Numerics
 from roundoff.agents.replay import Replay
@@ -23,6 +23,7 @@ from roundoff.agents.snapshots import write_networks, write_states
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.agents.stopwatch import Stopwatch
 from roundoff.agents.streams import Stream, sequence, torch_generator
+from roundoff.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -212,9 +213,11 @@ class Run:
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        numbers = itertools.count()
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            return self.intake.from_format(self.agent.act(self.intake.perceive(observations), deterministic=True))
+            seen = self.intake.perceive(observations)
+            return self.intake.from_format(self.agent.act(seen, deterministic=True, number=next(numbers)))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.step)
         if evaluation.crashed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from roundoff.agents.errors import FileError, RunError
-from roundoff.agents.files import read_json, write_json
+from roundoff.files import read_json, write_json
 
 if TYPE_CHECKING:
     from roundoff.agents.config import TrainConfig

@@ -12,22 +12,25 @@ from roundoff.agents.vector_environment import VectorEnvironment
 from roundoff.formats import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import torch
 
     from roundoff.agents.config import TrainConfig
 
 
-def open_environments(config: TrainConfig, on_stop: Callable[[], None]) -> VectorEnvironment:
+def open_environments(
+    config: TrainConfig, on_stop: Callable[[], None], allow_imports: Collection[str] = ()
+) -> VectorEnvironment:
     """The groups to train in, one or two that alternate, and that to evaluate in; not seeded yet.
 
     Raises:
-        RunError: there is no such task, or no renderer for pixels; or a worker failed.
+        RunError: there is no such task, its module is not allowed, or there is no renderer; or a worker failed.
     """
     half = config.environments // 2
     groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
     opening: dict[str, Any] = {"task": config.task, "action_repeat": config.action_repeat}
+    opening["allow_imports"] = list(allow_imports)
     if config.observations == "pixels":
         opening["pixels"] = {"size": config.image_size, "frames": config.frames, "fast": config.fast_rendering}
     begin_next = [*(True for _ in groups[:-1]), False]

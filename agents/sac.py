@@ -57,6 +57,9 @@ class _Part(IntEnum):
     ACT = 7
 
 
+_EVALUATION = 1 << 31  # half of the steps that a simulation can count
+_LONGEST_EVALUATION = 1_000_003  # actions; odd, so that few places come again
+
 _Sampled = TypeVar("_Sampled")  # what a replay buffer gives,
 _Prepared = TypeVar("_Prepared")  # and what updates are computed from
 
@@ -145,18 +148,24 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
             self.temperature_optimizer = NetworkOptimizer(self.log_temperature, config, fmt, kahan=True)
 
     @torch.no_grad()
-    def act(self, observations: torch.Tensor, *, deterministic: bool) -> torch.Tensor:
-        """Chooses actions.
+    def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0) -> torch.Tensor:
+        """Chooses actions: samples in training, the best ones in an evaluation.
 
         Args:
             observations: (n, observation), numbers of the format.
             deterministic: tanh of the mean instead of a sample.
+            number: which of the actions of an evaluation these are. The random bits of stochastic rounding follow from
+                it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
+                Samples are counted by the agent itself.
 
         Returns:
             (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
         """
-        self.actions += 1
-        arithmetic = self._arithmetic(self.actions, _Part.ACT)
+        if deterministic:
+            arithmetic = self._looking_on(number)
+        else:
+            self.actions += 1
+            arithmetic = self._arithmetic(self.actions, _Part.ACT)
         shape = (len(observations), self.actor.layers[-1].shape[-1] // 2)
         if self.acting and not deterministic:
             with arithmetic:
@@ -275,6 +284,14 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         if self.simulation is None:
             return nullcontext()
         self.simulation.step = len(_Part) * count + part
+        return self.simulation
+
+    def _looking_on(self, number: int) -> AbstractContextManager[Any]:
+        """The simulation, drawing random bits for an action that is not part of training."""
+        if self.simulation is None:
+            return nullcontext()
+        # Beyond the places of training; a place may come again after 2^31 of them, in another evaluation.
+        self.simulation.step = _EVALUATION + (self.updates * _LONGEST_EVALUATION + number) % _EVALUATION
         return self.simulation
 
     def _begin_next_part(self) -> None:

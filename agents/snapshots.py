@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from roundoff.agents.files import atomic_writer, make_directory
+from roundoff.files import atomic_writer, make_directory_inside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def write_networks(folder: Path, step: int, networks: Mapping[str, Sequence[torc
         FileError: it cannot be written.
     """
     arrays = {f"{name}_{i}": _array(layer) for name, layers in networks.items() for i, layer in enumerate(layers)}
-    make_directory(folder)
+    make_directory_inside(folder.parent, folder.name)
     with atomic_writer(folder / f"{step}.npz") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its second parameter is no array
 
@@ -45,7 +45,7 @@ def write_states(folder: Path, replay: Replay) -> None:
     stored = len(replay)
     indices = torch.linspace(0, max(stored - 1, 0), min(stored, STATES), dtype=torch.float64).long()
     batch = replay.as_batch(replay.rows[indices.to(replay.rows.device)])
-    make_directory(folder)
+    make_directory_inside(folder.parent, folder.name)
     with atomic_writer(folder / "states.npz") as file:
         np.savez(file, inputs=_array(batch.observations_and_actions))
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # All of dm_control's suite but `lqr` (its actions and its episodes have no bounds) and `quadruped_escape`
 # (it needs a renderer even for its states).
@@ -34,16 +40,45 @@ TASKS = tuple(sorted(DOMAIN_AND_TASK))
 GYMNASIUM_PREFIX = "gym:"
 
 
+_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_WITH_MODULE = re.compile(rf"{GYMNASIUM_PREFIX}({_MODULE}):[\w./-]+")
+
+
+def module_of(task: str) -> str | None:
+    """The module that is imported to make ``gym:<module>:<id>``; None for other tasks."""
+    found = _WITH_MODULE.fullmatch(task)
+    return found[1] if found else None
+
+
+def modules_named_in(text: str) -> list[str]:
+    """The modules of all tasks that are named in a text, such as an argument of a command."""
+    return re.findall(rf"{GYMNASIUM_PREFIX}({_MODULE}):", text)
+
+
+def may_import(module: str, allowed: Collection[str]) -> bool:
+    """Whether ``module`` is allowed, or a package that holds it, or the program itself has imported it already."""
+    parts = module.split(".")
+    return module in sys.modules or any(".".join(parts[: i + 1]) in allowed for i in range(len(parts)))
+
+
 def check_task(name: str) -> str:
-    """Returns ``name`` if it is a task.
+    """Returns ``name`` if it is a task; imports nothing that it names.
 
     Args:
         name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; or ``gym:<id>`` of a
-            Gymnasium environment with continuous actions, as in ``gym:Pendulum-v1``.
+            Gymnasium environment with continuous actions, as in ``gym:Pendulum-v1``; or ``gym:<module>:<id>``, which is
+            looked at when it is opened (``open_environment``).
 
     Raises:
         ValueError: there is no such task; the message names the nearest ones.
     """
+    if name.startswith(GYMNASIUM_PREFIX) and ":" in name.removeprefix(GYMNASIUM_PREFIX):
+        if module_of(name) is None:
+            raise ValueError(
+                f'unknown task "{name}"; the id of an environment that a module registers is written'
+                f" {GYMNASIUM_PREFIX}<module>:<id>, as in {GYMNASIUM_PREFIX}my_package:Mine-v0"
+            )
+        return name
     if name.startswith(GYMNASIUM_PREFIX):
         # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
         from roundoff.agents.gymnasium_environment import check_gymnasium_task  # noqa: PLC0415

@@ -14,7 +14,7 @@ from roundoff.agents.training import open_run, train_alone
 from roundoff.simulate.compiler import reason_against_compiling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from roundoff.agents.config import TrainConfig
@@ -31,6 +31,7 @@ class Job:
     directory: str | Path
     on_progress: Callable[[Progress], None] | None = None
     on_notice: Callable[[str], None] | None = None
+    allow_imports: Collection[str] = ()
 
 
 class _Open(NamedTuple):
@@ -63,7 +64,7 @@ def train_together(
         for number, job in enumerate(jobs):
             own = everything.enter_context(ExitStack())
             try:
-                run = own.enter_context(open_run(job.config, job.directory, job.on_progress, stop))
+                run = own.enter_context(open_run(job.config, job.directory, job.on_progress, stop, job.allow_imports))
             except Exception as error:  # noqa: BLE001  the other runs are not concerned
                 yield number, error
                 continue

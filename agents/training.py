@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundoff.agents.compiled_updates import compile_updates
+from roundoff.agents.environments import check_imports
 from roundoff.agents.errors import RunError
-from roundoff.agents.files import directory_lock, make_directory
 from roundoff.agents.run import Run
 from roundoff.agents.run_directory import Result, RunDirectory
 from roundoff.agents.run_parts import open_environments
 from roundoff.agents.stopping import StopRequest
+from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from roundoff.agents.config import TrainConfig
@@ -32,6 +33,7 @@ def train(
     *,
     compiled: bool | None = None,
     on_notice: Callable[[str], None] | None = None,
+    allow_imports: Collection[str] = (),
 ) -> Result:
     """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
 
@@ -46,16 +48,19 @@ def train(
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
         compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
         on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
+        allow_imports: modules that may be imported to make the task ``gym:<module>:<id>``, or packages that hold them;
+            what the program itself has imported already needs no permission. A config from a file may name any module.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
 
     Raises:
-        RunError: the folder is another run's, the device is missing, or an environment failed.
+        RunError: the folder is another run's, the device is missing, the task's module is not allowed, or an
+            environment failed.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop) as run:
+    with open_run(config, directory, on_progress, stop, allow_imports) as run:
         return run if isinstance(run, Result) else train_alone(run, compiled=compiled, on_notice=on_notice)
 
 
@@ -65,6 +70,7 @@ def open_run(
     directory: str | Path,
     on_progress: Callable[[Progress], None] | None,
     stop: StopRequest | None,
+    allow_imports: Collection[str],
 ) -> Iterator[Run | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train`."""
     files = RunDirectory(directory)
@@ -72,12 +78,14 @@ def open_run(
         files.check(config)
     else:
         device = _open_device(config.device)  # before anything is written
+        check_imports(config.task, allow_imports)
         make_directory(directory)
         with directory_lock(directory):
+            remove_temporaries(files.path)
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with _threads(config.threads), open_environments(config, stop.make) as environments:
+                with _threads(config.threads), open_environments(config, stop.make, allow_imports) as environments:
                     yield Run(config, files, device, environments, on_progress, stop)
                 return
     result = files.read_result()

@@ -19,6 +19,7 @@ from roundoff.agents.environment_slots import Exchange, Slots
 from roundoff.agents.environment_worker import MOST_GROUPS, STOP, answer
 from roundoff.agents.environments import open_environment
 from roundoff.agents.errors import RunError
+from roundoff.agents.tasks import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +83,9 @@ class VectorEnvironment:
     ) -> None:
         assert len(groups) <= MOST_GROUPS
         first = open_environment(**opening)
+        module = module_of(opening["task"])
+        if module:  # what was allowed here is allowed to the workers
+            opening = {**opening, "allow_imports": [module]}
         self.observation_size, self.action_size = first.observation_size, first.action_size
         count = sum(groups)
         sizes = (count, self.observation_size, self.action_size, first.observation_dtype)
@@ -329,10 +333,12 @@ class _Worker:
         self.finished: set[int] = set()
         self.connection: Connection
         self.connection, other = Pipe()
-        # It imports what this process can, knows one thread, and leaves Ctrl-C to this process.
+        # It imports what this process can, and nothing from the folder it is started in (-P); knows one thread, and
+        # leaves Ctrl-C to this process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "roundoff.agents.environment_worker", str(other.fileno()), str(memory)]
+        module = "roundoff.agents.environment_worker"
+        command = [sys.executable, "-P", "-m", module, str(other.fileno()), str(memory)]
         with other:
             self.process = subprocess.Popen(  # noqa: S603  our own interpreter
                 command, pass_fds=(other.fileno(), memory), env=environment, start_new_session=True,

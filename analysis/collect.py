@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import read_json
+from roundoff.analysis.files import planned_runs, read_json, write_file
+from roundoff.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +35,8 @@ _RECORD_COLUMNS = {
     "temperature_loss_scale": pa.float64(),
     "numerics": pa.string(),
 }
+# A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
+_NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
 
@@ -63,13 +67,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
     table = _table(runs, records)
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise AnalysisError(f"{path}: cannot be written ({error.strerror or error}); choose another --out") from error
+    write_file(path, lambda file: pq.write_table(table, file, compression="zstd"))
     return table.num_rows, len(runs), warnings
 
 
@@ -85,8 +83,8 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         return
     plan = read_json(marker, warnings)
     try:
-        name, planned = str(plan["name"]), {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
-    except (KeyError, TypeError, ValueError):
+        name, planned = str(plan["name"]), planned_runs(plan)
+    except (KeyError, TypeError, ValueError, AttributeError):
         warnings.append(f"{marker}: is not the plan of a sweep; left out")
         return
     if runs.is_dir():
@@ -106,7 +104,7 @@ def _status(folder: Path, warnings: list[str]) -> str:
 def _records(path: Path, warnings: list[str]) -> pa.Table:
     """The records of a run, in the columns above and those of its own."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         content = b""  # not begun, which its status says
     except OSError as error:
@@ -118,6 +116,8 @@ def _records(path: Path, warnings: list[str]) -> pa.Table:
 
 def _read_whole(content: bytes) -> pa.Table | None:
     """Records without damage and without mappings, which is nearly all of them, several times faster."""
+    if _NESTED.search(content):  # Arrow follows any depth, and falls
+        return None
     try:
         table = pj.read_json(
             pa.BufferReader(content),
@@ -143,7 +143,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
         if not line:
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if not isinstance(record, dict) or type(record.get("step")) is not int:
                 raise ValueError  # noqa: TRY301  it is no record
             rows.append(_flat(record))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
 from roundoff.analysis.summary import REFERENCE, exponent_bits, significand_bits
+from roundoff.files import LARGEST, open_to_read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from roundoff.analysis.store import Experiment
 
 # These may differ in a pair: what the arithmetic is, and what changes no number.
-_ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every"}
+_ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every", "environment_workers"}
 _COLUMNS = {
     "actor_l1": "mean |difference| of actor weights",
     "critic_l1": "mean |difference| of critic weights",
@@ -109,11 +110,13 @@ def _pairs(experiment: Experiment) -> list[tuple[str, pd.Series[Any]]]:
 def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
     """The arrays of a file, in float64; none if it is missing or damaged."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_to_read(path) as raw, np.load(raw, allow_pickle=False) as file:
+            if sum(part.file_size for part in file.zip.infolist()) > LARGEST:
+                raise ValueError(f"it unpacks to more than {LARGEST} bytes")  # noqa: TRY301  it is damaged
             return {name: file[name].astype(np.float64) for name in file.files}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, MemoryError) as error:
         warnings.append(f"{path}: cannot be read ({error}); left out")
         return {}
 

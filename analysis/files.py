@@ -1,22 +1,23 @@
-"""Reading what runs have left, which may be damaged, and writing what was made."""
+"""Reading what runs have left, which may be damaged or somebody else's, and writing what was made."""
 
 from __future__ import annotations
 
-import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from roundoff.analysis.errors import AnalysisError
+from roundoff.errors import FileError
+from roundoff.files import atomic_writer, is_name, parse_json, read_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import IO
 
 
 def read_json(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
     try:
-        content = json.loads(path.read_bytes())
-        json.dumps(content, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+        content = parse_json(read_bytes(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -26,17 +27,33 @@ def read_json(path: Path, warnings: list[str]) -> Any:
     return content
 
 
+def planned_runs(plan: Any) -> dict[str, dict[str, Any]]:
+    """The configs of the runs in the content of ``sweep.json``, by id, which is the name of a run's folder.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not the plan of a sweep.
+    """
+    planned = {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
+    for identity in planned:
+        if not is_name(identity):
+            raise ValueError(f"{identity!r} is no name of a folder")
+    return planned
+
+
 def replace_file(path: Path, content: bytes) -> Path:
     """Replaces a file as a whole, so that a killed command leaves no half of one; returns its path.
 
     Raises:
         AnalysisError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    return write_file(path, lambda file: file.write(content))
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+    """As :func:`replace_file`, with what ``write`` writes."""
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise AnalysisError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
+        with atomic_writer(path) as file:
+            write(file)
+    except FileError as error:
+        raise AnalysisError(str(error)) from error
     return path

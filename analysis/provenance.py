@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shlex
 from collections import Counter
 from itertools import product
@@ -13,6 +15,7 @@ import yaml
 
 from roundoff.analysis.markup import number, plural
 from roundoff.analysis.points import ROLES, from_wide_to_narrow
+from roundoff.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +66,7 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
         if not path.exists():
             continue
         try:
-            table = pd.read_csv(path)[["role", *_COUNTS]].assign(format=name)
+            table = pd.read_csv(io.BytesIO(read_bytes(path)))[["role", *_COUNTS]].assign(format=name)
             tables.append(table.astype(dict.fromkeys(_COUNTS, "int64")))
         except (OSError, ValueError, KeyError) as error:
             warnings.append(f"{path}: is not the table of an observed run ({error}); left out")
@@ -108,14 +111,15 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
     shared, varied = settings(experiment)
     combinations = [tuple(map(_text, values)) for values in product(*varied.values())]
     present = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
-    name = "".join(char if char.isalnum() or char in "-_" else "-" for char in experiment.name) or "sweep"
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # a file's, and no option
     if sorted(combinations) == sorted(present):
         content = {"name": experiment.name, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
         return _yaml(content), [f"roundoff sweep {name}.yaml", f"roundoff report results/{name}"]
     commands = [
         " ".join(
             [f"roundoff train --config {name}.yaml --out runs/{i}"]
-            + [shlex.quote(f"{key}={_text(config[key])}") for key in varied if config.get(key) is not None]
+            # A key of ours is a word; any other could be read as an option.
+            + [shlex.quote(f"{k}={_text(config[k])}") for k in varied if config.get(k) is not None and k.isidentifier()]
         )
         for i, config in enumerate(experiment.configs.values())
     ]
@@ -124,7 +128,7 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except (OSError, ValueError):  # said when the runs were read, or of no consequence
         return {}
     return content if isinstance(content, dict) else {}

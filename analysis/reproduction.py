@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -123,7 +124,7 @@ def reproduce(
     if points is None or points.empty:
         raise AnalysisError(
             f"{path}: its ended runs do not show {name}, {shown.title.lower()}; bring more of them to their end"
-            f" with `roundoff sweep {experiment.name}`"
+            f" with `roundoff sweep {shlex.quote(experiment.name)}`"
         )
     images = [path / f"{name}.{kind}" for kind in formats]
     written = write_figure(Named(shown.figure, path / f"{name}.csv", images), points, experiment.name)

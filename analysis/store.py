@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import read_json
+from roundoff.analysis.files import planned_runs, read_json
+from roundoff.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # JSON, but not what it should be
+_LARGEST = 2.0**63
 _LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
 _RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
 
@@ -80,6 +82,8 @@ def read_experiment(directory: str | Path) -> Experiment:
             continue
         if not all(isinstance(config.get(key), str) for key in ("task", "format")):
             warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
+        elif type(config.get("seed", 0)) is not int:
+            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
         else:
             configs[identity] = config
     known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
@@ -91,6 +95,7 @@ def read_experiment(directory: str | Path) -> Experiment:
             points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
+    _make_alike(rows, config_keys)
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
@@ -133,8 +138,7 @@ def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Pat
 def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
     content = read_json(path, warnings)
     try:
-        planned = {str(run["id"]): dict(run["config"]) for run in content["runs"]}
-        return str(content["name"]), str(content.get("description") or ""), planned
+        return str(content["name"]), str(content.get("description") or ""), planned_runs(content)
     except _MALFORMED as error:
         raise AnalysisError(
             f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
@@ -167,7 +171,20 @@ def _text(value: Any) -> Any:
         if set(value) == {"preset"}:
             return value["preset"]
         return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
+    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+        return str(value)  # NaN too: what is no number that counts
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
+
+
+def _make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
+    """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
+    for key in keys:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        kinds = {bool if isinstance(value, bool) else str if isinstance(value, str) else float for value in values}
+        if len(kinds) > 1:
+            for row in rows:
+                if row.get(key) is not None:
+                    row[key] = str(row[key])
 
 
 def _fixes(names: list[str], known: set[str]) -> str:
@@ -209,7 +226,7 @@ def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
 def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """The points of the learning curve, of the exponent histograms and of training, each with its kind."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -217,7 +234,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
         return []
     try:  # all at once, which is several times as fast as one by one
         whole = [line for line in lines if line]
-        records = json.loads(b"[%b]" % b",".join(whole))
+        records = parse_json(b"[%b]" % b",".join(whole))
         if len(records) == len(whole):
             return [point for record in records for point in _points(record)]
     except _MALFORMED:
@@ -228,7 +245,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
 def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
-            yield from _points(json.loads(line)) if line else []
+            yield from _points(parse_json(line)) if line else []
         except _MALFORMED:
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")

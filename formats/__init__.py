@@ -1,6 +1,7 @@
 """What a number format is, and rounding a tensor into it."""
 
 from roundoff.formats.block import BlockFloatFormat
+from roundoff.formats.codebook import TableFormat
 from roundoff.formats.elements import ScaleRule
 from roundoff.formats.errors import FormatError, RoundoffError
 from roundoff.formats.fixed import FixedFormat
@@ -36,6 +37,7 @@ __all__ = [
     "Rounding",
     "RoundoffError",
     "ScaleRule",
+    "TableFormat",
     "fake_round",
     "pack",
     "round",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _FIXED, _HASHED, _GIVEN = range(3)
+BETWEEN = 9
+"""Where the settings say whether numbers of a scaled grid are chosen as they are; see ``to_steps32``."""
 _LOW = CHUNK - 1
 
 
@@ -34,34 +36,42 @@ class Addends(NamedTuple):
     owners: tuple[Any, ...]
 
 
-def addends(rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor) -> Addends:
+def addends(
+    rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor, *, between: bool = False
+) -> Addends:
     """The addends for rounding ``like``, which is contiguous if rounding is stochastic.
+
+    Args:
+        rounding: the mode.
+        random: the random bits.
+        like: what is rounded.
+        between: see ``BETWEEN``.
 
     Raises:
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
     if random is None:
-        return _fixed(rounding)
+        return _fixed(rounding, between)
     if isinstance(random, RandomBits):
         mask, half = thinning(random.bits)
         base = key_base(random)
-        settings = _packed(rounding, _HASHED, base & 0xFFFFFFFF, base >> 32, mask, half)
+        settings = _packed(rounding, between, _HASHED, base & 0xFFFFFFFF, base >> 32, mask, half)
         return Addends(settings.ctypes.data, 0, (settings,))
     words = words32(random, like)
-    settings = _packed(rounding, _GIVEN)
+    settings = _packed(rounding, between, _GIVEN)
     return Addends(settings.ctypes.data, words.data_ptr(), (settings, words))
 
 
 @cache
-def _fixed(rounding: Rounding) -> Addends:
-    settings = _packed(rounding, _FIXED)
+def _fixed(rounding: Rounding, between: bool) -> Addends:
+    settings = _packed(rounding, between, _FIXED)
     return Addends(settings.ctypes.data, 0, (settings,))
 
 
-def _packed(rounding: Rounding, kind: int, *rest: int) -> Settings:
+def _packed(rounding: Rounding, between: bool, kind: int, *rest: int) -> Settings:
     mode = rule(rounding, 64)
     numbers = [mode.positive, mode.negative, mode.parity, mode.sticky, kind, *rest]
-    return np.array(numbers + [0] * (9 - len(numbers)), np.uint64).view(np.int64)
+    return np.array(numbers + [0] * (BETWEEN - len(numbers)) + [between], np.uint64).view(np.int64)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

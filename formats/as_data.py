@@ -9,9 +9,8 @@ import torch
 
 from roundoff.formats.errors import FormatError
 from roundoff.formats.floats import FloatFormat
-from roundoff.formats.format import Format
+from roundoff.formats.format import Format, check_roundable
 from roundoff.formats.parameters import FloatParameters
-from roundoff.formats.rounding import check_roundable
 from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatPar
         )
     rows = []
     for fmt in parsed:
-        if not isinstance(fmt, FloatFormat):
-            raise FormatError(f"formats per row must be float formats, got {fmt}")
+        if not isinstance(fmt, FloatFormat) or not fmt.signed:
+            raise FormatError(f"formats per row must be float formats, with a sign, got {fmt}")
         check_roundable(x, fmt)
         rows.append(fmt.parameters(x.dtype))
     shape = (len(rows), *[1] * (x.ndim - 1))

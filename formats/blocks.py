@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from roundoff.formats.compiled import as_operator
 from roundoff.formats.errors import FormatError
 
 if TYPE_CHECKING:
     from roundoff.formats.format import Format
-    from roundoff.formats.modes import Overflow, RandomBits, Rounding
 
 
 def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:
@@ -42,25 +40,3 @@ def joined(blocks: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
     if like.dim() == 0:
         return blocks.flatten()[0]
     return blocks.flatten(-2)[..., : like.shape[axis]].movedim(-1, axis)
-
-
-def needs_eager(x: torch.Tensor, axis: int, block: int) -> bool:
-    """Whether torch compiles this rounding and would do it wrongly.
-
-    Inductor (torch 2.13, on the CPU) leaves numbers of a shorter last block unwritten, where a slice of padded blocks
-    meets a change of dtype. Then :func:`round_eagerly` hides it from the compiler, rather than be silently wrong.
-    """
-    compiling = torch.compiler.is_compiling() and x.device.type == "cpu"
-    return compiling and x.dim() > 0 and x.shape[axis] % block != 0
-
-
-def round_eagerly(
-    fmt: Format,
-    source: torch.Tensor,
-    target: torch.Tensor,
-    rounding: Rounding,
-    overflow: Overflow | None,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
-    """``fmt.round_into(...)`` in a compiled graph, as one operator, into which the compiler does not look."""
-    target.copy_(as_operator(source, fmt, rounding, overflow, random))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 
 from roundoff.formats.grid_kernels import row_scales
-from roundoff.formats.modes import Rounding
-from roundoff.formats.native_loops import in_memory, runs_natively
+from roundoff.formats.memory import in_memory
 
 SMALLEST_SCALE = 2.0**-126
 """Scales are never smaller, so that their reciprocals are finite in float32."""
@@ -29,13 +29,24 @@ def scales_of(
         Two tensors of shape (...) and the dtype of ``slices``; the scale is NaN where a slice holds NaN or infinity.
     """
     quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
-    if quick and runs_natively(slices, Rounding.NEAREST_EVEN):
+    if quick and in_memory(slices):
         return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
     low, high = value_range(slices, percentile, magnitudes=symmetric)
     if symmetric:
         scale = symmetric_scale(low, high, codes[1], slices.dtype)
-        return scale, torch.zeros_like(scale)
-    return asymmetric_scale(low, high, codes, slices.dtype)
+        zero = torch.zeros_like(scale)
+    else:
+        scale, zero = asymmetric_scale(low, high, codes, slices.dtype)
+    return _with_finite_numbers(scale, zero, codes), zero
+
+
+def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[int, int]) -> torch.Tensor:
+    """The scale, or the largest with which every code stands for a finite number."""
+    wide = zero.to(torch.float64)
+    reach = torch.maximum(codes[1] - wide, wide - codes[0])
+    # A little less than the quotient, so that its rounding does not matter.
+    largest = torch.finfo(scale.dtype).max / reach * (1.0 - (2.0**-24 if scale.dtype == torch.float32 else 2.0**-52))
+    return torch.where((scale * reach.to(scale.dtype)).isinf(), largest.to(scale.dtype), scale)
 
 
 def value_range(
@@ -43,8 +54,8 @@ def value_range(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The range of each slice: minimum and maximum, or the given percentile and its mirror image.
 
-    A percentile p of n numbers is the one of rank ceil(n p / 100) in ascending order; its mirror image the one of
-    the same rank in descending order.
+    A percentile p of n numbers is the one of rank ceil(n p / 100) in ascending order, p as its decimal digits say; its
+    mirror image the one of the same rank in descending order.
 
     Args:
         slices: shape (..., n), n > 0.
@@ -58,7 +69,7 @@ def value_range(
         low, high = slices.amin(-1), slices.amax(-1)
     else:
         n = slices.shape[-1]
-        rank = max(1, math.ceil(n * percentile / 100))
+        rank = max(1, math.ceil(n * Fraction(str(percentile)) / 100))
         low, high = _order_statistics(slices, (n - rank, rank - 1), magnitudes=magnitudes)
         finite = slices.amin(-1).isfinite() & slices.amax(-1).isfinite()
         high = torch.where(finite, high, torch.nan)
@@ -100,6 +111,8 @@ def asymmetric_scale(
         Scale, rounded once, and zero point: an integer in the range of the codes; both of ``dtype``.
     """
     low, high = low.clamp(max=0.0), high.clamp(min=0.0)
-    scale = ((high - low) / (codes[1] - codes[0])).clamp(min=SMALLEST_SCALE).to(dtype)
+    width, steps = high - low, codes[1] - codes[0]
+    width_per_code = torch.where(width.isinf(), (high / 2 - low / 2) / (steps / 2), width / steps)
+    scale = width_per_code.clamp(min=SMALLEST_SCALE).to(dtype)
     zero = (codes[0] - (low / scale.to(torch.float64)).round()).clamp(*codes)
     return scale, zero.to(dtype)

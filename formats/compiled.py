@@ -1,16 +1,22 @@
-"""Rounding as one operator of PyTorch, which torch.compile keeps in its graphs: the same kernels, the same bits."""
+"""Rounding as one operator of PyTorch: the same kernels, the same bits.
+
+torch.compile and make_fx keep it in their graphs; torch.vmap, fake tensors and wrapper subclasses have rules for it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._prims_common import compute_elementwise_output_strides
 
-from roundoff.formats.format import Format
+from roundoff.formats.errors import FormatError
+from roundoff.formats.memory import is_virtual
 from roundoff.formats.modes import WORD_BITS, RandomBits
 
 if TYPE_CHECKING:
+    from roundoff.formats.format import Format
     from roundoff.formats.modes import Overflow, Rounding
 
 
@@ -26,10 +32,11 @@ def round_operator(
     given: torch.Tensor | None,
 ) -> torch.Tensor:
     """:func:`roundoff.round` with all arguments as an operator may have them: no seed means no RandomBits."""
+    from roundoff.formats.names import format_called  # noqa: PLC0415  it knows every family
     from roundoff.formats.rounding import round  # noqa: PLC0415  it knows this module
 
     random = given if seed is None else RandomBits(seed, step, bits)
-    return round(x, Format.parse(format), rounding=rounding, overflow=overflow, random=random)
+    return round(x, format_called(format), rounding=rounding, overflow=overflow, random=random)
 
 
 @round_operator.register_fake
@@ -51,6 +58,37 @@ def unwritten_like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 
+@round_operator.register_vmap
+def _batched(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    x: torch.Tensor,
+    format: str,
+    rounding: str,
+    overflow: str | None,
+    seed: int | None,
+    step: int,
+    bits: int,
+    given: torch.Tensor | None,
+) -> tuple[torch.Tensor, int]:
+    """Each sample is rounded as it would be alone: with scales, and with random bits, of its own."""
+    from roundoff.formats.names import format_called  # noqa: PLC0415  it knows every family
+
+    x_dim, given_dim = in_dims[0], in_dims[-1]
+    how = (format, rounding, overflow, seed, step, bits)
+    if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
+        return round_operator(x.movedim(x_dim, 0), *how, None), 0
+    samples = [
+        round_operator(
+            x if x_dim is None else x.select(x_dim, i),
+            *how,
+            given if given is None or given_dim is None else given.select(given_dim, i),
+        )
+        for i in range(info.batch_size)
+    ]
+    return torch.stack(samples), 0
+
+
 def as_operator(
     x: torch.Tensor,
     format: Format | str,
@@ -58,9 +96,13 @@ def as_operator(
     overflow: Overflow | str | None,
     random: RandomBits | torch.Tensor | None,
 ) -> torch.Tensor:
-    """:func:`roundoff.round` by :func:`round_operator`, for code that torch.compile is tracing."""
+    """:func:`roundoff.round` by :func:`round_operator`.
+
+    Raises:
+        FormatError: ``x`` is of a wrapper subclass that has no rule for the operator.
+    """
     bits = random if isinstance(random, RandomBits) else None
-    return round_operator(  # type: ignore[no-any-return]
+    arguments = (
         x.detach(),
         str(format),
         str(rounding),
@@ -70,3 +112,20 @@ def as_operator(
         WORD_BITS if bits is None else bits.bits,
         None if isinstance(random, RandomBits) else random,
     )
+    if torch.compiler.is_compiling() or not is_virtual(x):
+        return round_operator(*arguments)  # type: ignore[no-any-return]
+    if "torch.distributed.tensor" in sys.modules:
+        from roundoff.formats import sharding  # noqa: PLC0415  costs a second, and only those who have DTensors need it
+
+        sharding.register()
+    try:
+        return round_operator(*arguments)  # type: ignore[no-any-return]
+    except (NotImplementedError, TypeError, RuntimeError) as error:
+        raise FormatError(
+            f"a tensor of class {type(x).__name__} cannot be rounded: it stands for numbers that lie elsewhere, and its"
+            f" class has no rule for the operator roundoff::round; round what it is made of ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,62 +6,24 @@ large tensors are split over torch's threads.
 
 from __future__ import annotations
 
-import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import cfunc, types
 
 from roundoff.formats import mode_loops, nearest_loops, random_loops
-from roundoff.formats.loop_names import named_after_content
+from roundoff.formats.modes import RandomBits
+from roundoff.formats.native_loops import ELEMENTS_PER_THREAD, compiled, in_pieces
 from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, pattern
-from roundoff.formats.random_words import CHUNK, keys, thinning
-from roundoff.formats.reinterpret import bits_of32 as _bits_of32  # noqa: F401
+from roundoff.formats.random_words import CHUNK, keys, thinning, words32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import ModuleType
 
-    from roundoff.formats.modes import RandomBits
     from roundoff.formats.parameters import FloatParameters
 
     Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
-
-# Below this many elements per thread, handing work to a thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 17
-
-_WORD = {torch.float32: types.uint32, torch.float64: types.uint64}
-_C_TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64}
-
-
-@cache
-def _compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
-    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
-
-    ``signature`` has a letter per argument: ``p`` is the address of carrier-wide words, ``k`` of uint32, ``n`` a count.
-    """
-    kinds = {"p": types.CPointer(_WORD[dtype]), "k": types.CPointer(types.uint32), "n": types.int64}
-    machine_code = cfunc(types.void(*(kinds[letter] for letter in signature)), cache=True)(named_after_content(body))
-    prototype = ctypes.CFUNCTYPE(None, *(_C_TYPES.get(letter, ctypes.c_void_p) for letter in signature))
-    function = prototype(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="roundoff")
-
-
-def _in_threads(work: Callable[[int, int], None], n: int) -> None:
-    """Calls ``work(first, last)`` for pieces that make up ``range(n)``, in torch's threads."""
-    threads = max(1, min(torch.get_num_threads(), n // _ELEMENTS_PER_THREAD))
-    edges = [n * k // threads for k in range(threads + 1)]
-    for piece in [_pool(threads).submit(work, first, last) for first, last in pairwise(edges)]:
-        piece.result()
 
 
 class Loop:
@@ -80,14 +42,14 @@ class Loop:
         self._words = words  # kept alive: the loop reads it by its address
         self._address = words.ctypes.data
         self._size = dtype.itemsize
-        self._copying = _compiled(copying, dtype, "ppnp")
-        self._in_place = _compiled(in_place, dtype, "pnp")
+        self._copying = compiled(copying, dtype, "bbib")
+        self._in_place = compiled(in_place, dtype, "bib")
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
         n = source.numel()
-        if n >= 2 * _ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
-            _in_threads(lambda first, last: self._piece(source, target, first, last), n)
+        if n >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
+            in_pieces(lambda first, last: self._piece(source, target, first, last), n, n)
         elif target is source:
             self._in_place(source.data_ptr(), n, self._address)
         else:
@@ -103,40 +65,32 @@ class Loop:
 
 def nearest(parameters: FloatParameters, dtype: torch.dtype) -> Loop:
     """Rounding to nearest-even in one format and carrier, with the cheapest loop that can."""
+    if parameters.infinite != parameters.over_positive:  # the loops to nearest treat infinity as what is too large
+        loops = (mode_loops.fixed32, mode_loops.fixed32_in_place), (mode_loops.fixed64, mode_loops.fixed64_in_place)
+        return Loop(_packed(parameters, dtype), dtype, *loops[dtype == torch.float64])
     name = _cheapest(parameters, dtype)
-    loops = getattr(nearest_loops, name), getattr(nearest_loops, f"{name}_in_place")
-    return Loop(parameters.packed(dtype), dtype, *loops)
+    loop, in_place = getattr(nearest_loops, name), getattr(nearest_loops, f"{name}_in_place")
+    return Loop(parameters.packed(dtype), dtype, loop, in_place)
 
 
 def _cheapest(p: FloatParameters, dtype: torch.dtype) -> str:
     """The name of the cheapest loop to nearest; see :mod:`roundoff.formats.nearest_loops`."""
-    m, emax = 23 - p.shift, (p.largest >> 23) - LARGEST_EXPONENT[dtype]
-    if dtype == torch.float64 or not _gradual(p, dtype) or m == 0:
-        return "any64" if dtype == torch.float64 else "any32"
-    if _uniform(p, dtype):
+    if dtype == torch.float64:
+        return "any64"
+    if p.shift < 23 and p.gradual(dtype) and _uniform(p, dtype):
         return "uniform32"
-    last_binade_is_complete = (p.largest >> p.shift) % (1 << m) == (1 << m) - 1
-    infinite = p.infinite == INFINITY[dtype]
-    # Cutting a single bit, 1.5 * 2 + x would not stay within one binade.
-    room = p.shift >= 2 and 1 <= emax < LARGEST_EXPONENT[dtype] - p.shift
-    return "chain32" if infinite and last_binade_is_complete and room else "any32"
+    return "chain32" if p.rounds_by_addition(dtype) else "any32"
 
 
 def _cheapest_random(p: FloatParameters, dtype: torch.dtype) -> str:
-    """The name of the cheapest stochastic loop; see :mod:`roundoff.formats.random_loops`."""
-    if dtype == torch.float64 or not _gradual(p, dtype):
-        return "any64" if dtype == torch.float64 else "any32"
+    """The cheapest stochastic loop, without the width of the carrier; see :mod:`roundoff.formats.random_loops`."""
+    if dtype == torch.float64 or not p.gradual(dtype) or p.infinite != p.over_positive:
+        return "any"
     if _uniform(p, dtype):
-        return "uniform32"
+        return "uniform"
     m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
     room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126
-    return "chain32" if room else "any32"
-
-
-def _gradual(p: FloatParameters, dtype: torch.dtype) -> bool:
-    """Whether there are bits to cut, subnormal numbers, and a signed zero."""
-    subnormals = pattern(p.quantum * 2.0 ** (23 - p.shift), dtype) == p.smallest_normal
-    return p.shift > 0 and subnormals and p.zero_sign != 0
+    return "chain" if room else "any"
 
 
 def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
@@ -147,11 +101,14 @@ def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
 
 @cache
 def _packed(parameters: FloatParameters, dtype: torch.dtype) -> Words:
-    return parameters.packed(dtype)
+    return parameters.packed(dtype, by_mode=True)
 
 
 def round_by_mode(
-    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, random: RandomBits | None
+    source: torch.Tensor,
+    target: torch.Tensor,
+    parameters: FloatParameters,
+    random: RandomBits | torch.Tensor | None,
 ) -> None:
     """Rounds ``source`` into ``target`` as the parameters' mode says.
 
@@ -161,35 +118,57 @@ def round_by_mode(
         parameters: the format and the mode, for this dtype.
         random: the random bits, for stochastic rounding; an element's index is its place in row-major order.
     """
-    if random is not None and not source.is_contiguous():
-        rounded = source.contiguous()
+    if random is not None and not (source.is_contiguous() and target.is_contiguous()):
+        rounded = source.clone(memory_format=torch.contiguous_format)
         round_by_mode(rounded, rounded, parameters, random)
         target.copy_(rounded)
         return
-    n, dtype = source.numel(), source.dtype
-    words = _packed(parameters, dtype)
-    in_place = target is source
+    words = _packed(parameters, source.dtype)
     if random is None:
-        name = "fixed32" if dtype == torch.float32 else "fixed64"
+        _run(_loop(mode_loops, "fixed", source, target), source, target, words, (), 0, source.numel())
+    elif isinstance(random, RandomBits):
+        _round_by_hash(source, target, parameters, words, random)
     else:
-        name = _cheapest_random(parameters, dtype)
-    body = getattr(mode_loops if random is None else random_loops, name + "_in_place" if in_place else name)
-    signature = ("pnp" if in_place else "ppnp") + ("" if random is None else "nk")
-    kernel = _compiled(body, dtype, signature)
+        _round_by_given(source, target, words, words32(random, source))
+
+
+def _loop(module: ModuleType, name: str, source: torch.Tensor, target: torch.Tensor) -> Any:
+    return getattr(module, f"{name}{8 * source.itemsize}{'_in_place' if target is source else ''}")
+
+
+def _run(
+    loop: Any, source: torch.Tensor, target: torch.Tensor, words: Words, rest: tuple[int, ...], first: int, last: int
+) -> None:
+    """Runs a loop over the elements ``first`` to ``last``; of ``rest``, the first is an index to count on from."""
+    in_place = target is source
+    kernel = compiled(loop, source.dtype, ("bib" if in_place else "bbib") + ("iw" if rest else ""))
+    size = source.itemsize
+    data = (source.data_ptr(),) if in_place else (source.data_ptr(), target.data_ptr())
+
+    def piece(start: int, end: int) -> None:
+        hashing = (rest[0] + start, *rest[1:]) if rest else ()
+        at = (first + start) * size
+        kernel(*(address + at for address in data), end - start, words.ctypes.data, *hashing)
+
+    in_pieces(piece, last - first, last - first)
+
+
+def _round_by_hash(
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, words: Words, random: RandomBits
+) -> None:
+    loop = _loop(random_loops, _cheapest_random(parameters, source.dtype), source, target)
+    n = source.numel()
+    for chunk in range(max(1, -(-n // CHUNK))):
+        chunk_keys = np.array([*keys(random, chunk), *thinning(random.bits)], np.uint32)
+        _run(loop, source, target, words, (0, chunk_keys.ctypes.data), chunk * CHUNK, min(n, (chunk + 1) * CHUNK))
+
+
+def _round_by_given(source: torch.Tensor, target: torch.Tensor, words: Words, given: torch.Tensor) -> None:
+    loop = random_loops.given32 if source.itemsize == 4 else random_loops.given64
+    kernel = compiled(loop, source.dtype, "bbibw")
+    size, data = source.itemsize, (source.data_ptr(), target.data_ptr(), given.data_ptr())
 
     def piece(first: int, last: int) -> None:
-        offset = first * dtype.itemsize
-        addresses = [x.data_ptr() + offset for x in ([source] if in_place else [source, target])]
-        hashing = () if chunk_keys is None else (first - chunk * CHUNK, chunk_keys.ctypes.data)
-        kernel(*addresses, last - first, words.ctypes.data, *hashing)
+        kernel(data[0] + first * size, data[1] + first * size, last - first, words.ctypes.data, data[2] + first * 4)
 
-    chunk_keys = None
-    for chunk in range(max(1, -(-n // CHUNK)) if random is not None else 1):
-        start = chunk * CHUNK
-        count = min(n - start, CHUNK) if random is not None else n
-        if random is not None:
-            chunk_keys = np.array([*keys(random, chunk), *thinning(random.bits)], np.uint32)
-        if count >= 2 * _ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
-            _in_threads(lambda first, last, start=start: piece(start + first, start + last), count)  # type: ignore[misc]
-        else:
-            piece(start, start + count)
+    in_pieces(piece, source.numel(), source.numel())

@@ -44,6 +44,8 @@ class Element:
     """Whether codes are two's complement integers, which have no negative zero, rather than sign and magnitude."""
     specials: tuple[float, ...] = ()
     """What the codes above that of ``max`` stand for: infinity and NaN."""
+    text: str = ""
+    """The float format that they are, if torch has a type for it; see :mod:`roundoff.formats.codes`."""
 
     @property
     def emax(self) -> int:

@@ -1,12 +1,10 @@
-"""The base of every error that a user can cause."""
+"""The base of every error that a user can cause, and that of number formats."""
 
-
-class RoundoffError(Exception):
-    """An error the user can mend: its message names the place, the rule, the value and what is allowed.
-
-    The command line prints the message alone and exits with status 2.
-    """
+from roundoff.errors import RoundoffError
 
 
 class FormatError(RoundoffError, ValueError):
     """A number format that does not exist, or that cannot be used where it stands."""
+
+
+__all__ = ["FormatError", "RoundoffError"]

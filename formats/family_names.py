@@ -1,116 +1,178 @@
-"""The names of the families other than floats: how they look, and the format that each stands for."""
+"""How the names of formats look: the beginning, which gives the family and its widths, and suffixes in any order."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roundoff.formats.block import BlockFloatFormat
+from roundoff.formats.codebook import TableFormat
 from roundoff.formats.elements import ScaleRule
+from roundoff.formats.errors import FormatError
 from roundoff.formats.fixed import FixedFormat
+from roundoff.formats.floats import FloatFormat, Flush, Specials
 from roundoff.formats.integer import IntegerFormat
 from roundoff.formats.logarithmic import LogarithmicFormat
 from roundoff.formats.modes import Overflow
-from roundoff.formats.mx import BLOCK, ELEMENTS, MXFormat
-from roundoff.formats.nvfp4 import BLOCK as NVFP4_BLOCK
+from roundoff.formats.mx import ELEMENTS, MXFormat
 from roundoff.formats.nvfp4 import NVFP4Format
 from roundoff.formats.posit import STANDARD_EXPONENT_BITS, PositFormat
+from roundoff.formats.power_of_two import PowerOfTwoFormat
+from roundoff.formats.qtorch_legacy import QtorchFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roundoff.formats.format import Format
 
-# Beside the aliases, canonical names that somebody is likely to misspell: the nearest one is suggested.
-ALIASES: dict[str, Format] = {
-    "mxfp4": MXFormat("mxfp4_e2m1"),
-    **{name: MXFormat(name) for name in ELEMENTS},
-    "int8": IntegerFormat(8),
-    "uint8": IntegerFormat(8, signed=False, symmetric=False),
-    "nvfp4": NVFP4Format(),
-    "bfp8_16": BlockFloatFormat(8, 16),
-    "lns8_3": LogarithmicFormat(8, 3),
-    "posit8": PositFormat(8),
-    "posit16": PositFormat(16),
-    "posit32": PositFormat(32),
-}
-
-_AXIS = r"(?:_ax(?P<axis>-?\d{1,3}))?"
-_SCALE_RULE = rf"(?:_(?P<rule>{'|'.join(ScaleRule)}))?"
-_FIXED = re.compile(r"(?P<unsigned>u)?q(?P<i>\d{1,3})\.(?P<f>\d{1,3})(?:_(?P<overflow>saturate|wrap))?", re.ASCII)
-_INTEGER = re.compile(
-    r"(?P<unsigned>u)?int(?P<width>\d{1,3})(?:_(?P<zero>sym|asym))?(?:_g(?P<group>\d{1,9}))?" + _AXIS +
-    r"(?:_p(?P<percentile>\d{1,3}(?:\.\d{1,12})?))?"
-    r"(?:_s(?P<scale>\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)(?:_z(?P<zero_point>-?\d{1,6}))?)?",
-    re.ASCII,
-)  # fmt: skip
-_MX = re.compile(rf"(?P<name>{'|'.join(ELEMENTS)})(?:_b(?P<block>\d{{1,9}}))?" + _AXIS + _SCALE_RULE, re.ASCII)
-_BLOCK_FLOAT = re.compile(r"bfp(?P<bits>\d{1,3})_(?P<block>\d{1,9})" + _AXIS + _SCALE_RULE, re.ASCII)
-_NVFP4 = re.compile(r"nvfp4(?:_b(?P<block>\d{1,9}))?" + _AXIS, re.ASCII)
-_LOGARITHMIC = re.compile(r"lns(?P<bits>\d{1,3})_(?P<f>\d{1,3})", re.ASCII)
-_POSIT = re.compile(r"posit(?P<n>\d{1,3})(?:_(?P<es>\d{1,3}))?", re.ASCII)
+    Fields = dict[str, Any]
 
 
-def _whole(text: str | None, default: int) -> int:
-    return default if text is None else int(text)
+class Beginning(NamedTuple):
+    """What names of a family begin with."""
+
+    syntax: str
+    """For messages: ``eXmY``."""
+    pattern: re.Pattern[str]
+    """What matches it, in lower case."""
+    kind: type[Format]
+    fields: Callable[[re.Match[str]], Fields]
+    """What the format is made with; raises FormatError if a number is out of range."""
 
 
-def _or_none(text: str | None) -> int | None:
-    return None if text is None else int(text)
+class Suffix(NamedTuple):
+    """What may stand behind, after an underscore."""
+
+    syntax: str
+    """For messages: ``_bBLOCK``."""
+    field: str
+    """Which field it sets; each once."""
+    pattern: re.Pattern[str]
+    value: Callable[[str], Any]
+    """Of the field, from what the pattern's first group found."""
 
 
-def _fixed(found: re.Match[str]) -> Format:
-    overflow = Overflow(found["overflow"] or Overflow.SATURATE)
-    return FixedFormat(int(found["i"]), int(found["f"]), not found["unsigned"], overflow)
+def _float(found: re.Match[str]) -> Fields:
+    return {
+        "exponent_bits": int(found[1]),
+        "significand_bits": int(found[2]),
+        "bias": None if found[3] is None else int(found[3]),
+        "specials": Specials(found[4] or Specials.IEEE),
+    }
 
 
-def _integer(found: re.Match[str]) -> Format:
-    signed = not found["unsigned"]
-    return IntegerFormat(
-        int(found["width"]),
-        signed=signed,
-        symmetric={"sym": True, "asym": False}.get(found["zero"], signed),
-        axis=_or_none(found["axis"]),
-        group=_or_none(found["group"]),
-        percentile=None if found["percentile"] is None else float(found["percentile"]),
-        scale=None if found["scale"] is None else float(found["scale"]),
-        zero_point=_whole(found["zero_point"], 0),
-    )
+def _p3109(found: re.Match[str]) -> Fields:
+    """IEEE P3109's binaryKpP: K bits with precision P; the finite domain is fnuz's."""
+    width, precision, domain = int(found[1]), int(found[2]), found[3] or "se"
+    signed = domain[0] == "s"
+    if not 1 <= precision <= width - signed:
+        most = "K - 1" if signed else "K"
+        raise FormatError(f"binaryKpP has a precision P from 1 to {most}, got K = {width} and P = {precision}")
+    return {
+        "exponent_bits": width - precision + (not signed),
+        "significand_bits": precision - 1,
+        "specials": Specials.FNUZ if domain[1] == "f" else Specials.P3109,
+        "signed": signed,
+    }
 
 
-def _mx(found: re.Match[str]) -> Format:
-    rule = ScaleRule(found["rule"] or ScaleRule.FLOOR)
-    return MXFormat(found["name"], _whole(found["block"], BLOCK), _whole(found["axis"], -1), rule)
+def _integer(found: re.Match[str]) -> Fields:
+    signed = not found[1]
+    return {"width": int(found[2]), "signed": signed, "symmetric": signed}
 
 
-def _block_float(found: re.Match[str]) -> Format:
-    rule = ScaleRule(found["rule"] or ScaleRule.FLOOR)
-    return BlockFloatFormat(int(found["bits"]), int(found["block"]), _whole(found["axis"], -1), rule)
+def _table(found: re.Match[str]) -> Fields:
+    try:
+        return {"numbers": tuple(float(number) for number in found[1].split(","))}
+    except ValueError as error:
+        raise FormatError(f"the numbers of a table are written as in table[-1,0,1.5]: {error}") from None
 
 
-def _nvfp4(found: re.Match[str]) -> Format:
-    return NVFP4Format(_whole(found["block"], NVFP4_BLOCK), _whole(found["axis"], -1))
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.ASCII)
 
 
-def _logarithmic(found: re.Match[str]) -> Format:
-    return LogarithmicFormat(int(found["bits"]), int(found["f"]))
-
-
-def _posit(found: re.Match[str]) -> Format:
-    return PositFormat(int(found["n"]), _whole(found["es"], STANDARD_EXPONENT_BITS))
-
-
-FAMILIES: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Format]]] = [
-    ("qI.F and uqI.F (fixed point: q3.4 is 1 sign, 3 integer, 4 fraction bits; with _wrap behind)", _FIXED, _fixed),
-    (
-        "intN and uintN (with _sym, _asym, _gGROUP, _axAXIS, _pPERCENTILE, or _sSCALE_zZERO behind)",
-        _INTEGER,
-        _integer,
+BEGINNINGS = [
+    Beginning("eXmY", _pattern(r"e(\d{1,3})m(\d{1,3})(?:b(-?\d{1,5}))?(fnuz|fn)?"), FloatFormat, _float),
+    Beginning("binaryKpP", _pattern(r"binary(\d{1,2})p(\d{1,2})([su][ef])?"), FloatFormat, _p3109),
+    Beginning(
+        "qtorch_eXmY",
+        _pattern(r"qtorch_e(\d{1,3})m(\d{1,3})"),
+        QtorchFormat,
+        lambda found: {"exponent_bits": int(found[1]), "significand_bits": int(found[2])},
     ),
-    (f"{', '.join(ELEMENTS)} (with _bBLOCK, _axAXIS, _ceil, _even, _rceil behind)", _MX, _mx),
-    ("bfpBITS_BLOCK (block floating point; with _axAXIS, _ceil, _even, _rceil behind)", _BLOCK_FLOAT, _block_float),
-    ("nvfp4 (with _bBLOCK, _axAXIS behind)", _NVFP4, _nvfp4),
-    ("lnsN_F (logarithmic: N bits, F of them fraction bits of log2)", _LOGARITHMIC, _logarithmic),
-    ("positN and positN_ES (posit16 is posit16_2)", _POSIT, _posit),
+    Beginning(
+        "qI.F",
+        _pattern(r"(u)?q(\d{1,3})\.(\d{1,3})"),
+        FixedFormat,
+        lambda found: {"signed": not found[1], "integer_bits": int(found[2]), "fraction_bits": int(found[3])},
+    ),
+    Beginning("intN", _pattern(r"(u)?int(\d{1,3})"), IntegerFormat, _integer),
+    Beginning(", ".join(ELEMENTS), _pattern(f"({'|'.join(ELEMENTS)})"), MXFormat, lambda found: {"name": found[1]}),
+    Beginning(
+        "bfpBITS_BLOCK",
+        _pattern(r"bfp(\d{1,3})_(\d{1,9})"),
+        BlockFloatFormat,
+        lambda found: {"significand_bits": int(found[1]), "block": int(found[2])},
+    ),
+    Beginning("table[X,Y,...]", _pattern(r"table\[([^\]_]*)\]"), TableFormat, _table),
+    Beginning("nvfp4", _pattern("nvfp4"), NVFP4Format, lambda _: {}),
+    Beginning(
+        "lnsN_F",
+        _pattern(r"lns(\d{1,3})_(\d{1,3})"),
+        LogarithmicFormat,
+        lambda found: {"width": int(found[1]), "fraction_bits": int(found[2])},
+    ),
+    Beginning(
+        "positN",
+        _pattern(r"posit(\d{1,3})(?:_(\d{1,3}))?"),
+        PositFormat,
+        lambda found: {
+            "width": int(found[1]),
+            "exponent_bits": STANDARD_EXPONENT_BITS if found[2] is None else int(found[2]),
+        },
+    ),
 ]
-"""For each family what its names look like for messages, the pattern of a whole name, and how to make its format."""
+"""The families; of names that several can read, the first that also reads the suffixes."""
+
+
+def _overflow(*policies: str) -> Suffix:
+    names = "|".join(policies)
+    return Suffix(", ".join(f"_{name}" for name in policies), "overflow", _pattern(f"({names})"), Overflow)
+
+
+def _block_or_none(text: str) -> int | None:
+    return None if text == "unscaled" else int(text[1:])
+
+
+_BLOCK = Suffix("_bBLOCK", "block", _pattern(r"b(\d{1,9})"), int)
+_AXIS = Suffix("_axAXIS", "axis", _pattern(r"ax(-?\d{1,3})"), int)
+_RULE = Suffix("_floor, _ceil, _even, _rceil", "scale_rule", _pattern(f"({'|'.join(ScaleRule)})"), ScaleRule)
+
+SUFFIXES: dict[type[Format], tuple[Suffix, ...]] = {
+    FloatFormat: (
+        Suffix("_finite, _p3109", "specials", _pattern("(finite|p3109)"), Specials),
+        Suffix("_nosub", "subnormals", _pattern("(nosub)"), lambda _: False),
+        Suffix("_ftz, _daz", "flush", _pattern("(ftz|daz)"), Flush),
+        Suffix("_unsigned", "signed", _pattern("(unsigned)"), lambda _: False),
+        _overflow("infinity", "saturate", "nan", "propagate", "wrap"),
+    ),
+    PowerOfTwoFormat: (_overflow("nan", "saturate"),),
+    FixedFormat: (_overflow("saturate", "wrap"),),
+    IntegerFormat: (
+        Suffix("_sym, _asym", "symmetric", _pattern("(a?sym)"), lambda text: text == "sym"),
+        Suffix("_gGROUP", "group", _pattern(r"g(\d{1,9})"), int),
+        _AXIS,
+        Suffix("_pPERCENTILE", "percentile", _pattern(r"p(\d{1,3}(?:\.\d{1,12})?)"), float),
+        Suffix("_sSCALE", "scale", _pattern(r"s(\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"), float),
+        Suffix("_zZERO", "zero_point", _pattern(r"z(-?\d{1,6})"), int),
+    ),
+    MXFormat: (_BLOCK, _AXIS, _RULE),
+    BlockFloatFormat: (_AXIS, _RULE),
+    NVFP4Format: (_BLOCK, _AXIS),
+    TableFormat: (
+        Suffix("_bBLOCK, _unscaled", "block", _pattern(r"(unscaled|b\d{1,9})"), _block_or_none),
+        _AXIS,
+    ),
+}
+"""What may stand behind the names of a family, in any order."""

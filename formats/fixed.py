@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
+    Family,
     check_encodable,
     check_integer,
-    check_random,
     code_dtype,
     overflow_policy,
     significand_and_exponent,
     words_for,
 )
-from roundoff.formats.format import Format
 from roundoff.formats.grid_mode_kernels import round_channels, round_wrapping
-from roundoff.formats.layouts import in_place_of
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _LARGEST_IN_FLOAT32 = 12
 
 
 @dataclass(frozen=True)
-class FixedFormat(Format):
+class FixedFormat(Family):
     """Fixed-point numbers: k 2^-f with an integer k of i + f bits, and a sign bit in two's complement if ``signed``.
 
     ``q3.4`` has 1 sign, 3 integer and 4 fraction bits: 8 bits in all, from -8 to 7.9375 in steps of 1/16; ``uq4.4``
@@ -44,8 +43,8 @@ class FixedFormat(Format):
     integer bits.)
 
     There is no NaN, no infinity and no negative zero. Rounding turns -0 and negative numbers that vanish into +0;
-    infinity saturates. What the hardware cannot hold stays visible in the simulation: NaN stays NaN, and so does
-    an infinity that should wrap. :meth:`encode` refuses NaN.
+    infinity saturates. What the hardware cannot hold stays visible in the simulation: NaN stays NaN, and an infinity
+    that should wrap becomes NaN. :meth:`encode` refuses both.
 
     Args:
         integer_bits: i, 0 to 52.
@@ -111,14 +110,14 @@ class FixedFormat(Format):
         """float32 for at most 12 integer and fraction bits, else float64.
 
         Sums and products of numbers of the format are then exact before they are rounded (up to 26 bits in float64;
-        products of wider ones are rounded twice).
+        in a simulation those of up to 51 bits are rounded once, too).
         """
         return torch.float32 if self._magnitude_bits <= _LARGEST_IN_FLOAT32 else torch.float64
 
     @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number is a number of ``dtype``: up to 24 integer and fraction bits in float32."""
@@ -150,30 +149,7 @@ class FixedFormat(Format):
             for dtype in (torch.float32, torch.float64)
         }
 
-    def round_into(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Rounds to fixed point; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        policy = self._policy(overflow)
-        if in_memory(source):
-            check_random(rounding, random, source)
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, policy, rounding, random),
-                source,
-                target,
-                in_order=random is not None,
-            )
-            return
-        codes = self._integers(source, rounding, policy, words_for(rounding, random, source))
-        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
-        target.copy_(torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps))
-
-    def _round_natively(
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
@@ -181,13 +157,18 @@ class FixedFormat(Format):
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        if source.numel() == 0:
-            return
         codes = (self._low, self._high)
         if policy == Overflow.WRAP:
             round_wrapping(source, target, self.eps, codes, rounding, random)
         else:
             round_channels(source, target, (1, 1), self._scales[source.dtype], codes, rounding, random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        codes = self._integers(source, rounding, policy, words)
+        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
+        return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
@@ -210,6 +191,7 @@ class FixedFormat(Format):
         k = torch.where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
         return torch.where(k > self._high, k - (1 << self.bits), k)
 
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -232,12 +214,18 @@ class FixedFormat(Format):
             FormatError: ``x`` holds a NaN, or an infinity that should wrap.
         """
         policy, mode = self._policy(overflow), Rounding.parse(rounding)
+        x = self._numbers(x)
         check_encodable(self, x if policy == Overflow.SATURATE else x * 0)
-        codes = self._integers(x.detach(), mode, policy, words_for(mode, random, x))
+        codes = self._integers(x, mode, policy, words_for(mode, random, x))
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` stand for, in ``dtype`` (the carrier if None), exactly."""
-        k = codes.to(torch.int64)
+        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        k = integer_codes(self, codes, self.bits)
         k = torch.where(k > self._high, k - (1 << self.bits), k)
         return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)

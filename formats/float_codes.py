@@ -1,4 +1,4 @@
-"""From numbers of a float format to their codes, and back: tensor operations, exact, on any device."""
+"""From numbers of a float format to their codes, and back: operations on integer tensors, exact, on any device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_encodable, code_dtype
-from roundoff.formats.parameters import INFINITY, LARGEST_EXPONENT, STORED_BITS
-from roundoff.formats.tensor_kernels import INTEGER
+from roundoff.formats.family import check_encodable, code_dtype, float64_bits, narrowed
+from roundoff.formats.parameters import pattern
 
 if TYPE_CHECKING:
     from roundoff.formats.floats import FloatFormat
+
+_STORED, _BIAS = 52, 1023  # of float64, in whose patterns all is done
+_MAGNITUDE, _SIGN = (1 << 63) - 1, -(1 << 63)
+_INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
 
 
 def nan_code(fmt: FloatFormat) -> int:
     """The code that NaN gets: quiet, positive where it has a sign, without payload."""
     e, m = fmt.exponent_bits, fmt.significand_bits
+    if not fmt.signed:
+        return (1 << fmt.bits) - 1
     if not fmt.has_negative_zero:
         return 1 << (e + m)
     return (1 << (e + m)) - 1 if fmt.specials == "fn" else (((1 << e) - 1) << m) | (1 << (m - 1))
@@ -34,49 +39,58 @@ def encode(fmt: FloatFormat, x: torch.Tensor) -> torch.Tensor:
     Raises:
         FormatError: ``x`` holds a NaN or an infinity, and the format has none.
     """
-    dtype = x.dtype
-    stored = STORED_BITS[dtype]
-    m, magnitude_bits = fmt.significand_bits, fmt.exponent_bits + fmt.significand_bits
+    m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
     if not fmt.has_nan:
         check_encodable(fmt, x)
     if not fmt.has_infinity and bool(x.isinf().any()):
         raise FormatError(f"{fmt} has no infinity, and the tensor to encode holds one")
-    bits = x.view(INTEGER[dtype]).to(torch.int64)
-    magnitude = bits & ((1 << (8 * dtype.itemsize - 1)) - 1)
-    normal = (magnitude >> (stored - m)) - ((LARGEST_EXPONENT[dtype] - fmt.exponent_bias) << m)
-    quanta = (x.abs() / fmt.smallest_subnormal if fmt.subnormals else torch.zeros_like(x)).nan_to_num(0.0, 0.0, 0.0)
-    # Where the number is normal the quotient may be beyond int64; it is not used there.
-    quanta = torch.where(x.abs() < fmt.smallest_normal, quanta, 0.0)
-    code = torch.where(x.abs() < fmt.smallest_normal, quanta.to(torch.int64), normal)
-    code = torch.where(x.isinf(), infinity_code(fmt), code) if fmt.has_infinity else code
-    code = torch.where(bits < 0, code | _sign_bit(magnitude_bits), code)
+    bits = float64_bits(x)
+    magnitude = bits & _MAGNITUDE
+    normal = (magnitude >> (_STORED - m)) - ((_BIAS - fmt.exponent_bias) << m)
+    # Subnormal numbers of float64 have the exponent field of 1; those of the format are whole quanta.
+    field = (magnitude >> _STORED).clamp(min=1)
+    significand = magnitude - ((field - 1) << _STORED)
+    drop = _BIAS + _STORED + fmt.emin - m - field
+    subnormal = significand >> drop.clamp(0, 63) if fmt.subnormals else torch.zeros_like(bits)
+    code = torch.where(magnitude < pattern(fmt.smallest_normal, torch.float64), subnormal, normal)
+    code = torch.where(magnitude == _INFINITY, infinity_code(fmt), code) if fmt.has_infinity else code
+    if fmt.signed:
+        code = torch.where(bits < 0, code | _sign_bit(magnitude_bits), code)
     if fmt.has_nan:
-        code = torch.where(magnitude > INFINITY[dtype], nan_code(fmt), code)
+        code = torch.where(magnitude > _INFINITY, nan_code(fmt), code)
     return code.to(code_dtype(fmt.bits))
 
 
 def decode(fmt: FloatFormat, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers that integer codes stand for, in ``dtype``, which can hold the format; upper bits are ignored."""
-    m, magnitude_bits = fmt.significand_bits, fmt.exponent_bits + fmt.significand_bits
-    stored = STORED_BITS[dtype]
-    code = codes.to(torch.int64)
-    negative = (code & _sign_bit(magnitude_bits)) != 0
-    magnitude = code & ((1 << magnitude_bits) - 1)
-    exponent = (magnitude >> m) + (LARGEST_EXPONENT[dtype] - fmt.exponent_bias)
+    """The numbers that codes from 0 up stand for, in ``dtype``, which can hold the format."""
+    m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
+    negative = (codes & _sign_bit(magnitude_bits)) != 0 if fmt.signed else torch.zeros_like(codes, dtype=torch.bool)
+    magnitude = codes & ((1 << magnitude_bits) - 1)
     fraction = magnitude & ((1 << m) - 1)
-    # Fields beyond the largest number may be beyond the carrier's; they stand for no number.
+    # Fields beyond the largest number may be beyond float64's; they stand for no number.
     is_number = magnitude <= fmt.largest_code
-    pattern = torch.where(is_number, (exponent << stored) | (fraction << (stored - m)), 0)
-    normal = pattern.to(INTEGER[dtype]).view(dtype)
-    quantum = fmt.smallest_subnormal if fmt.subnormals else 0.0
-    value = torch.where(magnitude >> m == 0, fraction.to(dtype) * quantum, normal)
+    normal = torch.where(is_number, magnitude, 0) + ((_BIAS - fmt.exponent_bias) << m) << (_STORED - m)
+    value = torch.where(magnitude >> m == 0, _subnormal(fmt, fraction), normal)
     if fmt.has_infinity:
-        value = torch.where(magnitude == infinity_code(fmt), torch.inf, value)
+        value = torch.where(magnitude == infinity_code(fmt), _INFINITY, value)
         is_number |= magnitude == infinity_code(fmt)
-    value = torch.where(negative, -value, value)
-    if not fmt.has_negative_zero:
+    if fmt.signed and not fmt.has_negative_zero:
         is_number &= ~(negative & (magnitude == 0))
-    return torch.where(is_number, value, torch.nan)
+    # Without subnormals there are codes of zero beside 0, which have a sign only if zero has.
+    negative = negative & ((value != 0) | fmt.has_negative_zero)
+    value = torch.where(negative, value | _SIGN, value)
+    return narrowed(torch.where(is_number, value, _QUIET).view(torch.float64), dtype)
+
+
+def _subnormal(fmt: FloatFormat, fraction: torch.Tensor) -> torch.Tensor:
+    """The float64 patterns of ``fraction`` times the smallest subnormal number, without floating-point arithmetic."""
+    if not fmt.subnormals:
+        return torch.zeros_like(fraction)
+    lowest = fmt.emin - fmt.significand_bits
+    # A whole number is normal in float64; of one that is subnormal there the quanta are the pattern.
+    scaled = fraction.to(torch.float64).view(torch.int64) + (lowest << _STORED)
+    tiny = fraction << min(max(lowest + _BIAS + _STORED - 1, 0), 63)
+    return torch.where(fraction == 0, 0, torch.where(scaled < 1 << _STORED, tiny, scaled))
 
 
 def _sign_bit(magnitude_bits: int) -> int:

@@ -69,10 +69,10 @@ def _by_addition(x: Any, number: Any, dtype: torch.dtype) -> Any:
 def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
     """As ``tensor_kernels.round_nearest``, line by line."""
     integer = INTEGER[dtype]
-    shift, smallest_normal, largest, infinite, zero_sign, flip = (
-        ops.to_dtype_bitcast(number(i), integer, dtype) for i in range(6)
+    shift, smallest_normal, largest, beyond, infinite, zero_sign, flip = (
+        ops.to_dtype_bitcast(number(i), integer, dtype) for i in range(7)
     )
-    magic = number(6)
+    magic = number(7)
     zero, one = ops.constant(0, integer), ops.constant(1, integer)
     bits = ops.to_dtype_bitcast(x, integer, dtype)
     sign = ops.bitwise_and(bits, ops.constant(SIGN[dtype], integer))
@@ -85,7 +85,8 @@ def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
     absolute = ops.to_dtype_bitcast(magnitude, dtype, integer)
     subnormal = ops.to_dtype_bitcast(ops.sub(ops.add(absolute, magic), magic), integer, dtype)
     result = ops.where(ops.lt(magnitude, smallest_normal), subnormal, result)
-    result = ops.where(ops.gt(result, largest), infinite, result)
+    result = ops.where(ops.gt(result, largest), beyond, result)
+    result = ops.where(ops.eq(magnitude, ops.constant(INFINITY[dtype], integer)), infinite, result)
     result = ops.where(ops.gt(magnitude, ops.constant(INFINITY[dtype], integer)), magnitude, result)
     sign = ops.where(ops.eq(result, zero), ops.bitwise_and(sign, zero_sign), sign)
     return ops.to_dtype_bitcast(ops.bitwise_or(result, sign), dtype, integer)

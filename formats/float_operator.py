@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from roundoff.formats.compiled import unwritten_like
-from roundoff.formats.modes import Overflow
-from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
+from roundoff.formats.parameters import LARGEST_EXPONENT, FloatParameters
 from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 SIGN = {torch.float32: -(1 << 31), torch.float64: -(1 << 63)}
 EXPONENT = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
-_INTEGER_FIELDS = ("shift", "smallest_normal", "largest", "infinite", "zero_sign", "flip")
+_INTEGER_FIELDS = ("shift", "smallest_normal", "largest", "over_positive", "infinite", "zero_sign", "flip")
 
 
 class FloatData(NamedTuple):
@@ -37,24 +36,19 @@ class FloatData(NamedTuple):
 def float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> FloatData:
     """The parameters of ``fmt`` in the carrier ``dtype``, for :func:`round_float`.
 
-    Formats with infinities, a negative zero and exponents well inside the carrier's are rounded by an addition that
-    pushes what is too much out of the carrier's significand; the others, such as bfloat16 in float32, bit by bit.
+    Formats are rounded by an addition where that is possible (see ``FloatParameters.rounds_by_addition``); the others,
+    such as bfloat16 in float32, bit by bit.
     """
     return FloatData(*_float_data(fmt, dtype, device))
 
 
 @lru_cache(maxsize=256)
 def _float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> tuple[bool, torch.Tensor]:
-    stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
-    m, emin, emax = fmt.significand_bits, fmt.emin, fmt.emax
-    ieee = fmt.max == 2.0**emax * (2 - 2.0**-m) and fmt.overflow_policy is Overflow.INFINITY
-    # 1.5 * 2^(stored - m) times twice the largest power of two must be finite, and added to a number give one of a
-    # single binade: with one place or none to cut it does not.
-    roomy = emax + 1 + stored - m < bias and m <= stored - 2
-    if ieee and roomy and m > 0 and fmt.subnormals and fmt.has_negative_zero:
-        numbers = [2.0**emin, 2.0 ** (emax + 1), 1.5 * 2.0 ** (stored - m), 2.0 ** (bias - emax), 2.0 ** (emax - bias)]
-        return True, torch.tensor(numbers, dtype=dtype, device=device)
     p = fmt.parameters(dtype)
+    if p.rounds_by_addition(dtype):
+        bias, emax = LARGEST_EXPONENT[dtype], fmt.emax
+        numbers = [2.0**fmt.emin, 2.0 ** (emax + 1), 1.5 * 2.0**p.shift, 2.0 ** (bias - emax), 2.0 ** (emax - bias)]
+        return True, torch.tensor(numbers, dtype=dtype, device=device)
     integers = [signed(getattr(p, name), INTEGER[dtype]) for name in _INTEGER_FIELDS]
     packed = torch.tensor(integers, dtype=INTEGER[dtype]).view(dtype)
     return False, torch.cat((packed, torch.tensor([p.magic], dtype=dtype))).to(device)

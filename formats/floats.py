@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import ldexp
@@ -10,23 +10,33 @@ from math import ldexp
 import torch
 
 from roundoff.formats import cpu_kernels, float_codes, tensor_kernels
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters
-from roundoff.formats.random_words import check_given, random_words
-from roundoff.formats.rounding import round
+from roundoff.formats.family import Family, check_random
+from roundoff.formats.format import check_roundable
+from roundoff.formats.memory import apart
+from roundoff.formats.modes import Overflow, RandomBits, Rounding, check_choices
+from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS, FloatParameters, lowest_exponent
 
 EXPONENT_BITS = range(2, 12)
 SIGNIFICAND_BITS = range(53)
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
-# +, -, *, / and sqrt: double rounding is harmless if the wider significand has at least 2p + 2 bits, p = m + 1
-# (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
+# +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
+# p = m + 1 (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
 _LARGEST_M_IN_FLOAT32 = 10
 
-# Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+class Flush(StrEnum):
+    """When numbers below the smallest normal one become zero, of their sign, in every rounding mode."""
+
+    FTZ = "ftz"
+    """Flush to zero: when they are results. A number is rounded to the format's precision as if exponents had no lower
+    end; what then lies below the smallest normal number becomes zero. (x86's MXCSR.FTZ: Intel SDM, volume 1, 10.2.3.3
+    and 4.9.1.5, where tininess is judged after rounding)"""
+    DAZ = "daz"
+    """Denormals are zero: when they come in. What lies below the smallest normal number before it is rounded becomes
+    zero. (x86's MXCSR.DAZ, 10.2.3.4; Arm's FPCR.FZ, which treats results so, too)"""
 
 
 class Specials(StrEnum):
@@ -37,15 +47,17 @@ class Specials(StrEnum):
     FN = "fn"
     """All ones is NaN, of either sign; no infinity. Zero has a sign. (OCP E4M3)"""
     FNUZ = "fnuz"
-    """The code of -0 is NaN; no infinity, one zero. (ml_dtypes, ONNX; default bias one larger than IEEE's)"""
+    """The code of -0 is NaN; no infinity, one zero. (ml_dtypes, ONNX; default bias one larger than IEEE's; without a
+    sign, where P3109 calls it finite, all ones is NaN)"""
     FINITE = "finite"
     """None; zero has a sign. (OCP FP6, FP4)"""
     P3109 = "p3109"
-    """The code of -0 is NaN, all ones below the sign is infinity; one zero. (IEEE P3109; default bias as fnuz)"""
+    """The code of -0 is NaN, all ones below the sign is infinity; one zero. (IEEE P3109; default bias as fnuz; without
+    a sign, all ones is NaN and the code below it infinity)"""
 
 
 @dataclass(frozen=True)
-class FloatFormat(Format):
+class FloatFormat(Family):
     """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits beside an implicit one.
 
     A code with exponent field E > 0 and significand field F is (1 + F 2^-m) 2^(E - bias); with E = 0 it is the
@@ -57,12 +69,16 @@ class FloatFormat(Format):
         specials: which codes are infinity and NaN.
         bias: of the exponent; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
         subnormals: False: the codes with E = 0 are all zero, and what lies between 0 and the smallest normal
-            number is rounded to the one or the other.
+            number is rounded to the one or the other, whichever the mode says.
         overflow: None for infinity where there is one, else NaN where there is one, else saturation.
+        flush: how a format without subnormals makes zeros of small numbers, if it does not round them; at least one
+            significand bit. A simulation rounds results: with ``DAZ`` those that the next operation would read as zero
+            are zero already.
+        signed: False, for ``FNUZ`` and ``P3109`` only: no sign bit. Negative numbers and -infinity become 0.
 
     Raises:
-        FormatError: a width is out of range, the numbers do not fit in float64, or the format has no infinity or no
-            NaN to overflow to.
+        FormatError: a width is out of range, the numbers do not fit in float64, the format has no infinity or no
+            NaN to overflow to, or two arguments exclude each other.
     """
 
     exponent_bits: int
@@ -71,6 +87,8 @@ class FloatFormat(Format):
     bias: int | None = None
     subnormals: bool = True
     overflow: Overflow | None = None
+    flush: Flush | None = None
+    signed: bool = True
 
     def __post_init__(self) -> None:
         smallest = EXPONENT_BITS[0] if self.specials is Specials.IEEE else 1
@@ -80,6 +98,7 @@ class FloatFormat(Format):
                 raise FormatError(f"{name} of a float format must be an integer from {low} to {high}, got {value!r}")
         if self.exponent_bits + self.significand_bits < 2:
             raise FormatError("a float format needs at least two bits beside the sign")
+        self._check_variants()
         # What equals the default is stored as None, so that one format has one form.
         if self.bias == self._default_bias:
             object.__setattr__(self, "bias", None)
@@ -88,6 +107,15 @@ class FloatFormat(Format):
             object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
             if self.overflow is self._default_overflow:
                 object.__setattr__(self, "overflow", None)
+
+    def _check_variants(self) -> None:
+        if self.flush is not None:
+            if self.significand_bits == 0:
+                raise FormatError("a format without significand bits has no subnormal numbers to flush")
+            object.__setattr__(self, "flush", Flush(self.flush))
+            object.__setattr__(self, "subnormals", False)
+        if not self.signed and self.specials not in (Specials.FNUZ, Specials.P3109):
+            raise FormatError(f"only fnuz and p3109 floats can do without a sign, not {str(self.specials)!r} ones")
 
     def _check_range(self) -> None:
         if not isinstance(self.exponent_bias, int) or self.emin < -1022 or self.emax > LARGEST_EXPONENT[torch.float64]:
@@ -101,6 +129,7 @@ class FloatFormat(Format):
             Overflow.INFINITY: self.has_infinity,
             Overflow.NAN: self.has_nan,
             Overflow.SATURATE: True,
+            Overflow.PROPAGATE: self.has_infinity,
             Overflow.WRAP: False,
         }
         if not possible[policy]:
@@ -111,16 +140,21 @@ class FloatFormat(Format):
     def __str__(self) -> str:
         text = f"e{self.exponent_bits}m{self.significand_bits}"
         bias = "" if self.bias is None else f"b{self.bias}"
+        p3109 = f"binary{self.bits}p{self.significand_bits + 1}"
         match self.specials:
             case Specials.IEEE:
                 text += bias
+            case Specials.P3109 | Specials.FNUZ if not self.signed and not bias:
+                text = p3109 + ("ue" if self.specials is Specials.P3109 else "uf")
             case Specials.P3109:
-                text = text + bias + "_p3109" if bias else f"binary{self.bits}p{self.significand_bits + 1}"
+                text = text + bias + "_p3109" if bias else p3109
             case Specials.FINITE:
                 text += bias + "_finite"
             case _:
                 text += bias + self.specials
-        text += ("" if self.subnormals else "_nosub") + ("" if self.overflow is None else f"_{self.overflow}")
+        text += "_unsigned" if bias and not self.signed else ""
+        text += f"_{self.flush}" if self.flush else "" if self.subnormals else "_nosub"
+        text += "" if self.overflow is None else f"_{self.overflow}"
         # fp32 and fp64 keep their everyday names: they are the carriers, and running in them is no simulation.
         return {"e8m23": "fp32", "e11m52": "fp64"}.get(text, text)
 
@@ -164,7 +198,7 @@ class FloatFormat(Format):
     @property
     def bits(self) -> int:
         """Storage size of one number, in bits: sign, exponent and significand."""
-        return 1 + self.exponent_bits + self.significand_bits
+        return self.signed + self.exponent_bits + self.significand_bits
 
     @property
     def largest_code(self) -> int:
@@ -172,7 +206,8 @@ class FloatFormat(Format):
         if self.specials is Specials.IEEE:
             return (((1 << self.exponent_bits) - 1) << self.significand_bits) - 1
         codes = 1 << (self.exponent_bits + self.significand_bits)
-        return codes - (2 if self.specials in (Specials.FN, Specials.P3109) else 1)
+        above = self.specials in (Specials.FN, Specials.P3109), not self.signed
+        return codes - 1 - sum(above)
 
     @property
     def emax(self) -> int:
@@ -191,6 +226,11 @@ class FloatFormat(Format):
         return ldexp((1 << m) + (self.largest_code & ((1 << m) - 1)), self.emax - m)
 
     @property
+    def min(self) -> float:
+        """The smallest finite number: -max, or 0 without a sign."""
+        return -self.max if self.signed else 0.0
+
+    @property
     def smallest_normal(self) -> float:
         """2^emin."""
         return 2.0**self.emin
@@ -202,21 +242,31 @@ class FloatFormat(Format):
 
     @property
     def eps(self) -> float:
-        """2^-m, the distance from 1 to the next larger number."""
+        """2^-m, the distance of neighbours relative to the power of two below them, for normal numbers.
+
+        It is the distance from 1 to the next larger number, where 1 is a normal number.
+        """
         return 2.0**-self.significand_bits
 
     @cached_property
     def carrier(self) -> torch.dtype:
         """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
 
-        In float32, +, -, *, / and sqrt of numbers of the format, rounded again, equal the exactly rounded results for
-        m <= 10; wider formats would be rounded twice, sometimes wrongly (at m = 12 0.016 % of products), hence
-        float64, which serves the same purpose for m <= 24. With 8 exponent bits and m = 8, 9, 10 a float32 result
-        below 2^-126 (subnormal in both) can still be rounded twice: compute in float64 if that matters.
+        In float32, +, -, *, / and sqrt of numbers of the format, each correctly rounded and then rounded to the format,
+        in a nearest mode both times, equal the exactly rounded results for m <= 10; wider formats would be rounded
+        twice, sometimes wrongly (at m = 12 0.016 % of products), hence float64, which serves the same purpose for
+        m <= 24. With 8 exponent bits and m = 8, 9, 10 a product below 2^-126 (subnormal in both) can still be rounded
+        twice. So can any result in the other modes, directed, to-odd and stochastic. In these cases a simulation
+        computes exact results and rounds them once; PyTorch's own kernels do not.
         """
         if self == FP32 or (self.significand_bits <= _LARGEST_M_IN_FLOAT32 and self.fits_in(torch.float32)):
             return torch.float32
         return torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def native(self) -> bool:
@@ -229,14 +279,18 @@ class FloatFormat(Format):
         Its normal numbers must be normal there, too, and 2^s quanta of the subnormal ones must be in range, s the
         stored significand bits of ``dtype``; only an odd bias violates the second rule.
         """
-        stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
-        lowest = self.emin - self.significand_bits if self.subnormals else self.emin
-        return (
-            self.significand_bits <= stored
+        return dtype in self._holders
+
+    @cached_property
+    def _holders(self) -> list[torch.dtype]:
+        return [
+            dtype
+            for dtype, largest in LARGEST_EXPONENT.items()
+            if self.significand_bits <= STORED_BITS[dtype]
             and 1 - largest <= self.emin
             and self.emax <= largest
-            and lowest + stored <= largest
-        )
+            and lowest_exponent(self) + STORED_BITS[dtype] <= largest
+        ]
 
     @cached_property
     def _kernels(self) -> dict[torch.dtype, cpu_kernels.Loop]:
@@ -256,33 +310,49 @@ class FloatFormat(Format):
         """
         return _parameters(self, dtype, rounding, None if overflow is None else self._checked(overflow))
 
-    def round_into(
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return self.overflow_policy if overflow is None else self._checked(overflow)
+
+    def _round_plain(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        rounding: Rounding,
+        overflow: Overflow | None,
+        random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """See :func:`roundoff.formats.round`."""
-        plain = source.device.type == "cpu" and type(source) in _PLAIN
+        # No element depends on its place, so the loops take memory in any order, if there are no random bits.
+        if not self.signed:
+            target.copy_(source).masked_fill_(source.signbit() & ~source.isnan(), 0.0)
+            source = target
         if rounding is Rounding.NEAREST_EVEN and overflow is None:
-            if plain:
-                self._kernels[source.dtype](source, target)
-            else:
-                target.copy_(tensor_kernels.round_nearest(source, self.parameters(source.dtype)))
+            self._kernels[source.dtype](source, target)
             return
         parameters = self.parameters(source.dtype, rounding, overflow)
-        if plain and not isinstance(random, torch.Tensor):
-            cpu_kernels.round_by_mode(source, target, parameters, random)
-            return
-        words = None
-        if rounding is Rounding.STOCHASTIC:
-            if not isinstance(random, RandomBits):
-                check_given(random, source)
-            words = random_words(random, source)  # type: ignore[arg-type]
-        target.copy_(tensor_kernels.round_by_mode(source, parameters, words))
+        check_random(rounding, random, source)
+        cpu_kernels.round_by_mode(source, target, parameters, random)
 
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        cpu_kernels.round_by_mode(source, target, self.parameters(source.dtype, rounding, policy), random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        parameters = self.parameters(source.dtype, rounding, policy)
+        if not self.signed:
+            source = torch.where(source.signbit() & ~source.isnan(), 0.0, source)
+        if rounding is Rounding.NEAREST_EVEN:
+            return tensor_kernels.round_nearest(source, parameters)
+        return tensor_kernels.round_by_mode(source, parameters, words)
+
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -304,22 +374,30 @@ class FloatFormat(Format):
         Raises:
             FormatError: as for ``round``; or there is a NaN, and the format has none.
         """
-        return float_codes.encode(self, round(x, self, rounding=rounding, overflow=overflow, random=random))
+        mode, policy = check_choices(rounding, overflow, random)
+        check_roundable(x, self)
+        return float_codes.encode(self, self.rounded(self._numbers(x), mode, policy, random))
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The numbers that ``codes`` stand for, exactly, in ``dtype``: float32 if that holds them, if None.
+
+        Args:
+            codes: integers, of which the lowest bits count; or a tensor of torch's own type of the same float, such as
+                ``torch.float8_e4m3fn``.
+            dtype: float32 or float64.
 
         Raises:
             FormatError: ``codes`` are no integers, or ``dtype`` cannot hold the format.
         """
-        if codes.dtype.is_floating_point or codes.dtype.is_complex:
-            raise FormatError(f"codes of {self} are integers, got {codes.dtype}")
+        codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))
         if dtype is None:
             dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
         if dtype not in STORED_BITS or not self.fits_in(dtype):
             raise FormatError(f"{self} does not fit in {dtype}; leave out dtype, or choose torch.float64")
         return float_codes.decode(self, codes, dtype)
 
+    @apart
     def values(self) -> torch.Tensor:
         """All finite numbers of the format in ascending order, zero once, float64; for formats of at most 16 bits.
 

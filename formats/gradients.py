@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._C import _are_functorch_transforms_active
+from torch.autograd import forward_ad
 
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
@@ -12,8 +14,10 @@ from roundoff.formats.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.rounding import round
 
 if TYPE_CHECKING:
-    from torch.autograd.function import FunctionCtx
+    from collections.abc import Callable
 
+Bounds = tuple[float, float]
+Random = RandomBits | torch.Tensor | None
 Gradient = Literal["straight-through", "clipped"]
 
 
@@ -21,19 +25,47 @@ class _FakeRound(torch.autograd.Function):
     """Rounds forward, and passes gradients through backward, all of them or those in range."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: torch.Tensor, rounded: torch.Tensor, bounds: tuple[float, float] | None) -> Any:
-        ctx.bounds = bounds  # type: ignore[attr-defined]
+    def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, bounds: Bounds | None) -> Any:
+        ctx.bounds = bounds
         ctx.save_for_backward(*(() if bounds is None else (x,)))
         return rounded.view_as(rounded)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        (gradient,) = gradients
-        if ctx.bounds is None:
-            return gradient, None, None
-        (x,) = ctx.saved_tensors
-        low, high = ctx.bounds
-        return torch.where((x >= low) & (x <= high), gradient, 0.0), None, None
+        return _passed(ctx, gradients[0]), None, None
+
+
+class _FakeRoundInTransforms(torch.autograd.Function):
+    """The same for torch.func and forward-mode differentiation, in the form that they ask for, which takes longer."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, random: Random, rounded: Callable[..., torch.Tensor], bounds: Bounds | None) -> Any:  # noqa: ARG004
+        return rounded(x, random)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+        x, _, _, ctx.bounds = inputs
+        if ctx.bounds is not None:
+            ctx.save_for_backward(x)
+            ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _passed(ctx, gradients[0]), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _passed(ctx, tangents[0])
+
+
+def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    if ctx.bounds is None:
+        return gradient
+    (x,) = ctx.saved_tensors
+    low, high = ctx.bounds
+    return torch.where((x >= low) & (x <= high), gradient, 0.0)
 
 
 def fake_round(
@@ -58,10 +90,11 @@ def fake_round(
         overflow: likewise.
         random: likewise.
         gradient: ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` lies outside the numbers of the
-            format or is NaN.
+            format that ``x.dtype`` holds, or is NaN.
 
     Returns:
-        A tensor of the shape and dtype of ``x`` that requires a gradient if ``x`` does.
+        A tensor of the shape and dtype of ``x`` that requires a gradient if ``x`` does. Forward-mode differentiation
+        and the transforms of torch.func work alike.
 
     Raises:
         FormatError: as for ``round``; or ``gradient`` is neither; or clipped, and the data decide the range.
@@ -71,12 +104,23 @@ def fake_round(
         raise FormatError(f"gradient must be 'straight-through' or 'clipped', got {gradient!r}")
     bounds = None
     if gradient == "clipped":
-        high = getattr(fmt, "max", None)
-        if high is None:
+        bounds = fmt.bounds(x.dtype)
+        if bounds is None:
             raise FormatError(
                 f"{fmt} takes its range from the data, which leaves nothing to clip; use straight-through"
             )
-        bounds = (float(getattr(fmt, "min", -high)), float(high))
-    rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random)
-    result: torch.Tensor = _FakeRound.apply(x, rounded, bounds)  # type: ignore[no-untyped-call]
+
+    def rounded(x: torch.Tensor, random: Random) -> torch.Tensor:
+        return round(x, fmt, rounding=rounding, overflow=overflow, random=random)
+
+    transformed = not torch.compiler.is_compiling() and (_are_functorch_transforms_active() or _in_forward_mode())
+    result: torch.Tensor
+    if transformed:
+        result = _FakeRoundInTransforms.apply(x, random, rounded, bounds)  # type: ignore[no-untyped-call]
+    else:
+        result = _FakeRound.apply(x, rounded(x, random), bounds)  # type: ignore[no-untyped-call]
     return result
+
+
+def _in_forward_mode() -> bool:
+    return forward_ad._current_level >= 0  # noqa: SLF001  the level that is entered, -1 for none

@@ -13,10 +13,8 @@ from numba import njit
 from numpy import float32, float64, int32, uint32
 
 from roundoff.formats.native_loops import ELEMENTS_PER_THREAD, compiled, in_pieces
-from roundoff.formats.reinterpret import bits_of32, float_of32
-
-# The patterns of minus and plus infinity, as _in_order orders them.
-_LOWEST, _HIGHEST = int32(-0x7F800001), int32(0x7F800000)
+from roundoff.formats.range_scales import FIRST32, LAST32, key32, range32
+from roundoff.formats.reinterpret import bits_of32
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -91,12 +89,6 @@ def round_rows(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _in_order(bits: Any) -> Any:
-    """Float32 patterns as integers of the same order (-0 below +0, NaN at either end), and back again."""
-    return int32(bits ^ int32(int32(bits >> int32(31)) & int32(0x7FFFFFFF)))
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def _scale(source: Any, first: Any, last: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any) -> Any:
     """(scale, zero point) from minimum and maximum; the scale is NaN where there is a NaN or an infinity."""
     if symmetric:
@@ -105,21 +97,14 @@ def _scale(source: Any, first: Any, last: Any, code_min: Any, code_max: Any, sym
         for i in range(first, last):
             magnitude = uint32(bits_of32(source[i]) & uint32(0x7FFFFFFF))
             largest = magnitude if magnitude > largest else largest  # noqa: FURB136
-        scale = float32(max(float64(float_of32(largest)) / code_max, smallest))
-        return scale if largest < uint32(0x7F800000) else float32(np.nan), float32(0.0)
-    low, high = int32(0x7FFFFFFF), int32(-0x80000000)
+        last_key = int32(largest)
+        return range32(int32(0), last_key, float64(code_min), float64(code_max), 1, smallest)
+    low, high = LAST32, FIRST32
     for i in range(first, last):
-        key = _in_order(int32(bits_of32(source[i])))
+        key = key32(bits_of32(source[i]))
         low = key if key < low else low  # noqa: FURB136
         high = key if key > high else high  # noqa: FURB136
-    # The arithmetic of roundoff.formats.calibration, operation by operation.
-    bottom = min(float64(float_of32(uint32(_in_order(low)))), 0.0)
-    top = max(float64(float_of32(uint32(_in_order(high)))), 0.0)
-    scale = float32(max((top - bottom) / (code_max - code_min), smallest))
-    zero = min(max(code_min - np.rint(bottom / float64(scale)), code_min), code_max)
-    # NaN sorts beyond infinity, to either side; with one of them in the row there is no scale.
-    usable = low > _LOWEST and high < _HIGHEST
-    return scale if usable else float32(np.nan), float32(zero)
+    return range32(low, high, float64(code_min), float64(code_max), 0, smallest)
 
 
 def _scales(
@@ -146,7 +131,7 @@ def row_scales(
     Returns:
         Two float32 tensors; the scale is NaN where there is a NaN or an infinity.
     """
-    scales = torch.empty(x.shape[:-1], device="cpu")
+    scales = torch.empty(x.shape[:-1], dtype=x.dtype, device="cpu")
     zeros = torch.empty_like(scales)
     kernel = compiled(_scales, x.dtype, "pppiiiddid")
     data = (x.data_ptr(), scales.data_ptr(), zeros.data_ptr())

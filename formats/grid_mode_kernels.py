@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import float32, float64, int64
 
-from roundoff.formats.addends import addends, fill, mode32, mode64
+from roundoff.formats.addends import BETWEEN, addends, fill, mode32, mode64
 from roundoff.formats.grid_kernels import round_rows
 from roundoff.formats.modes import Rounding
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.reinterpret import SCRATCH, bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_integer32, to_integer64
+from roundoff.formats.step_tail import on_grid, to_integer32, to_integer64, to_steps32, to_steps64
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,7 @@ def _runs32(
     low: Any, high: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    between = settings[BETWEEN]
     # Runs of 0 stand for one long run, of which elements ``first`` to ``last`` are wanted.
     runs, size = (last - first, length) if length > 0 else (int64(1), last - first)
     start = first * length if length > 0 else first
@@ -43,7 +44,7 @@ def _runs32(
             for i in range(part):
                 bits[i] = bits_of32(source[at + i])
             for i in range(part):
-                steps = to_integer32(float_of32(bits[i]) * inverse, mode, words[i])
+                steps = to_steps32(float_of32(bits[i]), inverse, scale, zero, between, mode, words[i])
                 target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
@@ -52,6 +53,7 @@ def _columns32(
     low: Any, high: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    between = settings[BETWEEN]
     for row in range(first, last):
         for column in range(0, length, SCRATCH):
             part = min(int64(SCRATCH), length - column)
@@ -60,8 +62,11 @@ def _columns32(
             for i in range(part):
                 bits[i] = bits_of32(source[at + i])
             for i in range(part):
-                steps = to_integer32(float_of32(bits[i]) * inverses[column + i], mode, words[i])
-                target[at + i] = on_grid(steps, scales[column + i], zeros[column + i], low, high)
+                at_i = column + i
+                steps = to_steps32(
+                    float_of32(bits[i]), inverses[at_i], scales[at_i], zeros[at_i], between, mode, words[i]
+                )
+                target[at + i] = on_grid(steps, scales[at_i], zeros[at_i], low, high)
 
 
 def _wrapping32(
@@ -93,6 +98,7 @@ def _runs64(
     low: Any, high: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    between = settings[BETWEEN]
     # Runs of 0 stand for one long run, of which elements ``first`` to ``last`` are wanted.
     runs, size = (last - first, length) if length > 0 else (int64(1), last - first)
     start = first * length if length > 0 else first
@@ -105,7 +111,7 @@ def _runs64(
             for i in range(part):
                 bits[i] = bits_of64(source[at + i])
             for i in range(part):
-                steps = to_integer64(float_of64(bits[i]) * inverse, mode, words[i])
+                steps = to_steps64(float_of64(bits[i]), inverse, scale, zero, between, mode, words[i])
                 target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
@@ -114,6 +120,7 @@ def _columns64(
     low: Any, high: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    between = settings[BETWEEN]
     for row in range(first, last):
         for column in range(0, length, SCRATCH):
             part = min(int64(SCRATCH), length - column)
@@ -122,8 +129,11 @@ def _columns64(
             for i in range(part):
                 bits[i] = bits_of64(source[at + i])
             for i in range(part):
-                steps = to_integer64(float_of64(bits[i]) * inverses[column + i], mode, words[i])
-                target[at + i] = on_grid(steps, scales[column + i], zeros[column + i], low, high)
+                at_i = column + i
+                steps = to_steps64(
+                    float_of64(bits[i]), inverses[at_i], scales[at_i], zeros[at_i], between, mode, words[i]
+                )
+                target[at + i] = on_grid(steps, scales[at_i], zeros[at_i], low, high)
 
 
 def _wrapping64(
@@ -160,6 +170,8 @@ def round_runs(
     codes: tuple[int, int],
     rounding: Rounding,
     random: RandomBits | torch.Tensor | None,
+    *,
+    between: bool,
 ) -> None:
     """Rounds runs of memory of equal length, run r with scale number r modulo their count.
 
@@ -174,9 +186,10 @@ def round_runs(
         codes: smallest and largest integer.
         rounding: the mode.
         random: the random bits of stochastic rounding.
+        between: whether to choose between the numbers as they are, rather than to round their number of steps.
     """
     n = source.numel()
-    extra = addends(rounding, random, source)
+    extra = addends(rounding, random, source, between=between)
     kernel = compiled(_runs32 if source.itemsize == 4 else _runs64, source.dtype, "pppppiiiiffmw")
     data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     rest = (n // runs if runs > 1 else 0, *codes, extra.settings, extra.words)
@@ -192,6 +205,8 @@ def round_channels(
     codes: tuple[int, int],
     rounding: Rounding,
     random: RandomBits | torch.Tensor | None,
+    *,
+    between: bool = False,
 ) -> None:
     """As :func:`round_runs`, with scales for the channels along an axis.
 
@@ -203,17 +218,18 @@ def round_channels(
         codes: smallest and largest integer.
         rounding: the mode.
         random: the random bits of stochastic rounding.
+        between: as there.
     """
     length, inner = layout
     n = source.numel()
     runs = n // inner if length > 1 else 1
     if length > 1 and (inner == 1 or (inner < _SHORT and n > _SHORT * length * inner)):
         inverses, scales, zeros = (p.repeat_interleave(inner) if inner > 1 else p for p in parameters)
-        round_columns(source, target, inverses, scales, zeros, codes, rounding, random)
+        round_columns(source, target, inverses, scales, zeros, codes, rounding, random, between=between)
     elif rounding == Rounding.NEAREST_EVEN:
         round_rows(source, target, runs, *parameters, *codes)
     else:
-        round_runs(source, target, runs, *parameters, codes, rounding, random)
+        round_runs(source, target, runs, *parameters, codes, rounding, random, between=between)
 
 
 def round_columns(
@@ -225,10 +241,12 @@ def round_columns(
     codes: tuple[int, int],
     rounding: Rounding,
     random: RandomBits | torch.Tensor | None,
+    *,
+    between: bool,
 ) -> None:
     """As :func:`round_runs`, but in rows of as many elements as there are scales, each element with its own."""
     n, length = source.numel(), scales.numel()
-    extra = addends(rounding, random, source)
+    extra = addends(rounding, random, source, between=between)
     kernel = compiled(_columns32 if source.itemsize == 4 else _columns64, source.dtype, "pppppiiiffmw")
     data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     rest = (length, *codes, extra.settings, extra.words)

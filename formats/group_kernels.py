@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import float32, float64, int64
 
-from roundoff.formats.addends import addends, fill, mode32, mode64
+from roundoff.formats.addends import BETWEEN, addends, fill, mode32, mode64
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.range_scales import FIRST32, FIRST64, LAST32, LAST64, key32, key64, range32, range64
 from roundoff.formats.reinterpret import SCRATCH, bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_integer32, to_integer64
+from roundoff.formats.step_tail import on_grid, to_steps32, to_steps64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,23 +45,24 @@ def _ends32(bits: Any, first: Any, count: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _quantize32(
     target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, scale: Any, zero: Any, low: Any, high: Any,
-    mode: Any,
+    between: Any, mode: Any,
 ) -> None:  # fmt: skip
     inverse = float32(1.0) / scale
     for i in range(count):
-        steps = to_integer32(float_of32(bits[first + i]) * inverse, mode, words[first + i])
+        x = float_of32(bits[first + i])
+        steps = to_steps32(x, inverse, scale, zero, between, mode, words[first + i])
         target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _long_group32(
     source: Any, target: Any, start: Any, end: Any, bits: Any, words: Any, scale: Any, zero: Any, low: Any, high: Any,
-    mode: Any, settings: Any, given: Any,
+    between: Any, mode: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     for at in range(start, end, SCRATCH):
         part = min(int64(SCRATCH), end - at)
         _load32(source, at, part, bits, words, settings, given)
-        _quantize32(target, at, part, bits, words, 0, scale, zero, low, high, mode)
+        _quantize32(target, at, part, bits, words, 0, scale, zero, low, high, between, mode)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -79,6 +80,7 @@ def _groups32(
     low: Any, high: Any, symmetric: Any, least: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    between = settings[BETWEEN]
     scale_bits, zero_bits = scratch32(), scratch32()
     code_min, code_max = float64(low), float64(high)
     in_row = (length + group - 1) // group
@@ -109,11 +111,13 @@ def _groups32(
             size = min(group, length - place)
             scale, zero = float_of32(scale_bits[k]), float_of32(zero_bits[k])
             if size > SCRATCH:
-                _long_group32(source, target, start, end, bits, words, scale, zero, low, high, mode, settings, given)
+                _long_group32(
+                    source, target, start, end, bits, words, scale, zero, low, high, between, mode, settings, given
+                )
             elif size == 32:
-                _quantize32(target, start + offset, 32, bits, words, offset, scale, zero, low, high, mode)
+                _quantize32(target, start + offset, 32, bits, words, offset, scale, zero, low, high, between, mode)
             else:
-                _quantize32(target, start + offset, size, bits, words, offset, scale, zero, low, high, mode)
+                _quantize32(target, start + offset, size, bits, words, offset, scale, zero, low, high, between, mode)
             offset += size
             place = place + group if place + group < length else int64(0)
         item += groups
@@ -139,23 +143,24 @@ def _ends64(bits: Any, first: Any, count: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _quantize64(
     target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, scale: Any, zero: Any, low: Any, high: Any,
-    mode: Any,
+    between: Any, mode: Any,
 ) -> None:  # fmt: skip
     inverse = float64(1.0) / scale
     for i in range(count):
-        steps = to_integer64(float_of64(bits[first + i]) * inverse, mode, words[first + i])
+        x = float_of64(bits[first + i])
+        steps = to_steps64(x, inverse, scale, zero, between, mode, words[first + i])
         target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _long_group64(
     source: Any, target: Any, start: Any, end: Any, bits: Any, words: Any, scale: Any, zero: Any, low: Any, high: Any,
-    mode: Any, settings: Any, given: Any,
+    between: Any, mode: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     for at in range(start, end, SCRATCH):
         part = min(int64(SCRATCH), end - at)
         _load64(source, at, part, bits, words, settings, given)
-        _quantize64(target, at, part, bits, words, 0, scale, zero, low, high, mode)
+        _quantize64(target, at, part, bits, words, 0, scale, zero, low, high, between, mode)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -173,6 +178,7 @@ def _groups64(
     low: Any, high: Any, symmetric: Any, least: Any, settings: Any, given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    between = settings[BETWEEN]
     scale_bits, zero_bits = scratch64(), scratch64()
     code_min, code_max = float64(low), float64(high)
     in_row = (length + group - 1) // group
@@ -203,9 +209,11 @@ def _groups64(
             size = min(group, length - place)
             scale, zero = float_of64(scale_bits[k]), float_of64(zero_bits[k])
             if size > SCRATCH:
-                _long_group64(source, target, start, end, bits, words, scale, zero, low, high, mode, settings, given)
+                _long_group64(
+                    source, target, start, end, bits, words, scale, zero, low, high, between, mode, settings, given
+                )
             else:
-                _quantize64(target, start + offset, size, bits, words, offset, scale, zero, low, high, mode)
+                _quantize64(target, start + offset, size, bits, words, offset, scale, zero, low, high, between, mode)
             offset += size
             place = place + group if place + group < length else int64(0)
         item += groups
@@ -239,7 +247,7 @@ def round_groups(
         symmetric: whether the zero point is 0.
     """
     n, (length, _, group) = source.numel(), layout
-    extra = addends(rounding, random, source)
+    extra = addends(rounding, random, source, between=rounding != "nearest-even")
     kernel = compiled(_groups32 if source.itemsize == 4 else _groups64, source.dtype, "ppppiiiiiffidmw")
     scales, zeros = (0, 0) if known is None else (known[0].data_ptr(), known[1].data_ptr())
     data = (source.data_ptr(), target.data_ptr(), scales, zeros, int(known is not None))

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
-from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
+from roundoff.formats.blocks import check_axis, cut, joined
 from roundoff.formats.calibration import SMALLEST_SCALE, scales_of
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import (
-    check_integer,
-    check_random,
-    overflow_policy,
-    significand_and_exponent,
-    words_for,
-)
-from roundoff.formats.format import Format
+from roundoff.formats.family import Family, check_integer, overflow_policy, words_for
 from roundoff.formats.grid_kernels import is_small, round_whole
 from roundoff.formats.grid_mode_kernels import round_channels
 from roundoff.formats.group_kernels import round_groups
-from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
+from roundoff.formats.layouts import along, in_order_of_memory
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.shared_scale import AXES, BLOCKS
 from roundoff.formats.strided_group_kernels import channel_scales, round_strided_groups
 from roundoff.formats.tail import round_shifted, rule
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     from roundoff.formats.modes import RandomBits
 
 WIDTHS = range(2, 17)
+_MOST_STEPS = 1 << 20  # more than any code
 
 
 class Quantized(NamedTuple):
@@ -47,7 +44,7 @@ class Quantized(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IntegerFormat(Format):
+class IntegerFormat(Family):
     """Integers of 2 to 16 bits with a scale s and a zero point z: x = s (q - z), q = clamp(round(x * (1/s)) + z).
 
     1/s is rounded to the carrier, as the product is: the very arithmetic of ``torch.fake_quantize_per_tensor_affine``
@@ -59,8 +56,16 @@ class IntegerFormat(Format):
       the integer that makes zero exact.
 
     Scale and zero point belong to the whole tensor, to each channel (``axis``), or to each group of ``group``
-    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. A scale is never
-    below 2^-126.
+    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. From the data, the
+    scale is computed in float64 and rounded once to the carrier; what computes it in float32 (ONNX's
+    DynamicQuantizeLinear, torch's MinMaxObserver) has another last bit for about a quarter of the tensors. A scale is
+    never below 2^-126, and never so large that a code would stand for an infinite number.
+
+    That formula, with three roundings, is that of nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
+    torch and ONNX: to the even code if z is even. In the other modes the numbers themselves count: each chooses between
+    the two floats s k and s (k + 1), as the carrier holds them, that x lies between, so that numbers of the format stay
+    what they are. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
+    float64.
 
     There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
     comes from the data, a tensor, channel or group that holds either has no scale and becomes NaN altogether.
@@ -72,7 +77,7 @@ class IntegerFormat(Format):
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
         group: how many neighbours share a scale.
         percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
-            on either side (asymmetric).
+            on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.
         zero_point: given with ``scale``, for asymmetric formats.
 
@@ -136,83 +141,99 @@ class IntegerFormat(Format):
         """The largest code."""
         return (1 << (self.width - self.signed)) - 1
 
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
+        """The numbers of the first and last code, if the scale is given; None if the data decide."""
+        return self._bounds[dtype]
+
+    @cached_property
+    def _bounds(self) -> dict[torch.dtype, tuple[float, float] | None]:
+        if self.scale is None:
+            return {torch.float32: None, torch.float64: None}
+        codes = self.code_min - self.zero_point, self.code_max - self.zero_point
+        with np.errstate(over="ignore"):
+            low32, high32 = (float(np.float32(code) * np.float32(self.scale)) for code in codes)
+            low64, high64 = (float(np.float64(code) * np.float64(self.scale)) for code in codes)
+        return {torch.float32: (low32, high32), torch.float64: (low64, high64)}
+
+    def _given(self, like: torch.Tensor) -> torch.Tensor:
+        """The given scale as tensors of the dtype and device of ``like`` have it."""
+        return torch.tensor(self.scale, dtype=like.dtype, device=like.device)
+
     @property
     def carrier(self) -> torch.dtype:
-        """float32: codes have at most 16 bits, and the scale is a float32 number.
+        """float32, unless a given scale makes numbers that are too large for it.
 
         Numbers are as exact as scale times integer is in float32; quantize float64 tensors for more.
         """
-        return torch.float32
+        return torch.float32 if self.fits_in(torch.float32) else torch.float64
 
     @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def elementwise(self) -> bool:
+        """Whether the scale is given."""
+        return self.scale is not None
 
-    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes: scale and arithmetic are those of the tensor's ``dtype``."""
-        return True
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether the numbers of a given scale are finite in ``dtype``; yes for scales from the data."""
+        bounds = self.bounds(dtype)
+        return bounds is None or all(map(math.isfinite, bounds))
 
-    def values(self) -> torch.Tensor:
-        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0."""
-        codes = torch.arange(self.code_min, self.code_max + 1, dtype=torch.float64)
-        return (codes - self.zero_point) * (1.0 if self.scale is None else self.scale)
+    def values(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0.
 
-    def round_into(
+        Args:
+            dtype: of the tensors that are rounded, which decides the last bits of the numbers; the carrier if None.
+        """
+        codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
+        return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if x.numel():
+            self._axis(x)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.percentile is not None
+
+    def _round_tensor(
         self,
         source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Quantizes and dequantizes; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        check_random(rounding, random, source)
-        if source.numel() == 0:
-            return
-        axis = self._axis(source)
-        if self.group is not None and needs_eager(source, axis, self.group):
-            round_eagerly(self, source, target, rounding, overflow, random)
-            return
-        if in_memory(source):
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, axis, rounding, random),
-                source,
-                target,
-                in_order=random is not None or self.percentile is not None,
-            )
-            return
-        words = words_for(rounding, random, source)
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
         pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
         codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
-        target.copy_(self._whole((codes - zero) * scale, source))
+        return self._whole((codes - zero) * scale, source)
 
-    def _round_natively(
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        axis: int,
+        policy: Overflow,  # noqa: ARG002  there is one
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """As :meth:`round_into`, for gapless memory of equal strides."""
-        codes, mode = (self.code_min, self.code_max), (rounding, random)
+        codes, mode, between = (self.code_min, self.code_max), (rounding, random), rounding is not Rounding.NEAREST_EVEN
         if (self.axis is None and self.group is None) or source.dim() == 0:
-            if self.percentile is None and rounding is Rounding.NEAREST_EVEN and is_small(source):
+            if self.percentile is None and not between and is_small(source):
                 given = (self.scale or 0.0, self.zero_point)
                 round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
                 return
             scale, zero = self._parameters(in_order_of_memory(source))
-            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode)
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode, between=between)
             return
+        axis = self._axis(source)
         length, inner = along(source, axis)
         if self.group is None:
             if self.percentile is None:
                 scale, zero = channel_scales(source, length, inner, codes, SMALLEST_SCALE, symmetric=self.symmetric)
             else:
                 scale, zero = self._parameters(source)
-            round_channels(source, target, (length, inner), (1 / scale, scale, zero), codes, *mode)
+            parameters = 1 / scale, scale, zero
+            round_channels(source, target, (length, inner), parameters, codes, *mode, between=between)
             return
         known, least = None, SMALLEST_SCALE
         if self.percentile is not None:
@@ -224,7 +245,7 @@ class IntegerFormat(Format):
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
         if self.scale is not None:
-            scale = torch.tensor(self.scale, dtype=x.dtype, device=x.device)
+            scale = self._given(x)
             return scale, torch.full_like(scale, self.zero_point)
         codes = (self.code_min, self.code_max)
         parts = [scales_of(part, codes, self.percentile, symmetric=self.symmetric) for part in self._slices(x)]
@@ -265,18 +286,14 @@ class IntegerFormat(Format):
         self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
         """The codes as floats; NaN where ``x`` or the scale is."""
-        steps = x * (1 / scale)
         if rounding == Rounding.NEAREST_EVEN:
-            whole = steps.round()
+            whole = (x * (1 / scale)).round()
         else:
-            significand, exponent = significand_and_exponent(steps)
-            magnitude = round_shifted(significand, (-exponent).clamp(min=0), rule(rounding), steps < 0, words=words)
-            # A positive exponent means an integer, one far beyond all codes.
-            whole = torch.where(exponent >= 0, steps, torch.where(steps < 0, -magnitude, magnitude).to(steps.dtype))
-            whole = torch.where(steps.isnan(), steps, whole)
+            whole = _steps(x, scale, zero, rounding, words)
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
+    @apart
     def quantize(
         self,
         x: torch.Tensor,
@@ -293,7 +310,7 @@ class IntegerFormat(Format):
         Raises:
             FormatError: ``x`` is empty, or holds what has no code.
         """
-        x, mode = x.detach(), Rounding.parse(rounding)
+        x, mode = self._numbers(x), Rounding.parse(rounding)
         words = words_for(mode, random, x)
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
@@ -308,9 +325,19 @@ class IntegerFormat(Format):
             scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
         return Quantized(codes, scale, zero.to(torch.int32))
 
+    @apart
     def dequantize(self, quantized: Quantized) -> torch.Tensor:
-        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale."""
-        codes, scale, zero = quantized
+        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale.
+
+        Args:
+            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
+
+        Raises:
+            FormatError: the codes are no integers.
+        """
+        bits, scale, zero = quantized
+        codes = integer_codes(self, bits, self.width)
+        codes = torch.where(codes > self.code_max, codes - (1 << self.width), codes)
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
         pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
@@ -324,3 +351,23 @@ class IntegerFormat(Format):
         if self.width <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.uint16
+
+
+def _steps(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+) -> torch.Tensor:
+    """As ``step_tail.to_steps32``, between two numbers as they are: the steps that tensors stand for; NaN stays."""
+    magnitude = x.abs()
+    k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
+    k = torch.where(k * scale > magnitude, k - 1, k)
+    k = torch.where((k + 1) * scale <= magnitude, k + 1, k)
+    lower = k * scale
+    rest, step = magnitude - lower, (k + 1) * scale - lower
+    part = rest.to(torch.float64) / step.to(torch.float64)
+    # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
+    fraction = torch.where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
+    significand = (fraction << 1) | (rest > 0).to(torch.int64)
+    odd = torch.where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
+    up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
+    k = k + up.to(k.dtype)
+    return torch.where(x.signbit(), -k, k)

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from roundoff.formats.rounding import is_dense
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Whether the elements of ``x`` fill one piece of memory without gaps or overlaps, in any order."""
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def in_place_of(

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from roundoff.formats.compiled import as_operator
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
+    Family,
     check_integer,
-    check_random,
     code_dtype,
+    float64_bits,
     overflow_policy,
     power_of_two,
     words_for,
 )
-from roundoff.formats.format import Format
-from roundoff.formats.layouts import in_place_of
 from roundoff.formats.logarithmic_kernels import Cells, cells, round_in_mode, round_to_nearest
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.tail import round_shifted, rule
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are 
 
 
 @dataclass(frozen=True)
-class LogarithmicFormat(Format):
+class LogarithmicFormat(Family):
     """Numbers +-2^(k / 2^f), with an integer k of ``width`` - 1 bits in two's complement, f of them after the point.
 
     ``lns8_3`` has 1 sign, 4 integer and 3 fraction bits of log2 |x|: from 2^-7.875 to 2^7.875, neighbours 2^(1/8)
@@ -93,12 +92,17 @@ class LogarithmicFormat(Format):
     @property
     def max(self) -> float:
         """The largest number, 2^((2^(width-2) - 1) / 2^f), as a float64."""
-        return float(self._numbers(torch.tensor(-self._zero - 1), torch.float64))
+        return float(self._powers_of(torch.tensor(-self._zero - 1), torch.float64))
 
     @property
     def smallest(self) -> float:
         """The smallest number above zero, 2^((1 - 2^(width-2)) / 2^f), as a float64."""
-        return float(self._numbers(torch.tensor(self._zero + 1), torch.float64))
+        return float(self._powers_of(torch.tensor(self._zero + 1), torch.float64))
+
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Minus and plus the float of ``dtype`` that stands for the largest number."""
+        high = float(self._powers_of(torch.tensor(-self._zero - 1, device="cpu"), dtype))
+        return -high, high
 
     @property
     def eps(self) -> float:
@@ -110,14 +114,14 @@ class LogarithmicFormat(Format):
         """float32 up to exponents of 64, else float64.
 
         Products and quotients are off by the carrier's rounding, a 2^-24th; closer than that to a border between two
-        numbers they can go the wrong way.
+        numbers they can go the wrong way (in a simulation to nearest and to odd only).
         """
         return torch.float32 if self.fits_in(torch.float32) else torch.float64
 
     @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number has a normal float of ``dtype`` to stand for it."""
@@ -131,36 +135,17 @@ class LogarithmicFormat(Format):
         """
         if self.width > 16:
             raise FormatError(f"{self} has 2^{self.width} numbers, too many to list: the limit is 2^16")
-        positive = self._numbers(torch.arange(self._zero + 1, -self._zero), torch.float64)
+        positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
 
-    def round_into(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Rounds to logarithmic numbers; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        if torch.compiler.is_compiling():  # the tables come from decimal arithmetic
-            target.copy_(as_operator(source, self, rounding, overflow, random))
-            return
-        if in_memory(source):
-            check_random(rounding, random, source)
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, rounding, random), source, target, in_order=random is not None
-            )
-            return
-        k = self._logarithms(source, rounding, words_for(rounding, random, source))
-        result = torch.where(k == self._zero, 0.0, torch.copysign(self._numbers(k, source.dtype), source))
-        target.copy_(torch.where(source.isnan(), torch.nan, result))
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
-    def _round_natively(
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
@@ -169,12 +154,23 @@ class LogarithmicFormat(Format):
         if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
             round_to_nearest(source, target, *how, borders, powers)
         else:
-            smallest = float(self._numbers(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
+            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
             round_in_mode(source, target, *how, steps, powers, smallest, rounding, random)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        k = self._logarithms(source, rounding, words)
+        result = torch.where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
+        return torch.where(source.isnan(), torch.nan, result)
 
     def _logarithms(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
         """K of |x| rounded; the lowest one for zero, anything for NaN."""
-        bits = x.to(torch.float64).abs().view(torch.int64)
+        bits = float64_bits(x) & ((1 << 63) - 1)
         octave = (bits >> 52) - 1023
         within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
         table = _powers(self.fraction_bits, x.dtype)
@@ -186,7 +182,7 @@ class LogarithmicFormat(Format):
             lower, upper = table[step], torch.cat([table[1:], table.new_tensor([2.0])])[step]
             k = (octave << self.fraction_bits) + step
             # Below the smallest number lies zero.
-            smallest = float(self._numbers(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
+            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
             vanishing = k <= self._zero
             k = k.clamp(self._zero, -self._zero - 1)
             fraction = torch.where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
@@ -196,12 +192,13 @@ class LogarithmicFormat(Format):
             k = k + round_shifted(significand, 33, rule(rounding), x < 0, odd=k & 1, words=words)
         return torch.where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
 
-    def _numbers(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
         table: torch.Tensor = _powers(self.fraction_bits, dtype).to(k.device)
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -218,20 +215,25 @@ class LogarithmicFormat(Format):
         Returns:
             uint8, uint16 or uint32, the smallest that holds ``bits``.
         """
-        x, mode = x.detach(), Rounding.parse(rounding)
+        x, mode = self._numbers(x), Rounding.parse(rounding)
         k = self._logarithms(x, mode, words_for(mode, random, x))
         k = torch.where(x.isnan(), self._zero, k)
         sign = x.isnan() | ((x < 0) & (k > self._zero))
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
         return code.to(code_dtype(self.width))
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` stand for, as nearest floats of ``dtype`` (the carrier if None)."""
-        codes = codes.to(torch.int64)
+        """The numbers that integer ``codes`` stand for, as nearest floats of ``dtype`` (the carrier if None).
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        codes = integer_codes(self, codes, self.width)
         negative = ((codes >> (self.width - 1)) & 1) == 1
         k = codes & ((1 << (self.width - 1)) - 1)
         k = torch.where(k >= -self._zero, k + 2 * self._zero, k)
-        numbers = self._numbers(k, dtype or self.carrier)
+        numbers = self._powers_of(k, dtype or self.carrier)
         numbers = torch.where(negative, -numbers, numbers)
         return torch.where(k == self._zero, torch.where(negative, torch.nan, 0.0), numbers)
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.ir
 import numpy as np
 from numba import types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PLAIN = (int, float, str, bytes, tuple, np.generic, types.Type)
+_PLAIN = (int, float, str, bytes, tuple, np.generic, types.Type, llvmlite.ir.Type)
 
 
 def named_after_content(body: Any) -> Any:
     """The same loop under a name that ends with a hash of its code and of the code and constants it refers to.
 
-    numba compiles a loop again when the file that holds it has changed, but not when only a function it calls has,
-    in another file: a new version of the shared tail would leave old loops on disk in use. It keeps them by name.
+    By it, machine code is found on disk again (:mod:`roundoff.formats.c_functions`): also a change of a function in
+    another file, such as the tail that all loops share, must give another name.
 
     Args:
         body: a Python function that numba can compile; what it calls may be numba's functions and intrinsics.
@@ -49,8 +50,11 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _parts(cell.cell_contents, seen)
     elif isinstance(value, CodeType):
         yield value.co_code.hex()
+        yield " ".join(value.co_names)  # which the code knows by their numbers alone: types.int32, types.int64
         for constant in value.co_consts:
             yield from _parts(constant, seen)
+    elif isinstance(value, (type, ModuleType)):
+        yield f"{getattr(value, '__module__', '')}.{value.__name__}"
     elif isinstance(value, _PLAIN):
         yield repr(value)
 

@@ -1,6 +1,7 @@
 """The loops for the other rounding modes, in the Python that numba compiles: one shared tail, branch-free.
 
-A mode is data: addends, see :mod:`roundoff.formats.tail`.
+A mode is data: addends, see :mod:`roundoff.formats.tail`. The words at ``p`` are those that
+:meth:`roundoff.formats.parameters.FloatParameters.packed` makes for rounding by mode.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from roundoff.formats.tail import addend32, addend64, round_shifted32, round_shi
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def round32(bits: Any, p: Any, word: Any) -> Any:
     """The float32 ``bits`` rounded; ``p`` is the tuple of parameters, ``word`` the random word or 0."""
-    shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
+    shift, smallest, largest, least, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
     positive, negative, parity, sticky = p[11:15]
     one = uint32(1)
     magnitude = uint32(bits & uint32(0x7FFFFFFF))
@@ -37,6 +38,7 @@ def round32(bits: Any, p: Any, word: Any) -> Any:
     quanta = round_shifted32(significand, drop, addend, sticky)
     subnormal = bits_of32(float32(int32(quanta)) * float_of32(quantum))
     result = subnormal if magnitude < smallest else result
+    result = uint32(0) if result < least else result
     over = over_negative if minus != uint32(0) else over_positive
     result = over if result > largest else result
     result = infinite if magnitude == uint32(0x7F800000) else result
@@ -47,8 +49,8 @@ def round32(bits: Any, p: Any, word: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def round64(bits: Any, p: Any, word: Any) -> Any:
-    """As :func:`_round32`, for float64; the random word is the upper half of ``word``."""
-    shift, smallest, largest, _, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
+    """As :func:`round32`, for float64; the random word is the upper half of ``word``."""
+    shift, smallest, largest, least, over_positive, over_negative, infinite, zero, flip, low, quantum = p[:11]
     positive, negative, parity, sticky = p[11:15]
     one = uint64(1)
     magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
@@ -66,6 +68,7 @@ def round64(bits: Any, p: Any, word: Any) -> Any:
     quanta = round_shifted64(significand, drop, addend, sticky)
     subnormal = bits_of64(float64(int64(quanta)) * float_of64(quantum))
     result = subnormal if magnitude < smallest else result
+    result = uint64(0) if result < least else result
     over = over_negative if minus != uint64(0) else over_positive
     result = over if result > largest else result
     result = infinite if magnitude == uint64(0x7FF0000000000000) else result

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+import torch
+
 from roundoff.formats.errors import FormatError
 
 WORD_BITS = 32
@@ -58,8 +60,12 @@ class Overflow(_Choice):
 
     INFINITY = "infinity"
     SATURATE = "saturate"
+    """The largest number, of an infinity too (SatFinite of IEEE P3109)."""
     NAN = "nan"
     WRAP = "wrap"
+    """Integers and fixed point: the code modulo 2^bits."""
+    PROPAGATE = "propagate"
+    """The largest number; but an infinity stays one (SatPropagate of IEEE P3109)."""
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,27 @@ class RandomBits:
                 raise FormatError(f"{name} of RandomBits must be an integer, got {value!r}")
         if not 1 <= self.bits <= WORD_BITS:
             raise FormatError(f"bits of RandomBits must be from 1 to {WORD_BITS}, got {self.bits}")
+
+
+def check_choices(
+    rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
+) -> tuple[Rounding, Overflow | None]:
+    """The mode and policy named, checked against each other.
+
+    Raises:
+        FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode;
+            they are neither a RandomBits nor a tensor.
+    """
+    if not isinstance(rounding, Rounding):
+        rounding = Rounding.parse(rounding)
+    if (rounding is Rounding.STOCHASTIC) != (random is not None):
+        raise FormatError(
+            "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
+            if random is None
+            else f"random bits are for rounding='stochastic' only, got rounding={str(rounding)!r}"
+        )
+    if random is not None and not isinstance(random, (RandomBits, torch.Tensor)):
+        raise FormatError(f"random must be RandomBits(seed, step, bits) or an integer tensor, got {random!r}")
+    if overflow is not None and not isinstance(overflow, Overflow):
+        overflow = Overflow.parse(overflow)
+    return rounding, overflow

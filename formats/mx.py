@@ -15,13 +15,13 @@ BLOCK = 32
 # OCP MX v1.0, section 5.3 (elements), after OCP OFP8 v1.0 for FP8. E4M3 has one NaN and no infinity; E5M2 is IEEE-like;
 # FP6 and FP4 have numbers only; INT8 has an implied scale of 2^-6 and leaves -2 unused, so that it is symmetric.
 ELEMENTS: dict[str, Element] = {
-    "mxfp8_e4m3": Element(8, emin=-6, significand_bits=3, max=448.0, specials=(math.nan,)),
+    "mxfp8_e4m3": Element(8, emin=-6, significand_bits=3, max=448.0, specials=(math.nan,), text="e4m3fn"),
     "mxfp8_e5m2": Element(
-        8, emin=-14, significand_bits=2, max=57344.0, specials=(math.inf, math.nan, math.nan, math.nan)
+        8, emin=-14, significand_bits=2, max=57344.0, specials=(math.inf, math.nan, math.nan, math.nan), text="e5m2"
     ),
     "mxfp6_e2m3": Element(6, emin=0, significand_bits=3, max=7.5),
     "mxfp6_e3m2": Element(6, emin=-2, significand_bits=2, max=28.0),
-    "mxfp4_e2m1": Element(4, emin=0, significand_bits=1, max=6.0),
+    "mxfp4_e2m1": Element(4, emin=0, significand_bits=1, max=6.0, text="e2m1_finite"),
     "mxint8": Element(8, emin=0, significand_bits=6, max=127 / 64, integer=True),
 }
 

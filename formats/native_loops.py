@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from numba import cfunc, types
+from numba import types
 
-from roundoff.formats.loop_names import named_after_content
+from roundoff.formats.c_functions import c_function
+from roundoff.formats.float_state import in_usual_state
+from roundoff.formats.memory import in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
 ELEMENTS_PER_THREAD = 1 << 17
 """Below this many elements per thread, handing work to a thread costs more than it saves."""
 
-# Tensors of other types (fake, functional) have no memory that a CPU kernel could be given the address of.
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 _NUMBA = {torch.float32: types.float32, torch.float64: types.float64}
+_WORD = {torch.float32: types.uint32, torch.float64: types.uint64}
 _POINTED = {"w": types.uint32, "m": types.int64, "q": types.float64}
-_C = {types.int64: ctypes.c_int64, types.float32: ctypes.c_float, types.float64: ctypes.c_double}
 
 
 def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
@@ -34,40 +32,35 @@ def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
     return rounding == "nearest-even" and in_memory(x)
 
 
-def in_memory(x: torch.Tensor) -> bool:
-    """Whether ``x`` lies in the CPU's memory, where compiled loops can reach it, and torch is not compiling."""
-    return not torch.compiler.is_compiling() and x.device.type == "cpu" and type(x) in _PLAIN
-
-
 @cache
 def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
-    """The loop ``body`` as a C function; compiled at first use, then read from numba's cache.
+    """The loop ``body`` as a C function; see :func:`roundoff.formats.c_functions.c_function`.
+
+    It underflows gradually in every thread, also under ``torch.set_flush_denormal(True)``.
 
     Args:
         body: the loop, in the Python that numba understands; returns nothing.
         dtype: float32 or float64, the carrier.
-        signature: a letter for each argument: ``p`` address of carrier numbers, ``w`` of uint32, ``m`` of int64 (the
-            settings of a mode), ``q`` of float64; ``f`` carrier number, ``d`` float64, ``i`` integer.
+        signature: a letter for each argument: ``p`` address of carrier numbers, ``b`` of their bit patterns, ``w`` of
+            uint32, ``m`` of int64 (the settings of a mode), ``q`` of float64; ``f`` carrier number, ``d`` float64,
+            ``i`` integer.
     """
     carrier = _NUMBA[dtype]
     kinds = {
         **{letter: types.CPointer(kind) for letter, kind in _POINTED.items()},
         "p": types.CPointer(carrier),
+        "b": types.CPointer(_WORD[dtype]),
         "f": carrier,
         "d": types.float64,
         "i": types.int64,
     }
-    arguments = [kinds[letter] for letter in signature]
-    c_types: list[Any] = [_C.get(kind, ctypes.c_void_p) for kind in arguments]
-    machine_code = cfunc(types.void(*arguments), cache=True, error_model="numpy")(named_after_content(body))
-    function = ctypes.CFUNCTYPE(None, *c_types)(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
+    loop = in_usual_state(body, "numpy")
+    return c_function(loop, tuple(kinds[letter] for letter in signature), "numpy")
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="roundoff-families")
+    return ThreadPoolExecutor(threads, thread_name_prefix="roundoff")
 
 
 def in_pieces(work: Callable[[int, int], None], count: int, elements: int) -> None:

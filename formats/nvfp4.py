@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from roundoff.formats.block_mode_kernels import round_blocks_in_mode
-from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
+from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, check_random, overflow_policy, significand_and_exponent, words_for
-from roundoff.formats.format import Format
-from roundoff.formats.layouts import along, in_order_of_memory, in_place_of
+from roundoff.formats.family import Family, check_integer, overflow_policy, significand_and_exponent, words_for
+from roundoff.formats.layouts import along, in_order_of_memory
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.mx import ELEMENTS
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.shared_scale import AXES, BLOCKS
 from roundoff.formats.strided_block_kernels import round_strided_blocks
 from roundoff.formats.tail import round_shifted, rule
@@ -41,7 +41,7 @@ class TwoLevelBlocks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NVFP4Format(Format):
+class NVFP4Format(Family):
     """4-bit floats (E2M1) times an E4M3 scale for each block times a scale for the whole tensor.
 
     With A the largest magnitude of the tensor and B that of a block, in the arithmetic of the carrier,
@@ -94,11 +94,6 @@ class NVFP4Format(Format):
         """float32, in which the two scales are multiplied by definition."""
         return torch.float32
 
-    @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
-
     def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
         """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
         return True
@@ -108,43 +103,22 @@ class NVFP4Format(Format):
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
 
-    def round_into(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Rounds in blocks; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        check_random(rounding, random, source)
-        if source.numel() == 0:
-            return
-        axis = check_axis(self, self.axis, source)
-        if needs_eager(source, axis, self.block):
-            round_eagerly(self, source, target, rounding, overflow, random)
-            return
-        if in_memory(source):
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, axis, rounding, random),
-                source,
-                target,
-                in_order=random is not None,
-            )
-            return
-        codes, scales, tensor_scale = self._codes(source, axis, rounding, words_for(rounding, random, source))
-        target.copy_(joined(self._numbers(codes, scales, tensor_scale), source, axis))
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
-    def _round_natively(
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if x.numel():
+            check_axis(self, self.axis, x)
+
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        axis: int,
+        policy: Overflow,  # noqa: ARG002  there is one
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        length, inner = along(source, axis)
+        length, inner = along(source, check_axis(self, self.axis, source))
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
         how = (self.block, 0, _ELEMENT, tensor_scale, rounding, random)
@@ -152,6 +126,17 @@ class NVFP4Format(Format):
             round_strided_blocks(source, target, length, inner, *how)
         else:
             round_blocks_in_mode(source, target, length, *how)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        axis = check_axis(self, self.axis, source)
+        codes, scales, tensor_scale = self._codes(source, axis, rounding, words)
+        return joined(self._scaled(codes, scales, tensor_scale), source, axis)
 
     def _codes(
         self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
@@ -167,11 +152,12 @@ class NVFP4Format(Format):
         pieces = None if words is None else cut(words, axis, self.block)
         return _element_codes(quotients, _ELEMENT, rounding, pieces), scales, tensor_scale
 
-    def _numbers(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
+    def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
         dtype = tensor_scale.dtype
         total = _SCALE.table.to(codes.device)[scales].to(dtype) * tensor_scale
         return _ELEMENT.table.to(codes.device)[codes].to(dtype) * total
 
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -188,7 +174,7 @@ class NVFP4Format(Format):
         Raises:
             FormatError: ``x`` is empty.
         """
-        x, mode = x.detach(), Rounding.parse(rounding)
+        x, mode = self._numbers(x), Rounding.parse(rounding)
         words = words_for(mode, random, x)
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
@@ -197,13 +183,22 @@ class NVFP4Format(Format):
         scales = scales.squeeze(-1).movedim(-1, axis) if x.dim() else scales.flatten()
         return TwoLevelBlocks(joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
 
+    @apart
     def decode(self, blocks: TwoLevelBlocks) -> torch.Tensor:
-        """The numbers that codes stand for, in the dtype of the tensor's scale."""
-        codes, scales, tensor_scale = blocks
+        """The numbers that codes stand for, in the dtype of the tensor's scale.
+
+        Args:
+            blocks: of :meth:`encode`; codes may be of ``torch.float4_e2m1fn_x2``, scales of ``torch.float8_e4m3fn``.
+
+        Raises:
+            FormatError: these are no codes.
+        """
+        codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
+        scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
         axis = check_axis(self, self.axis, codes)
-        scale = (scales.to(torch.int64).movedim(axis, -1) if codes.dim() else scales.to(torch.int64)).unsqueeze(-1)
-        cells = cut(codes.to(torch.int64), axis, self.block)
-        return joined(self._numbers(cells, scale, tensor_scale), codes, axis)
+        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
+        cells = cut(codes, axis, self.block)
+        return joined(self._scaled(cells, scale, tensor_scale), codes, axis)
 
 
 def _tensor_scale(top: torch.Tensor) -> torch.Tensor:

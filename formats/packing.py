@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from roundoff.formats.codes import PAIRS, TYPES, as_torch_type, integer_codes
 from roundoff.formats.errors import FormatError
+from roundoff.formats.memory import apart
 
 
 def _group(bits: int) -> tuple[int, int]:
@@ -18,7 +20,8 @@ def packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+@apart
+def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Packs codes densely: code i occupies the bits from ``i * bits`` on of a little-endian bit string.
 
     Two 4-bit codes share a byte, the first in its low half; four 6-bit codes share three bytes; a 16-bit code is two
@@ -27,14 +30,20 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     Args:
         codes: integers of any dtype and shape, of which the lowest ``bits`` bits are kept.
         bits: 1 to 64.
+        dtype: torch's own type for such codes, such as ``torch.float4_e2m1fn_x2`` or ``torch.float8_e8m0fnu``.
 
     Returns:
-        uint8, one dimension, ``packed_size(codes.numel(), bits)`` bytes; unused bits at the end are 0.
+        uint8, one dimension, ``packed_size(codes.numel(), bits)`` bytes; unused bits at the end are 0. With ``dtype``,
+        a tensor of that type and the shape of ``codes``; of 4-bit codes the last dimension is half as long.
 
     Raises:
-        FormatError: ``codes`` are no integers, or ``bits`` is out of range.
+        FormatError: ``codes`` are no integers, ``bits`` is out of range, or ``dtype`` holds no codes of so many bits.
     """
     _check(codes, bits)
+    if dtype is not None:
+        if bits != (4 if dtype == PAIRS else 8):
+            raise FormatError(f"codes of {bits} bits do not fit {dtype}")
+        return as_torch_type(codes, dtype)
     per_group, group_bytes = _group(bits)
     flat = codes.reshape(-1).to(torch.int64)
     n = flat.numel()
@@ -50,12 +59,30 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     return result.view(-1)[: packed_size(n, bits)].contiguous()
 
 
-def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+@apart
+def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = None) -> torch.Tensor:
     """The codes that :func:`pack` packed: int64, one dimension, ``count`` of them.
 
+    Args:
+        packed: uint8; or of one of torch's types of small floats, which say their width themselves: codes of its shape,
+            of 4-bit ones twice as many along the last dimension.
+        bits: of a code.
+        count: how many codes there are.
+
     Raises:
-        FormatError: ``packed`` is not uint8, has another size than ``count`` codes take, or ``bits`` is out of range.
+        FormatError: ``packed`` is neither, has another size than ``count`` codes take, or ``bits`` is out of range.
     """
+    for kind, dtype in TYPES.items():
+        if packed.dtype == dtype:
+            own = 4 if dtype == PAIRS else 8
+            codes = integer_codes(kind, packed, own, kind)
+            if bits not in (None, own) or count not in (None, codes.numel()):
+                raise FormatError(
+                    f"{packed.dtype} of shape {tuple(packed.shape)} holds {codes.numel()} {own}-bit codes"
+                )
+            return codes
+    if bits is None or count is None:
+        raise FormatError(f"unpack needs bits and count for {packed.dtype}: unpack(packed, bits, count)")
     _check(packed, bits)
     if packed.dtype != torch.uint8 or packed.ndim != 1 or count < 0 or packed.numel() != packed_size(count, bits):
         raise FormatError(

@@ -13,6 +13,8 @@ from roundoff.formats.tail import rule
 if TYPE_CHECKING:
     from roundoff.formats.floats import FloatFormat
 
+_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+
 STORED_BITS = {torch.float32: 23, torch.float64: 52}
 """Stored significand bits of the carriers."""
 LARGEST_EXPONENT = {torch.float32: 127, torch.float64: 1023}
@@ -31,11 +33,12 @@ class FloatParameters(NamedTuple):
     shift: int
     """How many low significand bits of the carrier the format drops."""
     smallest_normal: int
-    """Bit pattern of the format's smallest normal number."""
+    """Bit pattern of the format's smallest normal number; of the smallest that rounds to it, to nearest with FTZ."""
     largest: int
     """Bit pattern of the format's largest finite number."""
     magic: float
-    """Quantum times 2^s, s the carrier's significand bits: adding and subtracting it rounds to the quantum."""
+    """Quantum times 2^s, s the carrier's significand bits: adding and subtracting it rounds to the quantum. To nearest
+    only; where numbers are flushed, so large that it makes zero of them."""
     over_positive: int
     """What stands for a positive number beyond the largest."""
     over_negative: int
@@ -49,12 +52,15 @@ class FloatParameters(NamedTuple):
     subnormal_shift: int
     """``subnormal_shift`` minus the carrier's exponent field is how many bits a subnormal number drops."""
     quantum: float
-    """Distance of the numbers below the smallest normal one: the smallest subnormal, or the smallest normal itself."""
+    """Distance of the numbers below the smallest normal one: the smallest subnormal, or the smallest normal itself; 0
+    if all become zero."""
     positive: int
     """Addends of the rounding tail; see :class:`roundoff.formats.tail.Rule`."""
     negative: int
     parity: int
     sticky: int
+    least: int
+    """Bit pattern below which results are flushed; 0 if none are. For the modes that are data: see :meth:`packed`."""
 
     @staticmethod
     def of(
@@ -66,36 +72,87 @@ class FloatParameters(NamedTuple):
         """The parameters of ``fmt`` in carrier ``dtype``; ``overflow`` None stands for the format's own policy."""
         stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
         m, emin = fmt.significand_bits, fmt.emin
-        lowest = emin - m if fmt.subnormals else emin
+        lowest = lowest_exponent(fmt)
+        smallest, quantum = pattern(2.0**emin, dtype), 2.0**lowest
+        least = smallest if fmt.flush else 0
+        if fmt.flush == "ftz" and rounding in _NEAREST:
+            smallest, quantum = _flushing_border(smallest, stored - m), 0.0
+        elif fmt.flush == "ftz":
+            lowest = emin - 1 - m  # the last place just below the smallest normal number, if exponents had no end
+            quantum = 2.0**lowest if lowest >= 1 - bias - stored else 0.0
+        elif fmt.flush:
+            quantum = 0.0
         largest = pattern(fmt.max, dtype)
         policy = fmt.overflow_policy if overflow is None else overflow
-        beyond = {Overflow.INFINITY: INFINITY[dtype], Overflow.NAN: _QUIET_NAN[dtype], Overflow.SATURATE: largest}[
-            policy
-        ]
+        beyond = {Overflow.INFINITY: INFINITY[dtype], Overflow.NAN: _QUIET_NAN[dtype]}.get(policy, largest)
         # A mode that never rounds away from zero never passes the largest number, nor does to-odd (IEEE 754, 7.4).
         inward = (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
         width = 32 if dtype == torch.float32 else 64
         return FloatParameters(
             shift=stored - m,
-            smallest_normal=pattern(2.0**emin, dtype),
+            smallest_normal=smallest,
             largest=largest,
-            magic=2.0 ** (lowest + stored),
+            magic=2.0 ** (lowest_exponent(fmt) + stored),
             over_positive=largest if rounding in (*inward, Rounding.DOWN) else beyond,
             over_negative=largest if rounding in (*inward, Rounding.UP) else beyond,
-            infinite=beyond,
+            infinite=INFINITY[dtype] if policy is Overflow.PROPAGATE else beyond,
             zero_sign=(1 << width) - 1 if fmt.has_negative_zero else 0,
             flip=int(m == 0 and fmt.exponent_bias % 2 == 0),
             subnormal_shift=stored + bias + lowest,
-            quantum=2.0**lowest,
+            quantum=quantum,
             **rule(rounding, width)._asdict(),
+            least=least,
         )
 
-    def packed(self, dtype: torch.dtype) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
-        """The fields, in order, as the array of carrier-wide unsigned words that the CPU kernels read."""
+    def gradual(self, dtype: torch.dtype) -> bool:
+        """Whether there are bits to cut, subnormal numbers, and a signed zero."""
+        normal = self.quantum * 2.0 ** (STORED_BITS[dtype] - self.shift)
+        return self.shift > 0 and pattern(normal, dtype) == self.smallest_normal and self.zero_sign != 0
+
+    def rounds_by_addition(self, dtype: torch.dtype) -> bool:
+        """Whether the carrier's own additions and overflow can round to the format, to nearest-even.
+
+        They can if it is IEEE's in all but its widths and bias, and has a significand bit. Adding 1.5 times a power of
+        two pushes what is too much out of the carrier's significand: that needs two places to cut, or the sum would
+        not stay within one binade, and must not overflow for twice the largest power of two, 2^emax. Then a factor
+        2^(bias - emax) makes the largest exponent the carrier's, and is undone: both factors must be normal numbers,
+        so emax is 1 at least.
+        """
+        stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
+        m, emax = stored - self.shift, (self.largest >> stored) - bias
+        whole = (1 << m) - 1
+        ieee = self.infinite == self.over_positive == INFINITY[dtype] and (self.largest >> self.shift) & whole == whole
+        return self.gradual(dtype) and ieee and m > 0 and self.shift >= 2 and 1 <= emax < bias - self.shift
+
+    def packed(
+        self, dtype: torch.dtype, *, by_mode: bool = False
+    ) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
+        """The fields but the last, in order, as the array of carrier-wide unsigned words that the CPU kernels read.
+
+        Those that round by mode have no use for ``magic``, and find ``least`` in its place.
+        """
         unsigned = np.uint32 if dtype == torch.float32 else np.uint64
-        return np.array(
-            [pattern(value, dtype) if isinstance(value, float) else value for value in self], dtype=unsigned
-        )
+        fields = self._replace(magic=self.least) if by_mode else self  # a pattern already
+        words = [pattern(value, dtype) if isinstance(value, float) else value for value in fields[:-1]]
+        return np.array(words, dtype=unsigned)
+
+
+def lowest_exponent(fmt: FloatFormat) -> int:
+    """Of the quantum that numbers below the smallest normal one are rounded to by addition; see ``magic``."""
+    if fmt.flush:
+        return fmt.emin + 2  # four times the smallest normal number: less than half a quantum, which becomes 0
+    return fmt.emin - fmt.significand_bits if fmt.subnormals else fmt.emin
+
+
+def _flushing_border(smallest: int, shift: int) -> int:
+    """The pattern of the smallest number that rounds up to the smallest normal one if exponents had no lower end.
+
+    Half of the last place just below it, 2^(emin - 1 - m): the tie goes up, in both modes to nearest, since the number
+    below the tie is odd. ``shift`` is how many bits of the carrier's significand are dropped. Where the carrier ends
+    too, its numbers below are twice as far apart.
+    """
+    carrier_ends = smallest in (1 << 23, 1 << 52)
+    return smallest - ((1 << shift) >> (2 if carrier_ends else 1))
 
 
 def pattern(value: float, dtype: torch.dtype) -> int:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import check_integer, check_random, code_dtype, overflow_policy, words_for
-from roundoff.formats.format import Format
-from roundoff.formats.layouts import in_place_of
+from roundoff.formats.family import Family, check_integer, code_dtype, float64_bits, overflow_policy, words_for
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.posit_kernels import round_posit
 from roundoff.formats.tail import round_shifted, rule
 
@@ -25,13 +24,14 @@ STANDARD_EXPONENT_BITS = 2
 """es of the standard for posit arithmetic (2022), for every width."""
 
 _BIAS = 1023 << 52
+_MAGNITUDE = (1 << 63) - 1
 
 # As for floats: double rounding is harmless up to 11 bits of precision in float32.
 _LARGEST_PRECISION_IN_FLOAT32 = 11
 
 
 @dataclass(frozen=True)
-class PositFormat(Format):
+class PositFormat(Family):
     """Posits of ``width`` bits, n, with ``exponent_bits``, es: +-2^(k 2^es + e) (1 + f).
 
     A code is a sign, the regime (a run that encodes k), up to es bits of e, and the bits of f that are left. Negative
@@ -99,16 +99,17 @@ class PositFormat(Format):
     def carrier(self) -> torch.dtype:
         """float32 if all numbers fit in it and none has more than 11 bits of precision, else float64.
 
-        Sums, products, quotients and square roots of posits are then right after one more rounding wherever the result
-        has no more precision than that; in the tapered ends results were rounded to the carrier first.
+        Sums, products, quotients and square roots of posits, rounded to the nearest number of the carrier, are then
+        right after one more rounding to the nearest, as long as they do not leave the carrier's range. In other cases a
+        simulation computes exact results and rounds them once.
         """
         small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32
         return torch.float32 if small and self.fits_in(torch.float32) else torch.float64
 
     @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number is a number of ``dtype``; float32 ends at an exponent of 127 and 23 fraction bits."""
@@ -125,30 +126,35 @@ class PositFormat(Format):
         half = 1 << (self.width - 1)
         return self.decode(torch.arange(1 - half, half) & ((1 << self.width) - 1), torch.float64)
 
-    def round_into(
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The float64 patterns of maxpos and minpos."""
+        return (1023 + self.emax) << 52, (1023 - self.emax) << 52
+
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """Rounds to posits; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        if in_memory(source):
-            check_random(rounding, random, source)
-            ends = (1023 + self.emax) << 52, (1023 - self.emax) << 52
-            in_place_of(
-                lambda x, y: round_posit(x, y, self.width, self.exponent_bits, ends, rounding, random),
-                source,
-                target,
-                in_order=random is not None,
-            )
-            return
-        wide = source.to(torch.float64)
-        magnitude = (self._rounded(wide, rounding, words_for(rounding, random, source)) + _BIAS).view(torch.float64)
-        result = torch.where(wide == 0, 0.0, torch.copysign(magnitude, wide))
-        target.copy_(torch.where(wide.isfinite(), result, torch.nan))
+        round_posit(source, target, self.width, self.exponent_bits, self._ends, rounding, random)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        bits = float64_bits(source)
+        magnitude = (self._rounded(bits, rounding, words) + _BIAS).view(torch.float64)
+        result = torch.where((bits & _MAGNITUDE) == 0, 0.0, torch.where(bits < 0, -magnitude, magnitude))
+        return torch.where(source.isfinite(), result, torch.nan).to(source.dtype)
 
     @property
     def _below_regime(self) -> int:
@@ -159,11 +165,12 @@ class PositFormat(Format):
         """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
         return self.width - 1 - torch.where(k >= 0, k + 2, 1 - k)
 
-    def _rounded(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
-        """The magnitudes of float64 numbers rounded, as patterns less the bias; anything for 0, infinity and NaN."""
-        negative = x < 0
-        x = x.abs().nan_to_num(1.0, self.max).clamp(self.smallest, self.max)
-        pattern = x.view(torch.int64) - _BIAS
+    def _rounded(self, bits: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+        """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
+        negative = bits < 0
+        largest, smallest = self._ends
+        clamped = (bits & _MAGNITUDE).clamp(smallest, largest)
+        pattern, x = clamped - _BIAS, clamped.view(torch.float64)
         k = pattern >> self._below_regime
         kept = self._kept(k).clamp(min=0)
         drop = (self._below_regime - kept).clamp(min=0)
@@ -179,6 +186,7 @@ class PositFormat(Format):
             up = round_shifted(fraction, 32, rule(rounding), negative, words=words)
         return lower + (up << drop)
 
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -195,21 +203,28 @@ class PositFormat(Format):
         Returns:
             uint8, uint16 or uint32, the smallest that holds ``bits``.
         """
-        x, mode = x.detach(), Rounding.parse(rounding)
-        wide = x.to(torch.float64)
-        pattern = self._rounded(wide, mode, words_for(mode, random, x))
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        bits = float64_bits(x)
+        pattern = self._rounded(bits, mode, words_for(mode, random, x))
         k = pattern >> self._below_regime
         kept = self._kept(k)
         regime = torch.where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
         rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - kept.clamp(min=0))
         code = torch.where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
-        code = torch.where(wide < 0, -code, code) & ((1 << self.width) - 1)
-        code = torch.where(wide == 0, 0, torch.where(wide.isfinite(), code, 1 << (self.width - 1)))
+        code = torch.where(bits < 0, -code, code) & ((1 << self.width) - 1)
+        code = torch.where((bits & _MAGNITUDE) == 0, 0, torch.where(x.isfinite(), code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` stand for, in ``dtype`` (the carrier if None), exactly; NaN for NaR."""
-        codes = codes.to(torch.int64)
+        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
+
+        NaR is NaN.
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        codes = integer_codes(self, codes, self.width)
         body = (1 << (self.width - 1)) - 1
         negative = codes > body
         magnitude = torch.where(negative, -codes, codes) & body

@@ -6,24 +6,33 @@ from dataclasses import dataclass
 
 import torch
 
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.errors import FormatError
-from roundoff.formats.family import power_of_two, significand_and_exponent, words_for
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.rounding import round
+from roundoff.formats.family import Family, float64_bits, narrowed, power_of_two, words_for
+from roundoff.formats.memory import apart
+from roundoff.formats.modes import Overflow, RandomBits, Rounding, check_choices
+from roundoff.formats.power_of_two_kernels import round_to_powers
 from roundoff.formats.tail import round_shifted, rule
 
 _BIAS = 127
-_NAN = 255
+_LARGEST, _NAN = 254, 255
+_INWARD = (Rounding.TOWARD_ZERO, Rounding.DOWN, Rounding.TO_ODD)
+
+_FIELD = 1023 - _BIAS  # what a code lacks to a float64's exponent field
+_FRACTION = (1 << 52) - 1
+_INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
 
 
 @dataclass(frozen=True)
-class PowerOfTwoFormat(Format):
+class PowerOfTwoFormat(Family):
     """The numbers 2^(code - 127) for codes 0 to 254; code 255 is NaN (OCP MX v1.0, section 5.4.1).
 
     There is no zero, no sign and no infinity: what is zero or negative becomes NaN, and positive numbers below 2^-127
     become 2^-127. Between two powers of two the modes choose as everywhere; the middle is 1.5 times the lower one
-    (ml_dtypes rounds ties up: nearest-away). Overflow gives NaN, or saturates; so does plus infinity.
+    (ml_dtypes rounds ties up: nearest-away; ONNX's Cast saturates, and rounds up if nothing else is asked). Overflow
+    gives NaN, or saturates; so does plus infinity. Toward zero, down and to-odd, finite numbers saturate.
+
+    It is not ``e8m0``, which names a signed IEEE-like float of 8 exponent bits, with infinities, zeros and NaN.
 
     Args:
         overflow: ``Overflow.NAN`` or ``Overflow.SATURATE``.
@@ -81,9 +90,9 @@ class PowerOfTwoFormat(Format):
         return torch.float32
 
     @property
-    def native(self) -> bool:
-        """False."""
-        return False
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """float32 and float64 both hold all numbers; in float32 the smallest is subnormal."""
@@ -93,34 +102,42 @@ class PowerOfTwoFormat(Format):
         """All 255 numbers in ascending order, float64."""
         return self.decode(torch.arange(_NAN), torch.float64)
 
-    def _codes(
-        self,
-        x: torch.Tensor,
-        rounding: Rounding,
-        overflow: Overflow | None,
-        random: RandomBits | torch.Tensor | None,
-    ) -> torch.Tensor:
-        policy = self.overflow if overflow is None else self._checked(overflow)
-        words = words_for(rounding, random, x)
-        significand, exponent = significand_and_exponent(x)
-        # Numbers that are subnormal in float64 lie far below the smallest power of two anyway.
-        code = (exponent + 52 + _BIAS).clamp(min=0)
-        up = round_shifted(significand, 52, rule(rounding), x < 0, odd=code & 1, words=words) - 1
-        code = torch.where(x < self.min, 0, code + up)
-        code = torch.where(code >= _NAN, _NAN if policy is Overflow.NAN else _NAN - 1, code)
-        return torch.where(x > 0, code, _NAN)
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return self.overflow if overflow is None else self._checked(overflow)
 
-    def round_into(
+    @staticmethod
+    def _beyond(policy: Overflow, rounding: Rounding) -> tuple[int, int]:
+        """The codes of what stands for a number beyond the largest, and for infinity."""
+        infinite = _NAN if policy is Overflow.NAN else _LARGEST
+        return _LARGEST if rounding in _INWARD else infinite, infinite
+
+    def _codes(self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+        over, infinite = self._beyond(policy, rounding)
+        bits = float64_bits(x)
+        code = (bits >> 52) - _FIELD
+        up = round_shifted(bits & _FRACTION, 52, rule(rounding), bits < 0, odd=code & 1, words=words)
+        code = torch.where(code < 0, 0, code + up)
+        code = torch.where(code > _LARGEST, over, code)
+        code = torch.where(bits == _INFINITY, infinite, code)
+        return torch.where((bits <= 0) | (bits > _INFINITY), _NAN, code)
+
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
     ) -> None:
-        """See :func:`roundoff.formats.round` and the class."""
-        target.copy_(self.decode(self._codes(source, rounding, overflow, random), source.dtype))
+        over, infinite = (_QUIET if c == _NAN else (c + _FIELD) << 52 for c in self._beyond(policy, rounding))
+        round_to_powers(source, target, over, infinite, rounding, random)
 
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        return self.decode(self._codes(source, policy, rounding, words), source.dtype)
+
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -129,13 +146,21 @@ class PowerOfTwoFormat(Format):
         random: RandomBits | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The codes of ``x`` rounded to the format, uint8; see :func:`roundoff.formats.round` for the arguments."""
-        rounded = round(x, self, rounding=rounding, overflow=overflow, random=random)
-        return self._codes(rounded, Rounding.NEAREST_EVEN, None, None).to(torch.uint8)
+        mode, policy = check_choices(rounding, overflow, random)
+        x = self._numbers(x)
+        return self._codes(x, self._policy(policy), mode, words_for(mode, random, x)).to(torch.uint8)
 
+    @apart
     def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` (0 to 255) stand for, in ``dtype``, float32 if None."""
-        if codes.dtype.is_floating_point or codes.dtype.is_complex:
-            raise FormatError(f"codes of {self} are integers, got {codes.dtype}")
-        code = codes.to(torch.int64) & _NAN
-        number = power_of_two(code - _BIAS)
-        return torch.where(code == _NAN, torch.nan, number).to(dtype or torch.float32)
+        """The numbers that ``codes`` stand for, in ``dtype``, float32 if None.
+
+        Args:
+            codes: integers, of which the lowest 8 bits count, or ``torch.float8_e8m0fnu``.
+            dtype: float32 or float64.
+
+        Raises:
+            FormatError: ``codes`` are neither.
+        """
+        code = integer_codes(self, codes, self.bits, "e8m0fnu")
+        number = narrowed(power_of_two(code - _BIAS), dtype or torch.float32)
+        return torch.where(code == _NAN, torch.nan, number)

@@ -11,13 +11,12 @@ import torch
 
 from roundoff.formats.cpu_kernels import Loop
 from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Rounding
-from roundoff.formats.native_loops import runs_natively
+from roundoff.formats.family import Family
+from roundoff.formats.modes import Overflow, Rounding
 from roundoff.formats.qtorch_loops import legacy32, legacy32_in_place
 
 if TYPE_CHECKING:
-    from roundoff.formats.modes import Overflow, RandomBits
+    from roundoff.formats.modes import RandomBits
 
 EXPONENT_BITS = range(2, 9)
 SIGNIFICAND_BITS = range(23)
@@ -25,7 +24,7 @@ _WORD = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class QtorchFormat(Format):
+class QtorchFormat(Family):
     """What ``qtorch.quant.float_quantize(x, exp, man, rounding="nearest")`` rounds to; its text is ``qtorch_e5m10``.
 
     It is not IEEE 754: ties go away from zero; the top exponent holds numbers, so that the largest is
@@ -97,9 +96,9 @@ class QtorchFormat(Format):
         return torch.float32
 
     @property
-    def native(self) -> bool:
-        """False."""
-        return False
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether ``dtype`` is float32."""
@@ -113,24 +112,34 @@ class QtorchFormat(Format):
         words = [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
         return Loop(np.array(words, np.uint32), torch.float32, legacy32, legacy32_in_place)
 
-    def round_into(
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        if overflow is not None:
+            raise FormatError(f"{self} has one way to round, qtorch's: leave out overflow")
+        return Overflow.SATURATE
+
+    def _check_mode(self, rounding: Rounding) -> None:
+        if rounding is not Rounding.NEAREST_EVEN:
+            raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding and random")
+
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
     ) -> None:
-        """Rounds as qtorch does; see the class.
+        self._check_mode(rounding)
+        self._loop(source, target)
 
-        Raises:
-            FormatError: another mode or overflow than the default is asked for: qtorch has its own.
-        """
-        if rounding is not Rounding.NEAREST_EVEN or overflow is not None or random is not None:
-            raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding, overflow and random")
-        if runs_natively(source, rounding):
-            self._loop(source, target)
-            return
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
+    ) -> torch.Tensor:
+        self._check_mode(rounding)
         drop = 23 - self.significand_bits
         half, keep = 1 << (drop - 1), _WORD & -(1 << drop)
 
@@ -147,7 +156,7 @@ class QtorchFormat(Format):
         normal = _float(torch.where(beyond, largest, rounded))
         anchor = torch.where(sign != 0, -self.smallest_normal, self.smallest_normal).to(torch.float32)
         shifted = (source + anchor).view(torch.int32).to(torch.int64) & _WORD
-        target.copy_(torch.where(below, _float(cut(shifted)) - anchor, normal))
+        return torch.where(below, _float(cut(shifted)) - anchor, normal)
 
 
 def _float(word: torch.Tensor) -> torch.Tensor:

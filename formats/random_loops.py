@@ -1,6 +1,7 @@
 """The loops of stochastic rounding, in the Python that numba compiles; see :mod:`roundoff.formats.nearest_loops`.
 
-The random word of an element is a hash of its index: ``first + i``, with the keys and the thinning at ``k``.
+The random word of an element is a hash of its index: ``first + i``, with the keys and the thinning at ``k``. Or the
+caller gives the words.
 """
 
 from __future__ import annotations
@@ -123,3 +124,17 @@ def uniform32_in_place(data: Any, n: Any, p: Any, first: Any, k: Any) -> None:
     for i in range(n):
         word = _word(uint32(start + uint32(i)), key0, key1, mask, half)
         data[i] = _uniform32(data[i], word, rest, cut)
+
+
+def given32(source: Any, target: Any, n: Any, p: Any, words: Any) -> None:
+    """Any format, float32 words from ``source`` to ``target``, with the random words at ``words``."""
+    q = read(p)
+    for i in range(n):
+        target[i] = round32(source[i], q, words[i])
+
+
+def given64(source: Any, target: Any, n: Any, p: Any, words: Any) -> None:
+    """Any format, float64 words from ``source`` to ``target``, with the random words at ``words``."""
+    q = read(p)
+    for i in range(n):
+        target[i] = round64(source[i], q, uint64(uint64(words[i]) << uint64(32)))

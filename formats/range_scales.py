@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy import float64, int32, int64, uint32, uint64
+from numpy import float32, float64, int32, int64, uint32, uint64
 
 from roundoff.formats.reinterpret import float_of32, float_of64
 
@@ -18,6 +18,7 @@ FIRST64, LAST64 = int64(-0x8000000000000000), int64(0x7FFFFFFFFFFFFFFF)
 # The keys of minus and plus infinity.
 _LOWEST32, _HIGHEST32 = int32(-0x7F800001), int32(0x7F800000)
 _LOWEST64, _HIGHEST64 = int64(-0x7FF0000000000001), int64(0x7FF0000000000000)
+_MAX32, _MAX64 = (2.0 - 2.0**-23) * 2.0**127, (2.0 - 2.0**-52) * 2.0**1023
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -40,12 +41,41 @@ def _scale(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: An
     if symmetric != 0:
         return max(max(-bottom, top) / high, least)
     bottom, top = min(bottom, 0.0), max(top, 0.0)
-    return max((top - bottom) / (high - low), least)
+    width, codes = top - bottom, high - low
+    return max(width / codes if width < np.inf else (top / 2.0 - bottom / 2.0) / (codes / 2.0), least)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _zero(bottom: Any, scale: Any, low: Any, high: Any, symmetric: Any) -> Any:
     return 0.0 if symmetric != 0 else min(max(low - np.rint(min(bottom, 0.0) / scale), low), high)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fitted32(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
+    """(scale, zero point), float32, for data between two finite numbers; the largest code times the scale is finite.
+
+    Args:
+        bottom: the minimum, float64.
+        top: the maximum, float64.
+        low: the smallest code, float64.
+        high: the largest code, float64.
+        symmetric: 1 if the zero point is 0, else 0.
+        least: no scale is smaller; float64.
+    """
+    scale = float32(_scale(bottom, top, low, high, symmetric, least))
+    zero = _zero(bottom, float64(scale), low, high, symmetric)
+    reach = max(high - zero, zero - low)
+    fits = float32(float64(scale) * reach) < float32(np.inf)
+    return scale if fits else float32(_MAX32 / reach * (1.0 - 2.0**-24)), float32(zero)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fitted64(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
+    """As :func:`fitted32`, for float64."""
+    scale = _scale(bottom, top, low, high, symmetric, least)
+    zero = _zero(bottom, scale, low, high, symmetric)
+    reach = max(high - zero, zero - low)
+    return scale if scale * reach < np.inf else _MAX64 / reach * (1.0 - 2.0**-52), zero
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -62,17 +92,15 @@ def range32(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: A
     """
     bottom = float64(float_of32(uint32(key32(first))))
     top = float64(float_of32(uint32(key32(last))))
-    scale = np.float32(_scale(bottom, top, low, high, symmetric, least))
-    zero = np.float32(_zero(bottom, float64(scale), low, high, symmetric))
+    scale, zero = fitted32(bottom, top, low, high, symmetric, least)
     usable = first > _LOWEST32 and last < _HIGHEST32
-    return scale if usable else np.float32(np.nan), zero
+    return scale if usable else float32(np.nan), zero
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def range64(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
     """As :func:`range32`, for float64."""
     bottom, top = float_of64(uint64(key64(first))), float_of64(uint64(key64(last)))
-    scale = _scale(bottom, top, low, high, symmetric, least)
-    zero = _zero(bottom, scale, low, high, symmetric)
+    scale, zero = fitted64(bottom, top, low, high, symmetric, least)
     usable = first > _LOWEST64 and last < _HIGHEST64
     return scale if usable else np.nan, zero

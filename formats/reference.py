@@ -51,7 +51,7 @@ def exponent(magnitude: Fraction) -> int:
 
 
 def round_float(
-    x: float,
+    x: float | Fraction,
     fmt: FloatFormat,
     rounding: Rounding = Rounding.NEAREST_EVEN,
     overflow: Overflow | None = None,
@@ -61,25 +61,51 @@ def round_float(
 
     NaN stays; an infinity gives what overflow to nearest gives; see :func:`roundoff.formats.round`.
     """
+    if isinstance(x, Fraction):
+        return round_exactly(x, fmt, rounding, overflow, word)
     if math.isnan(x):
         return math.nan
-    negative = math.copysign(1.0, x) < 0
+    if math.isinf(x):
+        policy = fmt.overflow_policy if overflow is None else overflow
+        if not fmt.signed and x < 0:
+            return 0.0
+        return math.copysign(1.0, x) * (math.inf if policy is Overflow.PROPAGATE else _beyond(fmt, overflow))
+    return round_exactly(Fraction(x), fmt, rounding, overflow, word, negative=math.copysign(1.0, x) < 0)
+
+
+def _beyond(fmt: FloatFormat, overflow: Overflow | None) -> float:
+    """What stands for positive numbers beyond the largest one."""
+    policy = fmt.overflow_policy if overflow is None else overflow
+    return {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan}.get(policy, fmt.max)
+
+
+def round_exactly(
+    x: Fraction,
+    fmt: FloatFormat,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow | None = None,
+    word: int | None = None,
+    *,
+    negative: bool | None = None,
+) -> float:
+    """As :func:`round_float`, of any rational number; ``negative`` tells the sign of a zero."""
+    negative = x < 0 if negative is None else negative
     sign = -1.0 if negative else 1.0
     largest, m = fmt.max, fmt.significand_bits
-    policy = fmt.overflow_policy if overflow is None else overflow
-    beyond = {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan, Overflow.SATURATE: largest}[policy]
-    if math.isinf(x):
-        return sign * beyond
-    magnitude = abs(Fraction(x))
+    if not fmt.signed and negative:
+        return 0.0
+    magnitude, smallest = abs(x), Fraction(2) ** fmt.emin
     rounded = Fraction(0)
-    if magnitude:
-        e = max(exponent(magnitude), fmt.emin)
-        is_normal = magnitude >= Fraction(2) ** fmt.emin
-        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals else fmt.emin)
+    if magnitude and not (fmt.flush == "daz" and magnitude < smallest):
+        e = exponent(magnitude) if fmt.flush == "ftz" else max(exponent(magnitude), fmt.emin)
+        is_normal = magnitude >= smallest
+        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals or fmt.flush == "ftz" else fmt.emin)
         # With no significand bits two neighbours differ in the exponent alone: the code's parity is its field's.
         odd = (e + fmt.exponent_bias) % 2 == 1 if is_normal and m == 0 else None
         rounded = quantum * round_to_integer(magnitude / quantum, rounding, negative=negative, odd=odd, word=word)
+    if fmt.flush == "ftz" and rounded < smallest:
+        rounded = Fraction(0)
     if rounded > largest:
         inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
-        return sign * (largest if inward.get(rounding, False) else beyond)
+        return sign * (largest if inward.get(rounding, False) else _beyond(fmt, overflow))
     return sign * float(rounded) if rounded or fmt.has_negative_zero else 0.0

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch._C import _len_torch_dispatch_stack
 
+from roundoff.formats.as_data import row_parameters
 from roundoff.formats.compiled import as_operator
 from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.family import Family
+from roundoff.formats.format import Format, check_roundable
+from roundoff.formats.layouts import is_dense
+from roundoff.formats.memory import apart, is_traced, is_virtual, settled
+from roundoff.formats.modes import Overflow, RandomBits, Rounding, check_choices
+from roundoff.formats.tensor_kernels import round_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+__all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
 
@@ -63,25 +71,42 @@ def round(
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
     x = x.detach()
-    if backend == "qtorch":
-        from roundoff.formats.qtorch_backend import round_qtorch  # noqa: PLC0415  compiles C++ when imported
-
-        if rounding is not Rounding.NEAREST_EVEN or overflow is not None:
-            raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
-        return round_qtorch(x, fmt)
     if backend != "native":
+        return _round_with(backend, x, fmt, rounding, overflow)
+    if _len_torch_dispatch_stack():
+        return _round_among_modes(x, fmt, rounding, overflow, random)
+    return fmt.rounded(x, rounding, overflow, random)
+
+
+@apart
+def _round_among_modes(
+    x: torch.Tensor,
+    fmt: Format,
+    rounding: Rounding,
+    overflow: Overflow | None,
+    random: RandomBits | torch.Tensor | None,
+) -> torch.Tensor:
+    """As an operator where a program is traced; else hidden from simulations, which round what PyTorch computes."""
+    if is_traced() and isinstance(fmt, Family):
+        return as_operator(x, fmt, rounding, overflow, random)
+    return fmt.rounded(x, rounding, overflow, random)
+
+
+def _round_with(
+    backend: str, x: torch.Tensor, fmt: Format, rounding: Rounding, overflow: Overflow | None
+) -> torch.Tensor:
+    if backend != "qtorch":
         raise FormatError(f"backend must be 'native' or 'qtorch', got {backend!r}")
-    if x._is_zerotensor():  # noqa: SLF001  a gradient known to vanish: all zeros, without memory
-        return torch.zeros_like(x)
-    if not is_dense(x):
-        x = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
-        fmt.round_into(x, x, rounding, overflow, random)
-        return x
-    result = torch.empty_like(x)
-    fmt.round_into(x, result, rounding, overflow, random)
-    return result
+    from roundoff.formats.qtorch_backend import round_qtorch  # noqa: PLC0415  compiles C++ when imported
+
+    if rounding is not Rounding.NEAREST_EVEN or overflow is not None:
+        raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
+    if is_virtual(x):
+        raise FormatError(f"backend 'qtorch' rounds plain tensors, got one of class {type(x).__name__}")
+    return round_qtorch(settled(x), fmt)
 
 
+@apart
 def _round_rows(
     x: torch.Tensor,
     formats: Sequence[Format | str],
@@ -91,12 +116,9 @@ def _round_rows(
     backend: Backend,
 ) -> torch.Tensor:
     """A format per row: to nearest with the formats as data; in the other modes once for each different format."""
-    from roundoff.formats.as_data import row_parameters  # noqa: PLC0415  it knows floats, which know this module
-    from roundoff.formats.tensor_kernels import round_nearest  # noqa: PLC0415  likewise
-
     parameters = row_parameters(formats, x)
     mode, _ = check_choices(rounding, overflow, random)
-    x = x.detach()
+    x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
     if mode is Rounding.NEAREST_EVEN and overflow is None and backend == "native":
         return round_nearest(x, parameters)
     result = torch.empty_like(x)
@@ -107,50 +129,3 @@ def _round_rows(
         rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
         result[mine] = rounded[mine]
     return result
-
-
-def check_choices(
-    rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
-) -> tuple[Rounding, Overflow | None]:
-    """The mode and policy named, checked against each other.
-
-    Raises:
-        FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode.
-    """
-    if not isinstance(rounding, Rounding):
-        rounding = Rounding.parse(rounding)
-    if (rounding is Rounding.STOCHASTIC) != (random is not None):
-        raise FormatError(
-            "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
-            if random is None
-            else f"random bits are for rounding='stochastic' only, got rounding={str(rounding)!r}"
-        )
-    if overflow is not None and not isinstance(overflow, Overflow):
-        overflow = Overflow.parse(overflow)
-    return rounding, overflow
-
-
-def check_roundable(x: torch.Tensor, fmt: Format) -> None:
-    """Raises FormatError if the elements of ``x`` cannot be rounded to ``fmt``."""
-    if not isinstance(x, torch.Tensor):
-        raise FormatError(f"only a torch.Tensor can be rounded, got {type(x).__name__}")
-    if x.dtype not in (torch.float32, torch.float64):
-        raise FormatError(
-            f"a tensor to round must be float32 or float64, got {x.dtype}; convert it first, for example x.float()"
-        )
-    if x.layout != torch.strided:
-        raise FormatError(f"a tensor to round must be strided, got {x.layout}; round its values instead")
-    if not fmt.fits_in(x.dtype):
-        raise FormatError(f"{fmt} does not fit in {x.dtype}: round a float64 tensor, for example x.double()")
-
-
-def is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements of ``x`` fill one piece of memory without gaps or overlaps, in any order."""
-    if x.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True

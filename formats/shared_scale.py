@@ -11,22 +11,24 @@ import torch
 
 from roundoff.formats.block_kernels import BlockSettings, block_settings, round_blocks
 from roundoff.formats.block_mode_kernels import round_blocks_in_mode
-from roundoff.formats.blocks import check_axis, cut, joined, needs_eager, round_eagerly
+from roundoff.formats.blocks import check_axis, cut, joined
+from roundoff.formats.codes import integer_codes
 from roundoff.formats.elements import Element, ScaleRule
 from roundoff.formats.errors import FormatError
 from roundoff.formats.family import (
+    Family,
     check_integer,
-    check_random,
     code_dtype,
+    float64_bits,
+    narrowed,
     overflow_policy,
     power_of_two,
     significand_and_exponent,
     words_for,
 )
-from roundoff.formats.format import Format
-from roundoff.formats.layouts import along, in_place_of
+from roundoff.formats.layouts import along
+from roundoff.formats.memory import apart
 from roundoff.formats.modes import Overflow, Rounding
-from roundoff.formats.native_loops import in_memory
 from roundoff.formats.strided_block_kernels import round_strided_blocks
 from roundoff.formats.tail import round_shifted, rule
 
@@ -38,6 +40,8 @@ AXES = range(-8, 8)
 _SCALE_BIAS = 127
 _NAN_SCALE = 255
 _FRACTION = (1 << 52) - 1  # the significand bits of float64
+_MAGNITUDE = (1 << 63) - 1
+_INFINITY = 0x7FF << 52
 
 
 class Blocks(NamedTuple):
@@ -49,7 +53,7 @@ class Blocks(NamedTuple):
     """E8M0 exponents (exponent + 127; 255 is NaN), uint8, a block's one in place of its elements."""
 
 
-class SharedScaleFormat(Format):
+class SharedScaleFormat(Family):
     """A number is an element times the scale 2^e, -127 <= e <= 127, that its block shares.
 
     Blocks lie along one axis; the last is shorter where the length is no multiple. The scale follows from the
@@ -115,10 +119,9 @@ class SharedScaleFormat(Format):
         """
         return torch.float32
 
-    @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
+    def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
+        """None: the data decide the scales, and they the range."""
+        return
 
     def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
         """Yes, up to the scales that data of that ``dtype`` (torch.float32 or torch.float64) can ask for."""
@@ -144,45 +147,21 @@ class SharedScaleFormat(Format):
             ScaleRule.RCEIL: _FRACTION - largest,
         }[self.scale_rule]
 
-    def round_into(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
-    ) -> None:
-        """Rounds in blocks; see :func:`roundoff.formats.round`. NaN, infinity and -0: see the class."""
-        overflow_policy(self, overflow, (Overflow.SATURATE,))
-        axis = check_axis(self, self.axis, source)
-        if needs_eager(source, axis, self.block):
-            round_eagerly(self, source, target, rounding, overflow, random)
-            return
-        if in_memory(source):
-            check_random(rounding, random, source)
-            in_place_of(
-                lambda x, y: self._round_natively(x, y, axis, rounding, random),
-                source,
-                target,
-                in_order=random is not None,
-            )
-            return
-        words = words_for(rounding, random, source)
-        k, quantum, scale = self._integers(source, axis, rounding, words)
-        blocks = self._numbers(k, quantum, scale, cut(source, axis, self.block))
-        target.copy_(joined(blocks, source, axis).to(source.dtype))
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
-    def _round_natively(
+    def _check_shape(self, x: torch.Tensor) -> None:
+        check_axis(self, self.axis, x)
+
+    def _round_memory(
         self,
         source: torch.Tensor,
         target: torch.Tensor,
-        axis: int,
+        policy: Overflow,  # noqa: ARG002  there is one
         rounding: Rounding,
         random: RandomBits | torch.Tensor | None,
     ) -> None:
-        if source.numel() == 0:
-            return
-        length, inner = along(source, axis)
+        length, inner = along(source, check_axis(self, self.axis, source))
         if inner == 1 and source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self._settings)
             return
@@ -192,13 +171,26 @@ class SharedScaleFormat(Format):
         else:
             round_blocks_in_mode(source, target, length, *how)
 
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        axis = check_axis(self, self.axis, source)
+        k, quantum, scale = self._integers(source, axis, rounding, words)
+        blocks = self._in_float64(k, quantum, scale, cut(source, axis, self.block))
+        return narrowed(joined(blocks, source, axis), source.dtype)
+
     def _integers(
         self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
         blocks = cut(x, axis, self.block)
-        top = blocks.abs().amax(-1, keepdim=True).to(torch.float64)
-        shared = ((top.view(torch.int64) + self._addend) >> 52) - 1023 - self.element.emax
+        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        top = (float64_bits(blocks) & _MAGNITUDE).amax(-1, keepdim=True)
+        shared = ((top + self._addend) >> 52) - 1023 - self.element.emax
         shared = shared.clamp(-_SCALE_BIAS, _SCALE_BIAS)
         significand, exponent = significand_and_exponent(blocks)
         m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
@@ -212,18 +204,19 @@ class SharedScaleFormat(Format):
         too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
         k = torch.where(too_large, int(self.element.max * 2.0**-top_quantum), k)
         quantum = torch.where(too_large, top_quantum, quantum)
-        return k, quantum, torch.where(top.isfinite(), shared + _SCALE_BIAS, _NAN_SCALE)
+        return k, quantum, torch.where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
 
-    def _numbers(
+    def _in_float64(
         self, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor, signs: torch.Tensor
     ) -> torch.Tensor:
         """The float64 numbers that integers stand for, with the signs of ``signs``."""
         numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
-        numbers = torch.copysign(numbers, signs.to(torch.float64))
+        numbers = torch.where(signs.signbit(), -numbers, numbers)
         if not self.element.signed_zero:
             numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
         return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
 
+    @apart
     def encode(
         self,
         x: torch.Tensor,
@@ -240,7 +233,7 @@ class SharedScaleFormat(Format):
         Returns:
             Element codes (uint8, uint16 or uint32, the smallest that holds ``bits``) and scale codes (uint8).
         """
-        x = x.detach()
+        x = self._numbers(x)
         axis, mode = check_axis(self, self.axis, x), Rounding.parse(rounding)
         k, quantum, scale = self._integers(x, axis, mode, words_for(mode, random, x))
         m = self.element.significand_bits
@@ -255,17 +248,20 @@ class SharedScaleFormat(Format):
         scales = scale.squeeze(-1).movedim(-1, axis) if x.dim() else scale.flatten()
         return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
 
+    @apart
     def decode(self, blocks: Blocks, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The numbers that codes stand for, in ``dtype`` (the carrier if None), exactly.
 
         Args:
-            blocks: of :meth:`encode`, or from elsewhere: codes of infinity and NaN in float elements are understood.
+            blocks: of :meth:`encode`, or from elsewhere: codes of infinity and NaN in float elements are understood,
+                and torch's own types of floats, such as ``torch.float8_e8m0fnu`` for the scales.
             dtype: float32 or float64.
 
         Raises:
-            FormatError: there is not one scale for each block.
+            FormatError: there is not one scale for each block, or these are no codes.
         """
-        codes, scales = blocks
+        codes = integer_codes(self, blocks.codes, self.bits, self.element.text)
+        scales = integer_codes("scales", blocks.scales, 8, "e8m0fnu")
         axis = check_axis(self, self.axis, codes)
         expected = list(codes.shape) or [1]
         expected[axis] = -(-expected[axis] // self.block)
@@ -274,8 +270,8 @@ class SharedScaleFormat(Format):
                 f"codes of shape {tuple(codes.shape)} in {self} need scales {tuple(expected)},"
                 f" got {tuple(scales.shape)}"
             )
-        cells = cut(codes.to(torch.int64), axis, self.block)
-        scale = (scales.to(torch.int64).movedim(axis, -1) if codes.dim() else scales.to(torch.int64)).unsqueeze(-1)
+        cells = cut(codes, axis, self.block)
+        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
         numbers = self.element.table.to(codes.device)[cells] * power_of_two(scale - _SCALE_BIAS)
         numbers = torch.where(scale == _NAN_SCALE, torch.nan, numbers)
-        return joined(numbers, codes, axis).to(dtype or self.carrier)
+        return narrowed(joined(numbers, codes, axis), dtype or self.carrier)

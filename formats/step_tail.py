@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numpy import float32, float64, int32, int64, uint32, uint64
 
 from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, right32, right64
 from roundoff.formats.tail import addend32, addend64, round_shifted32, round_shifted64
+
+# More steps than any code; one more is still exact.
+_MOST_STEPS32, _MOST_STEPS64 = float32(1 << 20), float64(1 << 20)
+_MOST_CODES32, _MOST_CODES64 = float32(1 << 22), float64(1 << 22)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -56,6 +61,68 @@ def to_integer64(x: Any, mode: Any, word: Any) -> Any:
     whole = bits_of64(float64(int64(round_shifted64(significand, shift, addend, sticky))))
     whole = magnitude if exponent >= integer else whole
     return float_of64(uint64(whole | sign))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def to_steps32(x: Any, inverse: Any, scale: Any, zero: Any, between: Any, mode: Any, word: Any) -> Any:
+    """How many steps of a scale a float32 stands for: an integer, as a float32; NaN stays.
+
+    Args:
+        x: the number.
+        inverse: the reciprocal of the scale.
+        scale: the distance of the numbers.
+        zero: the zero point; with it added, the steps are a code, whose parity rounding to odd looks at.
+        between: 0 to round ``x`` times the reciprocal to an integer; else to choose between the two floats k * scale
+            and (k + 1) * scale that ``x`` lies between, as they are, so that each of them stays what it is.
+        mode: of :func:`roundoff.formats.addends.mode32`.
+        word: the random word, uint32; 0 if rounding is not stochastic.
+    """
+    if between == 0:
+        return to_integer32(x * inverse, mode, word)
+    positive, negative, parity, sticky = mode
+    minus = uint32(bits_of32(x) >> uint32(31))
+    magnitude = abs(x)
+    k = np.floor(magnitude * inverse)
+    k = _MOST_STEPS32 if k > _MOST_STEPS32 else k  # noqa: FURB136  NaN passes through
+    # The product was rounded, as the reciprocal was.
+    k = k - float32(1.0) if k * scale > magnitude else k
+    k = k + float32(1.0) if (k + float32(1.0)) * scale <= magnitude else k
+    lower = k * scale
+    rest, step = magnitude - lower, (k + float32(1.0)) * scale - lower
+    # Comparisons that are false for NaN: it must not become an integer.
+    part = float64(rest) / float64(step)
+    fraction = uint32(int64(part * 4294967296.0 if part < 1.0 else 0.0))
+    fraction = uint32(fraction | sticky) if rest > float32(0.0) else fraction
+    code = k + zero
+    odd = uint32(uint32(int32(code if code < _MOST_CODES32 else float32(0.0))) & uint32(1))
+    addend = uint32(addend32(positive, negative, parity, minus, odd) + word)
+    k = k + float32(1.0) if uint32(fraction + addend) < fraction else k
+    return -k if minus != uint32(0) else k
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def to_steps64(x: Any, inverse: Any, scale: Any, zero: Any, between: Any, mode: Any, word: Any) -> Any:
+    """As :func:`to_steps32`, for float64: uint64 and float64 throughout, but ``word`` is 32 bits."""
+    if between == 0:
+        return to_integer64(x * inverse, mode, word)
+    positive, negative, parity, sticky = mode
+    minus = uint64(bits_of64(x) >> uint64(63))
+    magnitude = abs(x)
+    k = np.floor(magnitude * inverse)
+    k = _MOST_STEPS64 if k > _MOST_STEPS64 else k  # noqa: FURB136
+    k = k - 1.0 if k * scale > magnitude else k
+    k = k + 1.0 if (k + 1.0) * scale <= magnitude else k
+    lower = k * scale
+    rest, step = magnitude - lower, (k + 1.0) * scale - lower
+    part = rest / step
+    fraction = uint64(uint64(int64(part * 4294967296.0 if part < 1.0 else 0.0)) << uint64(32))
+    fraction = uint64(fraction | sticky) if rest > 0.0 else fraction
+    code = k + zero
+    odd = uint64(uint64(int64(code if code < _MOST_CODES64 else 0.0)) & uint64(1))
+    addend = addend64(positive, negative, parity, minus, odd)
+    addend = uint64(addend + uint64(uint64(word) << uint64(32)))
+    k = k + 1.0 if uint64(fraction + addend) < fraction else k
+    return -k if minus != uint64(0) else k
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

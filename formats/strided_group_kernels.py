@@ -12,11 +12,11 @@ import torch
 from numba import njit
 from numpy import float32, float64, int32, int64, uint32, uint64
 
-from roundoff.formats.addends import addends, fill, mode32, mode64
+from roundoff.formats.addends import BETWEEN, addends, fill, mode32, mode64
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.range_scales import FIRST32, FIRST64, LAST32, LAST64, key32, key64, range32, range64
 from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_integer32, to_integer64
+from roundoff.formats.step_tail import on_grid, to_steps32, to_steps64
 from roundoff.formats.strided_block_kernels import STRIP, strip
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def _strips32(
     given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    between = settings[BETWEEN]
     bottoms, tops, inverses, scales, zeros = scratch32(), scratch32(), scratch32(), scratch32(), scratch32()
     code_min, code_max = float64(low), float64(high)
     for item in range(first, last):
@@ -80,8 +81,9 @@ def _strips32(
             for j in range(columns):
                 bits[j] = bits_of32(source[at + j])
             for j in range(columns):
-                steps = to_integer32(float_of32(bits[j]) * float_of32(inverses[j]), mode, words[j])
-                target[at + j] = on_grid(steps, float_of32(scales[j]), float_of32(zeros[j]), low, high)
+                inverse, scale, zero = float_of32(inverses[j]), float_of32(scales[j]), float_of32(zeros[j])
+                steps = to_steps32(float_of32(bits[j]), inverse, scale, zero, between, mode, words[j])
+                target[at + j] = on_grid(steps, scale, zero, low, high)
 
 
 def _ranges32(
@@ -133,6 +135,7 @@ def _strips64(
     given: Any,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    between = settings[BETWEEN]
     bottoms, tops, inverses, scales, zeros = scratch64(), scratch64(), scratch64(), scratch64(), scratch64()
     code_min, code_max = float64(low), float64(high)
     for item in range(first, last):
@@ -155,8 +158,9 @@ def _strips64(
             for j in range(columns):
                 bits[j] = bits_of64(source[at + j])
             for j in range(columns):
-                steps = to_integer64(float_of64(bits[j]) * float_of64(inverses[j]), mode, words[j])
-                target[at + j] = on_grid(steps, float_of64(scales[j]), float_of64(zeros[j]), low, high)
+                inverse, scale, zero = float_of64(inverses[j]), float_of64(scales[j]), float_of64(zeros[j])
+                steps = to_steps64(float_of64(bits[j]), inverse, scale, zero, between, mode, words[j])
+                target[at + j] = on_grid(steps, scale, zero, low, high)
 
 
 def _ranges64(
@@ -204,7 +208,7 @@ def round_strided_groups(
         symmetric: whether the zero point is 0.
     """
     n, (length, inner, group) = source.numel(), layout
-    extra = addends(rounding, random, source)
+    extra = addends(rounding, random, source, between=rounding != "nearest-even")
     kernel = compiled(_strips32 if source.itemsize == 4 else _strips64, source.dtype, "ppiiiiiippffidmw")
     data = (source.data_ptr(), target.data_ptr())
     scales, zeros = (0, 0) if known is None else (known[0].data_ptr(), known[1].data_ptr())

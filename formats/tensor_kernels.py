@@ -42,7 +42,8 @@ def round_nearest(source: torch.Tensor, parameters: FloatParameters) -> torch.Te
     # Subnormal numbers are multiples of one quantum: the carrier's own addition rounds to it.
     subnormal = ((magnitude.view(source.dtype) + p.magic) - p.magic).view(integer)
     result = torch.where(magnitude < p.smallest_normal, subnormal, result)
-    result = torch.where(result > p.largest, p.infinite, result)
+    result = torch.where(result > p.largest, p.over_positive, result)
+    result = torch.where(magnitude == infinity, p.infinite, result)
     result = torch.where(magnitude > infinity, magnitude, result)  # NaN keeps its payload
     sign = torch.where(result == 0, sign & signed(p.zero_sign, integer), sign)
     return (result | sign).view(source.dtype)
@@ -85,6 +86,7 @@ def round_by_mode(source: torch.Tensor, parameters: FloatParameters, words: torc
     rounded = round_shifted(significand, shift, mode, negative, odd=odd, words=words)
     subnormal = (rounded.to(dtype) * p.quantum).view(INTEGER[dtype]).to(torch.int64)
     result = torch.where(normal, ((field - 1) << stored) + (rounded << p.shift), subnormal)
+    result = torch.where(result < p.least, 0, result)
     result = torch.where(result > p.largest, torch.where(negative, p.over_negative, p.over_positive), result)
     result = torch.where(magnitude == infinity, p.infinite, result)
     result = torch.where(magnitude > infinity, magnitude, result)

@@ -3,6 +3,7 @@
 from roundoff.simulate.accumulation import Accumulation
 from roundoff.simulate.compiled import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
 from roundoff.simulate.delta_debugging import Blame, BlameError, blame
+from roundoff.simulate.entering import SimulationWarning
 from roundoff.simulate.mode import PolicyWarning, Simulation, simulate
 from roundoff.simulate.policy import Policy, Rule
 
@@ -16,6 +17,7 @@ __all__ = [
     "PolicyWarning",
     "Rule",
     "Simulation",
+    "SimulationWarning",
     "blame",
     "compile",
     "simulate",

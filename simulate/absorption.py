@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import carray, cfunc, types
+from numba import carray, types
+
+from roundoff.formats.c_functions import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,13 +68,20 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     cases = []
     for call in calls:
         start = call[0]
-        if not isinstance(start, torch.Tensor) or not start.is_floating_point() or start.is_meta:
+        if not all(_has_elements(x) for x in call if isinstance(x, torch.Tensor)):
+            return None
+        if not isinstance(start, torch.Tensor) or not start.is_floating_point():
             return None
         moved = _moved(plain, call)
         if moved is None:
             return None
         cases.append((start.clone() if in_place else start, moved))
     return Additions(cases)
+
+
+def _has_elements(x: torch.Tensor) -> bool:
+    """Whether ``x`` has numbers that can be compared one by one."""
+    return x.layout is torch.strided and not (x.is_meta or x.is_nested)
 
 
 def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
@@ -98,11 +106,7 @@ _NUMBERS = {torch.float32: types.float32, torch.float64: types.float64}
 def _compiled(dtype: torch.dtype) -> Callable[..., None]:
     """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
     numbers, counters = types.CPointer(_NUMBERS[dtype]), types.CPointer(types.int64)
-    machine_code = cfunc(types.void(numbers, numbers, numbers, types.int64, counters), cache=True)(_loop)
-    address = ctypes.c_void_p
-    function = ctypes.CFUNCTYPE(None, address, address, address, ctypes.c_int64, address)(machine_code.address)
-    function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive
-    return function
+    return c_function(_loop, (numbers, numbers, numbers, types.int64, counters))
 
 
 def _loop(before: Any, moved: Any, result: Any, n: Any, counts: Any) -> None:

@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.formats import Format, FormatError
+from roundoff.formats import Format, FormatError, Overflow, Rounding
 from roundoff.formats.floats import FP64, FloatFormat
 from roundoff.simulate.accumulation_arithmetic import Arithmetic, ShapesUnfitError
 from roundoff.simulate.contractions import handler
+from roundoff.simulate.exact_results import CarrierRounding
+from roundoff.simulate.exact_sums import ExactSums
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch._ops import OpOverload
 
+    from roundoff.formats.modes import RandomBits
+
 _CARRIERS = (torch.float32, torch.float64)
+
+EXACT = "exact"
+"""The format of an accumulator that rounds nothing."""
+_EXACT_NAMES = (EXACT, "quire")
 
 # Rounding to odd in float64 needs two bits more than the format has.
 _LARGEST_M = 50
@@ -41,11 +49,16 @@ class Accumulation:
     that a transposed convolution puts between elements, are summands like any others.
 
     Rounding is to nearest-even, once, of the exact sum, with the format's own overflow and underflow; NaN and
-    infinities go their usual way, and -0 comes only from what rounds to it. In a float64 carrier, errors of products
-    below 2^-969 are not seen by the rounding, nor, off the CPU, those of operands above 2^996.
+    infinities go their usual way, and -0 comes only from what rounds to it.
+
+    ``"exact"`` is an accumulator as wide as it takes (Kulisch's; for posits the quire, Posit Standard 2022, section
+    5.11): the exact sum of exact products is rounded once, to the format and in the mode of the operation's results.
+    What an operation adds besides is part of the sum, unless there is an ``alpha``; a mean divides the rounded sum. An
+    exact zero is +0. It takes some 10 ns for each product, on the CPU, where tensors of other devices are copied to.
 
     Args:
-        format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name.
+        format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name. Or ``"exact"``
+            (also ``"quire"``), which takes nothing else.
         every: the block length L, at least 1.
         product: each product is rounded to this format first; None: products are exact.
         compensated: Kahan's summation for each output element, its four additions rounded to ``format`` each: y =
@@ -62,6 +75,11 @@ class Accumulation:
     compensated: bool = False
 
     def __post_init__(self) -> None:
+        if self.format in _EXACT_NAMES:
+            object.__setattr__(self, "format", EXACT)
+            if (self.every, self.product, self.compensated) != (1, None, False):
+                raise FormatError("an exact accumulation has neither blocks nor rounded products nor compensation")
+            return
         object.__setattr__(self, "format", _float("format", self.format))
         if self.product is not None:
             object.__setattr__(self, "product", _float("product", self.product))
@@ -73,8 +91,16 @@ class Accumulation:
         if not isinstance(self.compensated, bool):
             raise FormatError(f"compensated of an accumulation must be True or False, got {self.compensated!r}")
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is rounded but results."""
+        return self.format == EXACT
+
     def __str__(self) -> str:
-        """The canonical text, such as ``e5m10``, ``e5m10/32``, ``e5m10*e4m3`` (format*product), ``e8m23+kahan``."""
+        """The canonical text, such as ``e5m10``, ``e5m10/32``, ``e5m10*e4m3`` (format*product), ``e8m23+kahan``.
+
+        An exact one is ``exact``.
+        """
         product = "" if self.product is None else f"*{self.product}"
         every = "" if self.every == 1 else f"/{self.every}"
         return f"{self.format}{product}{every}{'+kahan' if self.compensated else ''}"
@@ -84,7 +110,7 @@ class Accumulation:
         """The accumulation that ``text`` describes; ``Accumulation.parse(str(how)) == how``.
 
         Args:
-            text: ``FORMAT[*PRODUCT][/L][+kahan]``; or an accumulation, returned as it is.
+            text: ``FORMAT[*PRODUCT][/L][+kahan]``, or ``exact``; or an accumulation, returned as it is.
 
         Raises:
             FormatError: the text is none.
@@ -99,8 +125,8 @@ class Accumulation:
         digits = every if slash else "1"
         if (plus and last != "kahan") or not (digits.isascii() and digits.isdigit()):
             raise FormatError(
-                f"an accumulation is FORMAT[*PRODUCT][/L][+kahan], such as 'e5m10', 'e5m10*e5m10' or 'e5m10/32+kahan';"
-                f" got {text!r}"
+                f"an accumulation is FORMAT[*PRODUCT][/L][+kahan], such as 'e5m10', 'e5m10*e5m10' or 'e5m10/32+kahan',"
+                f" or exact; got {text!r}"
             )
         return Accumulation(name, int(digits), product if star else None, bool(plus))
 
@@ -113,6 +139,8 @@ def _float(place: str, value: FloatFormat | str) -> FloatFormat:
         raise FormatError(
             f"{place} of an accumulation must have at most {_LARGEST_M} significand bits, or be fp64; got {fmt}"
         )
+    if not fmt.signed or fmt.overflow_policy is Overflow.PROPAGATE:
+        raise FormatError(f"{place} of an accumulation must have a sign, and overflow as infinities do; got {fmt}")
     return fmt
 
 
@@ -137,7 +165,14 @@ def accumulates(func: OpOverload) -> bool:
     return handler(func) is not None
 
 
-def accumulate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, how: Accumulation) -> Any:
+def accumulate(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    how: Accumulation,
+    to_carrier: Callable[[torch.dtype], CarrierRounding] | None = None,
+    draw: Callable[[], RandomBits | None] = lambda: None,
+) -> Any:
     """Runs an ATen operation with the sums of ``how``.
 
     Args:
@@ -145,6 +180,8 @@ def accumulate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] 
         args: its arguments; tensors on any device, of any strides.
         kwargs: its keyword arguments.
         how: the accumulation.
+        to_carrier: how exact sums become numbers of a dtype, which are rounded again; to nearest-even if None.
+        draw: gives random bits, where that is stochastic.
 
     Returns:
         What the operation returns: new tensors, or those of ``out=`` or in-place arguments, which are overwritten;
@@ -163,6 +200,9 @@ def accumulate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] 
     if dtype not in _CARRIERS:
         return NotImplemented
     try:
+        if how.is_exact:
+            rounding = CarrierRounding(Rounding.NEAREST_EVEN) if to_carrier is None else to_carrier(dtype)
+            return known.run(ExactSums(dtype, rounding, draw), call)
         return known.run(arithmetic(how, dtype), call)
     except ShapesUnfitError:
         return NotImplemented

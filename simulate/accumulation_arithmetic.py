@@ -48,6 +48,12 @@ def _scan(body: Any, a: torch.Tensor, b: torch.Tensor) -> int:
     return int(first | second)
 
 
+def _kind(a: torch.Tensor, b: torch.Tensor) -> int:
+    """What kind of numbers two gapless matrices hold, for :func:`~roundoff.simulate.accumulation_kernels.fused64`."""
+    found = _scan(loops.ordinary64, a, b) if a.dtype == torch.float64 else 0  # products of float32 numbers are exact
+    return 2 if found & loops.ORDINARY else int(found & loops.EXACT != 0)
+
+
 def _native(*tensors: torch.Tensor) -> bool:
     """Whether the compiled loops can do it."""
     return all(runs_natively(x, Rounding.NEAREST_EVEN) for x in tensors)
@@ -83,6 +89,10 @@ class Arithmetic:
         if dtype == torch.float32:
             self._fast = fast.loop(self._product, self._format, compensated=how.compensated)
             self._recovering = recovering.loop(self._product, self._format, compensated=how.compensated)
+
+    def begun(self, named: dict[str, Any]) -> tuple[Arithmetic, dict[str, Any]]:
+        """The arithmetic and the arguments for an operation: an accumulator of its own format begins with zero."""
+        return self, named
 
     def contract(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The products of matrices, each element summed over k in ascending order.
@@ -134,8 +144,7 @@ class Arithmetic:
     def _sequential(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """L = 1, in the CPU's loops; both gapless."""
         product = self._product
-        body, dtype = None, torch.float32
-        options: tuple[int, ...] = ()
+        body, dtype, options = None, torch.float32, []
         if self._dtype == torch.float32:
             found = _scan(fast.scan32, a, b)
             if not found & fast.EXACT:
@@ -143,14 +152,11 @@ class Arithmetic:
             elif not found & fast.RECOVERABLE:
                 body = self._recovering
         if body is None:
-            dtype = torch.float64
+            dtype, options = torch.float64, [_kind(a, b)]
             if self._how.compensated:
                 body = loops.compensated_fused64 if product is None else loops.compensated_rounded64
-            elif product is None:
-                body = loops.fused64
-                options = (int(self._dtype == torch.float64 and _scan(loops.unfit64, a, b) != 0),)
             else:
-                body = loops.rounded64
+                body = loops.fused64 if product is None else loops.rounded64
         a, b = a.to(dtype), b.to(dtype)
         state = [a.new_zeros(a.shape[0], a.shape[1], b.shape[2]) for _ in range(1 + self._how.compensated)]
         words = [_words(fmt, dtype) for fmt in (product, self._format) if fmt is not None]
@@ -214,11 +220,12 @@ class Arithmetic:
         acc, lost = a.new_zeros(a.shape[0], a.shape[1], b.shape[2]), None
         shape, depth, every = acc.shape, a.shape[2], self._how.every
         native = _native(a, b)
+        kind = _kind(a, b) if native else 0
         wide = Arithmetic(self._how, torch.float64)
         for k in range(0, depth, every):
             partial = torch.zeros_like(acc)
             if native:
-                self._partial(a, b, partial, k, min(k + every, depth))
+                self._partial(a, b, partial, k, min(k + every, depth), kind)
             else:
                 for one in range(k, min(k + every, depth)):
                     partial = partial + tensors.multiply(a[:, :, one, None], b[:, one, None, :], self._product)
@@ -226,12 +233,14 @@ class Arithmetic:
             acc = running.view(shape)
         return acc.to(self._dtype)
 
-    def _partial(self, a: torch.Tensor, b: torch.Tensor, partial: torch.Tensor, first: int, last: int) -> None:
+    def _partial(
+        self, a: torch.Tensor, b: torch.Tensor, partial: torch.Tensor, first: int, last: int, kind: int
+    ) -> None:
         assert self._product is not None
         words = _words(self._product, torch.float64)
-        kernel = compiled(loops.partial64, torch.float64, "pppiiiiiip")
+        kernel = compiled(loops.partial64, torch.float64, "pppiiiiiiip")
         pointers = a.data_ptr(), b.data_ptr(), partial.data_ptr()
-        kernel(*pointers, a.shape[0], a.shape[1], a.shape[2], b.shape[2], first, last, words.ctypes.data)
+        kernel(*pointers, a.shape[0], a.shape[1], a.shape[2], b.shape[2], first, last, kind, words.ctypes.data)
 
     def _slowly(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """L = 1, by tensor operations."""

@@ -13,11 +13,10 @@ import torch
 from numba import njit
 from numpy import uint32
 
-from roundoff.formats.cpu_kernels import _cheapest
 from roundoff.formats.floats import FP32
 from roundoff.formats.nearest_loops import _any32, _chain32, _chain_constants
 from roundoff.formats.reinterpret import bits_of32, float_of32
-from roundoff.simulate.accumulation_kernels import odd32, two_sum
+from roundoff.simulate.error_free import odd32, two_sum
 
 if TYPE_CHECKING:
     from roundoff.formats import FloatFormat
@@ -50,7 +49,7 @@ def loop(product: FloatFormat | None, total: FloatFormat, *, compensated: bool) 
 
 def chains(fmt: FloatFormat) -> bool:
     """Whether ``_chain32`` rounds to the format."""
-    return _cheapest(fmt.parameters(torch.float32), torch.float32) == "chain32"
+    return fmt.parameters(torch.float32).rounds_by_addition(torch.float32)
 
 
 def scan32(x: Any, n: Any, answer: Any) -> None:

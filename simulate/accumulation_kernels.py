@@ -14,62 +14,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
-from numba.extending import intrinsic
-from numpy import uint32, uint64
+from numba import njit
+from numpy import uint64
 
 from roundoff.formats.nearest_loops import _any32, _any64
 from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64
-
-_LARGEST = 1.7976931348623157e308
-
-
-def _fused(number: types.Type) -> Any:
-    """A numba function of three such numbers: ``x * y + z``, rounded once."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def fma(_context: Any, _x: Any, _y: Any, _z: Any) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.fma(*arguments)
-
-        return number(number, number, number), generate
-
-    return fma
-
-
-fma32 = _fused(types.float32)
-fma64 = _fused(types.float64)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def two_sum(x: Any, y: Any) -> Any:
-    """The carrier's sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def odd32(total: Any, error: Any, odd: Any) -> Any:
-    """The bits of ``total + error`` rounded to odd, if ``odd`` is 1; of ``total`` if it is 0."""
-    bits = bits_of32(total)
-    inexact = odd if abs(error) > types.float32(0) else uint32(0)
-    opposite = uint32(uint32(bits ^ bits_of32(error)) >> uint32(31))
-    return uint32(uint32(bits - uint32(opposite & inexact)) | inexact)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _odd64(total: Any, error: Any, odd: Any) -> Any:
-    """As :func:`odd32`, for float64."""
-    bits = bits_of64(total)
-    inexact = odd if abs(error) > 0.0 else uint64(0)
-    opposite = uint64(uint64(bits ^ bits_of64(error)) >> uint64(63))
-    return uint64(uint64(bits - uint64(opposite & inexact)) | inexact)
+from roundoff.simulate.error_free import (
+    LARGEST,
+    fma64,
+    multiply_add64,
+    multiply_add_anywhere64,
+    odd32,
+    odd64,
+    product_anywhere64,
+    two_product64,
+    two_sum,
+)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _parameters(p: Any) -> Any:
-    """What ``_any64`` wants, and the word for ``_odd64``."""
+    """What ``_any64`` wants, and the word for ``odd64``."""
     words = bits_of64(p[0]), bits_of64(p[1]), bits_of64(p[2]), p[3], bits_of64(p[6]), bits_of64(p[7]), bits_of64(p[8])
     return words, bits_of64(p[15])
 
@@ -83,52 +48,62 @@ def _rounded(bits: Any, words: Any) -> Any:
 def _sum(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x + y`` rounded once."""
     total, error = two_sum(x, y)
-    return _rounded(_odd64(total, error, odd), words)
+    return _rounded(odd64(total, error, odd), words)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _product(x: Any, y: Any, words: Any, odd: Any) -> Any:
+    """``x * y`` rounded once; of ordinary numbers, see :func:`ordinary64`."""
+    product, lost = two_product64(x, y)
+    return _rounded(odd64(product, lost, odd), words)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _any_product(x: Any, y: Any, words: Any, odd: Any) -> Any:
     """``x * y`` rounded once."""
-    product = x * y
-    return _rounded(_odd64(product, fma64(x, y, -product), odd), words)
+    return _rounded(product_anywhere64(x, y) if odd != uint64(0) else bits_of64(x * y), words)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
-    """``x * y + z`` rounded once, whatever the significands (Boldo and Melquiond, algorithm Fmac)."""
-    one = uint64(1)
-    high = x * y
-    low = fma64(x, y, -high)
-    low = low if abs(low) <= _LARGEST else 0.0
-    middle, first = two_sum(z, low)
-    top, second = two_sum(high, middle)
-    rest, lost = two_sum(first, second)
-    total, error = two_sum(top, float_of64(_odd64(rest, lost, one)))
-    plain = high + z
-    bits = _odd64(total, error, odd)
+    """``x * y + z`` rounded once; ``x`` and ``y`` ordinary numbers."""
+    total, error = multiply_add64(x, y, z)
+    plain = x * y + z
+    bits = odd64(total, error, odd)
     bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
-    return _rounded(bits if abs(plain) <= _LARGEST else bits_of64(plain), words)
+    return _rounded(bits if abs(plain) <= LARGEST else bits_of64(plain), words)
 
 
-def unfit64(x: Any, n: Any, answer: Any) -> None:
-    """Sets ``answer`` unless products of two of ``x`` are exact in float64, or infinite, or NaN.
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _any_multiply_add(x: Any, y: Any, z: Any, words: Any, odd: Any) -> Any:
+    """``x * y + z`` rounded once."""
+    return _rounded(multiply_add_anywhere64(x, y, z) if odd != uint64(0) else bits_of64(fma64(x, y, z)), words)
 
-    They are if numbers have at most 26 significant bits and magnitudes in [2^-511, 2^511), or are zero.
-    """
-    unfit = uint64(0)
+
+def ordinary64(x: Any, n: Any, answer: Any) -> None:
+    """What products of two of ``x`` are like, as the bits of ``answer``: see ``EXACT`` and ``ORDINARY``."""
+    found = uint64(0)
     for i in range(n):
         magnitude = uint64(bits_of64(x[i]) & uint64(0x7FFFFFFFFFFFFFFF))
-        far = uint64(1) if uint64(magnitude - uint64(0x2000000000000000)) >= uint64(0x3FE0000000000000) else uint64(0)
-        far = uint64(0) if magnitude == uint64(0) else far
-        wrong = uint64(far | uint64(magnitude & uint64(0x7FFFFFF)))
-        unfit = uint64(unfit | (uint64(0) if magnitude >= uint64(0x7FF0000000000000) else wrong))
-    answer[0] = float_of64(unfit)
+        # Outside [2^-480, 2^480).
+        far = uint64(magnitude - uint64(0x21F0000000000000)) >= uint64(0x3C00000000000000)
+        here = uint64(uint64(magnitude & uint64(EXACT)) | (uint64(ORDINARY) if far else uint64(0)))
+        here = uint64(0) if magnitude == uint64(0) else here
+        found = uint64(found | (uint64(0) if magnitude >= uint64(0x7FF0000000000000) else here))
+    answer[0] = float_of64(found)
 
 
-def fused64(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, wide: Any, p: Any
+EXACT = 0x7FFFFFF
+"""None of these bits: at most 26 significant bits."""
+ORDINARY = 1 << 27
+"""Not this bit: magnitudes in [2^-480, 2^480), or 0, infinity, NaN: float64 holds products and their errors, exact
+products if none of the bits above is set either, and sums of products and numbers of any format."""
+
+
+def fused64(  # noqa: C901  three loops in one
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, kind: Any, p: Any
 ) -> None:
-    """``acc = round(acc + a b)``; unless ``wide``, products are exact in float64."""
+    """``acc = round(acc + a b)``; numbers are of a ``kind``: any (2), ordinary (1), or with exact products, too (0)."""
     words, odd = _parameters(p)
     for batch in range(batches):
         for start in range(0, depth, slab):
@@ -137,7 +112,10 @@ def fused64(
                     at = (batch * depth + k) * columns
                     for row in range(first, min(first + tile, (batch + 1) * rows)):
                         x, into = a[row * depth + k], row * columns
-                        if wide:
+                        if kind == 2:
+                            for j in range(columns):
+                                acc[into + j] = _any_multiply_add(x, b[at + j], acc[into + j], words, odd)
+                        elif kind == 1:
                             for j in range(columns):
                                 acc[into + j] = _multiply_add(x, b[at + j], acc[into + j], words, odd)
                         else:
@@ -146,9 +124,10 @@ def fused64(
 
 
 def rounded64(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, q: Any, p: Any
-) -> None:
-    """``acc = round(acc + round(a b))``, the product by ``q``, the sum by ``p``."""
+    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, kind: Any,
+    q: Any, p: Any,
+) -> None:  # fmt: skip
+    """``acc = round(acc + round(a b))``, the product by ``q``, the sum by ``p``; ``kind`` as in :func:`fused64`."""
     product_words, product_odd = _parameters(q)
     words, odd = _parameters(p)
     for batch in range(batches):
@@ -158,13 +137,28 @@ def rounded64(
                     at = (batch * depth + k) * columns
                     for row in range(first, min(first + tile, (batch + 1) * rows)):
                         x, into = a[row * depth + k], row * columns
-                        for j in range(columns):
-                            term = _product(x, b[at + j], product_words, product_odd)
-                            acc[into + j] = _sum(acc[into + j], term, words, odd)
+                        if kind == 2:
+                            for j in range(columns):
+                                term = _any_product(x, b[at + j], product_words, product_odd)
+                                acc[into + j] = _sum(acc[into + j], term, words, odd)
+                        else:
+                            for j in range(columns):
+                                term = _product(x, b[at + j], product_words, product_odd)
+                                acc[into + j] = _sum(acc[into + j], term, words, odd)
 
 
 def partial64(
-    a: Any, b: Any, acc: Any, batches: Any, rows: Any, depth: Any, columns: Any, first: Any, last: Any, q: Any
+    a: Any,
+    b: Any,
+    acc: Any,
+    batches: Any,
+    rows: Any,
+    depth: Any,
+    columns: Any,
+    first: Any,
+    last: Any,
+    kind: Any,
+    q: Any,
 ) -> None:
     """``acc = acc + round(a b)`` for the ``k`` from ``first`` to before ``last``, the sum in float64."""
     product_words, product_odd = _parameters(q)
@@ -173,8 +167,12 @@ def partial64(
             into = row * columns
             for k in range(first, last):
                 x, at = a[row * depth + k], (batch * depth + k) * columns
-                for j in range(columns):
-                    acc[into + j] = acc[into + j] + _product(x, b[at + j], product_words, product_odd)
+                if kind == 2:
+                    for j in range(columns):
+                        acc[into + j] = acc[into + j] + _any_product(x, b[at + j], product_words, product_odd)
+                else:
+                    for j in range(columns):
+                        acc[into + j] = acc[into + j] + _product(x, b[at + j], product_words, product_odd)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -185,8 +183,9 @@ def _compensate(before: Any, summand: Any, words: Any, odd: Any) -> Any:
 
 
 def compensated_fused64(
-    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any, p: Any
-) -> None:
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any,
+    kind: Any, p: Any,
+) -> None:  # fmt: skip
     """Kahan's summation of exact products: ``y = round(a b - lost)``, and so on."""
     words, odd = _parameters(p)
     for batch in range(batches):
@@ -196,25 +195,20 @@ def compensated_fused64(
                     at = (batch * depth + k) * columns
                     for row in range(first, min(first + tile, (batch + 1) * rows)):
                         x, into = a[row * depth + k], row * columns
-                        for j in range(columns):
-                            summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
-                            acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
+                        if kind == 2:
+                            for j in range(columns):
+                                summand = _any_multiply_add(x, b[at + j], -lost[into + j], words, odd)
+                                acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
+                        else:
+                            for j in range(columns):
+                                summand = _multiply_add(x, b[at + j], -lost[into + j], words, odd)
+                                acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 
 
 def compensated_rounded64(
-    a: Any,
-    b: Any,
-    acc: Any,
-    lost: Any,
-    batches: Any,
-    rows: Any,
-    depth: Any,
-    columns: Any,
-    slab: Any,
-    tile: Any,
-    q: Any,
-    p: Any,
-) -> None:
+    a: Any, b: Any, acc: Any, lost: Any, batches: Any, rows: Any, depth: Any, columns: Any, slab: Any, tile: Any,
+    kind: Any, q: Any, p: Any,
+) -> None:  # fmt: skip
     """Kahan's summation of products rounded by ``q``."""
     product_words, product_odd = _parameters(q)
     words, odd = _parameters(p)
@@ -226,7 +220,12 @@ def compensated_rounded64(
                     for row in range(first, min(first + tile, (batch + 1) * rows)):
                         x, into = a[row * depth + k], row * columns
                         for j in range(columns):
-                            term = _product(x, b[at + j], product_words, product_odd)
+                            y = b[at + j]
+                            # Rounding the sums takes longer than this choice.
+                            if kind == 2:
+                                term = _any_product(x, y, product_words, product_odd)
+                            else:
+                                term = _product(x, y, product_words, product_odd)
                             summand = _sum(term, -lost[into + j], words, odd)
                             acc[into + j], lost[into + j] = _compensate(acc[into + j], summand, words, odd)
 

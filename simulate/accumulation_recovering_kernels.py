@@ -22,7 +22,7 @@ from roundoff.simulate.accumulation_fast_kernels import (
     parameters32,
     sum32,
 )
-from roundoff.simulate.accumulation_kernels import fma32, odd32
+from roundoff.simulate.error_free import fma32, odd32
 
 if TYPE_CHECKING:
     from roundoff.formats import FloatFormat

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from roundoff.simulate.accumulation_arithmetic import Arithmetic
+    from roundoff.simulate.exact_sums import ExactSums
 
 _aten = torch.ops.aten
 
@@ -54,16 +56,17 @@ class Handler(NamedTuple):
             for name in self.written:
                 del named[name]
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
-        dtypes = {tensor.dtype for tensor in tensors}
+        dtypes = {tensor.dtype for tensor in tensors if tensor is not named.get("offs")}
         if named.get("dtype") is not None:
             dtypes = {named["dtype"]}
-        dense = all(tensor.layout is torch.strided for tensor in tensors)
+        dense = all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors)
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
         return Call(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 
-    def run(self, arithmetic: Arithmetic, call: Call) -> Any:
+    def run(self, arithmetic: Arithmetic | ExactSums, call: Call) -> Any:
         """Does the operation; returns what it returns."""
-        result = self.compute(arithmetic, **call.named)
+        begun, named = arithmetic.begun(call.named)
+        result = self.compute(begun, **named)
         if not call.written:
             return result
         results = result if isinstance(result, tuple) else (result,)
@@ -178,6 +181,32 @@ def _matmul(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> 
     return gapless(result if self.dim() > 1 else result.squeeze(-1 if other.dim() == 1 else -2))
 
 
+def _grouped_mm(
+    arithmetic: Arithmetic,
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    offs: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> torch.Tensor:
+    """Groups of rows (or columns) with a matrix each, or parts of the sum; groups end where ``offs`` says."""
+    if bias is not None or out_dtype not in (None, self.dtype) or (offs is None) != (self.dim() == mat2.dim() == 3):
+        raise ShapesUnfitError
+    if offs is None:
+        return _bmm(arithmetic, self, mat2)
+    ends = offs.tolist()
+    cuts = list(pairwise([0, *ends]))
+    if self.dim() == 2 and mat2.dim() == 2:
+        return torch.stack([_mm(arithmetic, self[:, start:end], mat2[start:end]) for start, end in cuts])
+    if self.dim() == 2:
+        parts = [_mm(arithmetic, self[start:end], mat2[i]) for i, (start, end) in enumerate(cuts)]
+        parts.append(self.new_zeros(len(self) - ends[-1], mat2.shape[-1]))
+        return torch.cat(parts)
+    parts = [_mm(arithmetic, self[i], mat2[:, start:end]) for i, (start, end) in enumerate(cuts)]
+    parts.append(self.new_zeros(self.shape[1], mat2.shape[1] - ends[-1]))
+    return torch.cat(parts, 1)
+
+
 def _sum(
     arithmetic: Arithmetic,
     self: torch.Tensor,
@@ -217,6 +246,7 @@ _COMPUTE: dict[Any, Callable[..., Any]] = {
     _aten.baddbmm: _baddbmm, _aten.baddbmm_: _baddbmm, _aten.addbmm: _addbmm, _aten.addbmm_: _addbmm,
     _aten.linear: _linear, _aten.matmul: _matmul, _aten.sum: _sum, _aten.mean: _mean,
     _aten.convolution: convolutions.forward, _aten.convolution_backward: convolutions.backward,
+    _aten._grouped_mm: _grouped_mm,  # noqa: SLF001  its name
 }  # fmt: skip
 
 # Overloads with another result dtype than the operands', sums of Python lists, and of named dimensions.
@@ -230,7 +260,8 @@ def handler(func: OpOverload) -> Handler | None:
     if compute is None:
         return None
     schema = func._schema  # noqa: SLF001  the only access there is
-    if schema.overload_name in _OTHER_OVERLOADS or any(argument.name == "out_dtype" for argument in schema.arguments):
+    needed = [argument.name for argument in schema.arguments if not argument.has_default_value()]
+    if schema.overload_name in _OTHER_OVERLOADS or "out_dtype" in needed:
         return None
     written = tuple(
         argument.name

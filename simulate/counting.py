@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import carray, cfunc, types
+from numba import carray, types
 from numpy import uint32, uint64
+
+from roundoff.formats.c_functions import c_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,18 +90,12 @@ class _Carrier(NamedTuple):
 @cache
 def _carrier(dtype: torch.dtype) -> _Carrier:
     single = dtype == torch.float32
-    integer, c_integer = (types.uint32, ctypes.c_uint32) if single else (types.uint64, ctypes.c_uint64)
-    numbers, counters = types.CPointer(integer), types.CPointer(types.int64)
-    signature = types.void(
-        numbers, numbers, types.int64, integer, integer, integer, integer, types.int64, counters, numbers, counters
+    integer = types.uint32 if single else types.uint64
+    numbers, counters, count = types.CPointer(integer), types.CPointer(types.int64), types.int64
+    function = c_function(
+        _loop(uint32 if single else uint64),
+        (numbers, numbers, count, integer, integer, integer, integer, count, counters, numbers, counters),
     )
-    compiled = cfunc(signature)(_loop(uint32 if single else uint64))
-    address = ctypes.c_void_p
-    function = ctypes.CFUNCTYPE(
-        None, address, address, ctypes.c_int64, c_integer, c_integer, c_integer, c_integer, ctypes.c_int64,
-        address, address, address,
-    )(compiled.address)  # fmt: skip
-    function.compiled = compiled  # type: ignore[attr-defined]  # keeps the machine code alive
     if single:
         return _Carrier(function, np.uint32, np.float32, 0x7FFFFFFF, 0x7F800000, 23, -127 - LOWEST_EXPONENT)
     return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)

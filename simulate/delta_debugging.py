@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundoff.formats import FloatFormat, Format, FormatError
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from roundoff.formats import FloatFormat, Format, FormatError, RoundoffError
 from roundoff.simulate.mode import Simulation
 from roundoff.simulate.moves import plain_name
 from roundoff.simulate.policy import Policy, Role, Rule
@@ -83,7 +86,9 @@ def blame(
 
     Args:
         program: takes nothing, begins anew at every call (build the model and seed the generators inside), and returns
-            what ``passes`` judges. An ``ArithmeticError`` or ``ValueError`` that it raises counts as failing.
+            what ``passes`` judges. Errors of arithmetic that it raises count as failing: ``ArithmeticError``,
+            ``ValueError``, ``torch.linalg.LinAlgError``, and any other ``RuntimeError`` of a run that had computed an
+            infinity or NaN before. Other errors are errors of the program, and are raised.
         format: a format, or the policy under which it fails.
         passes: whether a result is good.
         over: ``operation``: ATen operations by name; ``module``: paths of modules, with what lies in them; or ``role``.
@@ -202,12 +207,26 @@ class _Search:
         try:
             with simulation:
                 result = self._program()
-        except (ArithmeticError, ValueError):
+        except RoundoffError:
+            raise  # also a ValueError; it says what to change in the call
+        except (ArithmeticError, ValueError, LinAlgError):
+            return False
+        except RuntimeError:
+            if not self._loses_finiteness(policy, leave_moves=not learn):
+                raise
             return False
         finally:
             if learn:
                 self._learn(simulation)
         return bool(self._passes(result))
+
+    def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
+        """Whether a run of the program, which ends in an error, computes an infinity or NaN."""
+        self.trials += 1
+        simulation = Simulation(policy, seed=self._seed, observe=True, warn_unused=False, leave_moves=leave_moves)
+        with suppress(Exception), simulation:
+            self._program()
+        return simulation.report().birth is not None
 
     def _learn(self, simulation: Simulation) -> None:
         for handling in simulation.handlings():

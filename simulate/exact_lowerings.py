@@ -113,7 +113,9 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
             continue
         name = node.target.overloadpacket.__name__
-        if name in _AS_KERNELS:
+        if node.target is torch.ops.roundoff.sqrt.default:
+            changed[node.target] = _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly
+        elif name in _AS_KERNELS:
             changed[node.target] = _AS_KERNELS[name](lowering.lowerings.get(node.target))
         elif node.target not in lowering.lowerings or (name not in EXACT and _is_floating(node)):
             call = lowering.fallback_handler(node.target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -10,11 +10,11 @@ from roundoff.formats import FloatFormat, Format, RandomBits, Rounding
 from roundoff.formats.compiled import round_operator, unwritten_like
 from roundoff.formats.float_operator import FloatData, float_data, round_float
 from roundoff.formats.modes import WORD_BITS
+from roundoff.simulate.draws import bits_after
+from roundoff.simulate.exact_operations import exact_to_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_STEP_BITS = 32
 
 
 @final
@@ -30,9 +30,11 @@ class FormatsAsData:
     def __init__(self, formats: Iterable[Format], dtype: torch.dtype, device: torch.device) -> None:
         self._data: dict[Format, FloatData] = {}
         self._constants: list[str] = []
+        self._exactly: list[tuple[str, ...]] = []
         for fmt in formats:
-            if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype):
+            if isinstance(fmt, FloatFormat) and fmt.fits_in(dtype) and fmt.signed:
                 self._data[fmt] = float_data(fmt, dtype, device)
+                self._exactly.append(exact_to_nearest(fmt))
             else:
                 self._constants.append(str(fmt))
 
@@ -42,9 +44,9 @@ class FormatsAsData:
         return [data.parameters for data in self._data.values()]
 
     @property
-    def kind(self) -> tuple[tuple[bool, ...], tuple[str, ...]]:
-        """What the graph depends on: the loops of those that are data, and the others."""
-        return tuple(data.by_addition for data in self._data.values()), tuple(self._constants)
+    def kind(self) -> tuple[Any, ...]:
+        """What the graph depends on: of those that are data loops and arithmetic, and the others."""
+        return tuple(data.by_addition for data in self._data.values()), tuple(self._exactly), tuple(self._constants)
 
     def standing_for(self, tensors: Iterable[torch.Tensor]) -> dict[Format, FloatData]:
         """The formats with these tensors in place of their own."""
@@ -66,7 +68,7 @@ class GraphWriter:
 
     def __init__(self, formats: dict[Format, FloatData], place: torch.Tensor) -> None:
         self._formats = formats
-        self._place = place
+        self.place = place
 
     def round_(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> None:
         """Rounds what ``x`` stands for, in place."""
@@ -81,7 +83,7 @@ class GraphWriter:
         elif random is None:
             rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
         else:
-            rounded = round_drawn(x, self._place, str(fmt), str(rounding), random.seed, random.step)
+            rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.seed, random.step)
         return rounded
 
 
@@ -92,11 +94,7 @@ def round_drawn(
     """:func:`roundoff.round` with the random bits of a simulation: those of the rounding ``offset`` after ``place``."""
     from roundoff.formats import round  # noqa: PLC0415  beside the built-in of this name
 
-    step, before = place.tolist()
-    if offset >> _STEP_BITS:  # the program has begun another step, in which there were none before
-        before = 0
-    bits = RandomBits(seed, (step << _STEP_BITS) + before + offset)
-    return round(x, Format.parse(format), rounding=rounding, random=bits)
+    return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, seed, offset))
 
 
 @round_drawn.register_fake

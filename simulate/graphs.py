@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import inspect
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -27,13 +23,14 @@ from roundoff.simulate.graph_writer import FormatsAsData, GraphWriter
 from roundoff.simulate.host_numbers import Record
 from roundoff.simulate.members import stack_members
 from roundoff.simulate.number_tensors import NumbersAsTensors, numbers_as_input
+from roundoff.simulate.program_cache import compiled_on_disk
 from roundoff.simulate.readings import Reading, Readings
 from roundoff.simulate.refusals import is_of_the_step, why_untraceable
 from roundoff.simulate.stand_ins import NewStateError
 from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.fx import Graph, GraphModule
 
@@ -206,27 +203,21 @@ def for_members(traced: Traced, members: int) -> Traced:
 
 def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
     """The program of a graph; inductor keeps it on disk."""
-    from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
-    from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  likewise
 
-    settings = {
-        "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
-        "layout_optimization": False,  # kernels called behind channels-last convolutions have other strides than traced
-        "post_grad_custom_pre_pass": _ThisVersion(),
-    }
-    context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
-    with _one_at_a_time(), context, exact_lowerings(traced.graph), config.patch(settings):
-        return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
+    def compile_program() -> Callable[[list[torch.Tensor]], Any]:
+        from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
+        from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  likewise
 
+        settings = {
+            "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
+            "layout_optimization": False,  # kernels behind channels-last convolutions have other strides than traced
+            "post_grad_custom_pre_pass": _ThisVersion(),
+        }
+        context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
+        with context, exact_lowerings(traced.graph), config.patch(settings):
+            return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Of the processes of a user, one compiles: those that wait find on disk what it has compiled."""
-    folder = Path(cache_dir())
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "roundoff.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return compiled_on_disk(compile_program)
 
 
 @final

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
-    _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
     _push_mode,
@@ -22,13 +24,19 @@ from torch.utils._pytree import tree_leaves
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
 from roundoff.formats.rounding import is_dense
 from roundoff.simulate.accumulation import accumulate as run_accumulated
-from roundoff.simulate.draws import Draws
-from roundoff.simulate.handling import Handling, unused
+from roundoff.simulate.bystanders import Bystander
+from roundoff.simulate.collectives import settle
+from roundoff.simulate.complaints import complaints, unused
+from roundoff.simulate.draws import STEP_BITS, Draws
+from roundoff.simulate.entering import Presence, SimulationWarning, this_thread
+from roundoff.simulate.handling import Handling
 from roundoff.simulate.moves import is_move
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
+from roundoff.simulate.process import Process, is_compiling_operator
 from roundoff.simulate.products import reason_against
+from roundoff.simulate.wrappers import are_shapes, go_first, has_memory, is_shape, parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,30 +53,10 @@ if TYPE_CHECKING:
 
 _CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
-_STEP_BITS = 32
 
 
-class PolicyWarning(UserWarning):
+class PolicyWarning(SimulationWarning):
     """A rule of a policy names an operation or a module that never ran."""
-
-
-class _ThisThread(threading.local):
-    """Whether a simulation is at work on an operation, in this thread."""
-
-    rounding = False
-
-
-_this_thread = _ThisThread()
-
-
-@contextmanager
-def unsimulated() -> Iterator[None]:
-    """For the block, the simulations of this thread pass operations on as they are."""
-    before, _this_thread.rounding = _this_thread.rounding, True
-    try:
-        yield
-    finally:
-        _this_thread.rounding = before
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,13 +68,17 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
         products: ``"plain"`` leaves all matrix products to PyTorch's own choice of a library; see :func:`simulate`.
-        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing.
+        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
+            products and convolutions that no rule or accumulator reached.
+        root: the module, or the modules, from which rules name modules; see :func:`simulate`.
         leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
 
     Attributes:
         policy: what it was made with.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -97,6 +89,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow: Literal["fp64"] | None = None,
         products: Literal["fast", "plain"] = "fast",
         warn_unused: bool = True,
+        root: torch.nn.Module | Sequence[torch.nn.Module] = (),
         leave_moves: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -104,7 +97,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(policy.format, Format)
         self.format = policy.format
         self._random = RandomBits(seed)  # checks that it is an integer
-        self._step = 0
         self._draws = Draws()
         self._observer: Observer | None = None
         if observe:
@@ -121,16 +113,19 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         watched = observe or shadow is not None
-        self._places = Places(self._stepped) if policy.depends_on_place or watched or _names_steps(policy) else None
+        follows = policy.depends_on_place or watched or _names_steps(policy)
+        roots = _modules(root)
+        self._places = Places(self._stepped, roots) if follows else None
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self._writer: GraphWriter | None = None
         self._does_anything = watched or bool(policy.rules) or str(policy) != "format=fp32"
         fast = products == "fast" and self._does_anything and reason_against() is None
         self.products = "fast" if fast else "plain"
         self._handlings: dict[Any, Handling] = {}
-        self._warns_unused = warn_unused and bool(policy.rules)
+        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate)
         self._leaves_moves = leave_moves
-        self._entered: list[bool] = []
+        self.presence = Presence(self)
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Simulation({self.policy}, products={self.products})"
@@ -138,36 +133,33 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
-        needed = self._does_anything or any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
-        self._entered.append(needed)
+        needed = self._does_anything or any(
+            isinstance(mode, (Simulation, Bystander)) for mode in _get_current_dispatch_mode_stack()
+        )
+        if self.presence.is_shared() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise FormatError(
+                "on a GPU, where autograd has threads of its own, a simulation cannot be shared by several threads:"
+                " make one for each"
+            )
+        if needed:
+            _process.enter()
+        self.presence.enter(sys._getframe(1), push=needed)  # noqa: SLF001  the only access there is
         self._draws.enter()
         if self._places:
             self._places.enter()
-        if needed:
-            super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
-        if self._entered.pop():
-            self._leave(kind, error, traceback)
+        if self.presence.leave(sys._getframe(1)):  # noqa: SLF001  likewise
+            _process.leave()
         if self._places:
             self._places.leave()
-        if self._warns_unused and kind is None and not self._entered:
+        if self._warns_unused and kind is None and not self.presence.is_inside():
             self._warns_unused = False
             self._warn_of_unused_rules()
-
-    def _leave(self, *reason: Any) -> None:
-        """Takes this mode off the stack; not always from its top: a generator can be closed in any order."""
-        above = []
-        while (mode := _get_current_dispatch_mode()) is not self and mode is not None:
-            above.append(mode)
-            _pop_mode()
-        super().__exit__(*reason)  # type: ignore[no-untyped-call]
-        for mode in reversed(above):
-            _push_mode(mode)
 
     @property
     def step(self) -> int:
@@ -176,14 +168,18 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Setting it restarts the counting of roundings within the step: a program that sets it at the beginning of
         every training step continues after a restart with the bits it would have drawn.
         """
-        return self._step
+        return self._draws.step
 
     @step.setter
     def step(self, number: int) -> None:
-        if not isinstance(number, int) or not 0 <= number < 1 << _STEP_BITS:
+        if not isinstance(number, int) or not 0 <= number < 1 << STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {number!r}")
-        self._step = number
-        self._draws.reset()
+        self._draws.begin(number)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Asked by dynamo: it may trace what operators such as ``torch.cond`` are given, whose operations come here."""
+        return is_compiling_operator()
 
     @contextmanager
     def writing(self, writer: GraphWriter) -> Iterator[None]:
@@ -285,9 +281,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def unused_rules(self) -> list[Rule]:
         """The rules of the policy that name an operation or a module, and have matched nothing so far."""
-        used = {rule for handling in self._handlings.values() for rule in handling.rules}
-        numbers = {number for number, rule in enumerate(self.policy.rules) if rule in used}
-        return unused(self.policy.rules, numbers)
+        return unused(self.policy.rules, self._handlings.values())
 
     def __torch_dispatch__(
         self,
@@ -298,8 +292,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs one ATen operation and rounds what it computed."""
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
-        if _this_thread.rounding:
+        if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
             return func(*args, **kwargs) if kwargs else func(*args)
+        if types:
+            if are_shapes(args, kwargs):
+                return func(*args, **kwargs) if kwargs else func(*args)
+            if go_first(types, args, kwargs):
+                return NotImplemented  # its own operations come here, on the tensors that it stands for
         if self._places is None:
             handling = self._handlings.get(func) or self._resolve(func, func, "", "")
         else:
@@ -311,25 +310,29 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:  # with these arguments the operation is primitive
                 handling.taken_apart += 1
                 return result
-        _this_thread.rounding = True
+        this_thread.rounding = True
         try:
             return self._run(handling, args, kwargs or {})
         finally:
-            _this_thread.rounding = False
+            this_thread.rounding = False
 
     def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Handling:
-        fast = self.products == "fast"
-        handling = self._handlings[key] = Handling(self.policy, func, role, module, fast_products=fast)
-        return handling
+        with self._lock:
+            if key not in self._handlings:  # another thread may have been faster
+                fast = self.products == "fast"
+                self._handlings[key] = Handling(self.policy, func, role, module, self._draw_apart, fast_products=fast)
+            return self._handlings[key]
 
     def _run_apart(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the decomposition, whose operations come back to this mode one by one."""
         assert handling.decomposition is not None
-        super().__enter__()  # type: ignore[no-untyped-call]
+        if not handling.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
+            return NotImplemented
+        _push_mode(self)
         try:
             return handling.decomposition(*args, **kwargs)
         finally:
-            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _pop_mode()
 
     def _run(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         func, kernel, observer, shadow = handling.operation, handling.kernel, self._observer, self._shadow
@@ -337,15 +340,21 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert kernel is not None
         twins = shadow.before(func, args, kwargs) if shadow else None
         given, given_by_name = args, kwargs
-        if handling.prepares:
-            args, kwargs = self._operands.prepared(handling, args, kwargs, self._rounder(handling))
-        before = observer.before(func, args) if observer else None
         result: Any = NotImplemented
-        if handling.accumulate:
-            assert handling.arithmetic.accumulate is not None
-            result = run_accumulated(func, args, kwargs, handling.arithmetic.accumulate)
-        if result is NotImplemented:
+        if handling.prepares:
+            rounder = self._rounder(handling)
+            result = self._operands.separate(handling, partial(self._compute, handling), args, kwargs, rounder)
+            if result is NotImplemented:
+                args, kwargs = self._operands.prepared(handling, args, kwargs, rounder)
+        before = observer.before(func, args) if observer else None
+        if result is not NotImplemented:
+            pass
+        elif handling.accumulate:
+            result = self._compute(handling, args, kwargs)
+        else:
             result = kernel(*args, **kwargs) if kwargs else kernel(*args)
+        if handling.settles:
+            settle(result)
         moves = handling.may_move and is_move(func, args, kwargs)
         handling.moved += moves
         if (handling.rounds or observer) and not (moves and self._leaves_moves):
@@ -357,6 +366,20 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if shadow:
             shadow.after((handling.role, handling.module, handling.name), func, twins, given, given_by_name, result)
         return result
+
+    def _compute(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
+        """What the operation computes, with sums as the policy says."""
+        assert handling.operation is not None
+        assert handling.kernel is not None
+        if handling.accumulate:
+            assert handling.arithmetic.accumulate is not None
+            rounding = handling.arithmetic.rounding if handling.rounds else Rounding.NEAREST_EVEN
+            how = handling.arithmetic.accumulate, handling.sum_rounding, partial(self._draw, rounding)
+            result = run_accumulated(handling.operation, args, kwargs or {}, *how)
+            if result is not NotImplemented:
+                handling.accumulated += 1
+                return result
+        return handling.kernel(*args, **(kwargs or {}))
 
     def _round_results(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         how = handling.treatment
@@ -387,10 +410,14 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _round(self, x: torch.Tensor, handling: Handling) -> None:
         """Rounds ``x`` where it stands."""
         dtype = x.dtype
-        if not (dtype.is_floating_point or dtype.is_complex) or x._is_zerotensor():  # noqa: SLF001  the only test there is
-            return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory
+        if not (dtype.is_floating_point or dtype.is_complex) or x.is_meta or x._is_zerotensor():  # noqa: SLF001  the only test there is
+            return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory; a meta tensor neither
+        if type(x) is FakeTensor and is_shape(x):
+            return
         if handling.rounds:
             self._check(x, handling)
+        elif x.layout is not torch.strided or not has_memory(x):
+            return
         handling.rounded += 1
         if dtype.is_complex:
             parts = torch.view_as_real(x.resolve_conj().clone())
@@ -425,7 +452,14 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "random bits of a simulation inside a step that is traced would be the same in every call; compile the"
                 " step in that simulation, or leave it as it is and compile parts of it"
             )
-        return RandomBits(self._random.seed, (self._step << _STEP_BITS) + self._draws.next())
+        step, number = self._draws.next()
+        return RandomBits(self._random.seed, (step << STEP_BITS) + number)
+
+    def _draw_apart(self) -> tuple[RandomBits, torch.Tensor | None]:
+        """The random bits of the next rounding that a kernel does itself, and their place in a program to trace."""
+        bits = self._draw(Rounding.STOCHASTIC)
+        assert bits is not None
+        return bits, self._writer and self._writer.place
 
     def _rounder(self, handling: Handling) -> Callable[[torch.Tensor, Format], torch.Tensor]:
         """How operands are rounded."""
@@ -452,12 +486,20 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 " the simulation narrows them itself, so leave out .half(), .bfloat16() and autocast"
             )
         if x.layout is not torch.strided:
-            raise FormatError(f"inside a simulation tensors must be dense, but {handling} computed {x.layout}")
+            raise FormatError(
+                f"inside a simulation tensors must be dense, but {handling} computed {x.layout}: use dense ones"
+                " (sparse=False of an embedding), or have a rule leave what computes with sparse ones in the carrier,"
+                " such as Rule(role=['backward', 'optimizer'], format='fp32')"
+            )
+        if not has_memory(x):
+            raise FormatError(
+                f"{handling} computed a {type(x).__name__}, which stands for other tensors, from plain ones: what it"
+                " computed for them was not seen, and cannot be rounded; leave the operation out of the simulation"
+            )
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Rounds gradients before an optimizer's step, parameters and buffers after it, where a rule says so."""
-        stack = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation)]
-        if not stack or stack[-1] is not self or _this_thread.rounding:
+        if _at_work() is not self or this_thread.rounding:
             return
         _, matched = self.policy.arithmetic(OPTIMIZER_STEP, "", Role.OPTIMIZER)
         if not matched:
@@ -472,22 +514,38 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored = [*parameters, *tree_leaves(buffers)]
         else:
             stored = [p.grad for p in parameters if p.grad is not None]
-        _this_thread.rounding = True
+        this_thread.rounding = True
         try:
             with torch.no_grad():
                 for tensor in stored:
-                    self._round_all(tensor.detach() if isinstance(tensor, torch.Tensor) else None, handling)
+                    if isinstance(tensor, torch.Tensor):
+                        self._round_all(parts(tensor.detach()), handling)
         finally:
-            _this_thread.rounding = False
+            this_thread.rounding = False
 
     def _warn_of_unused_rules(self) -> None:
-        ran = sorted({handling.name for handling in self._handlings.values()})
-        for rule in self.unused_rules():
-            warnings.warn(
-                f"the rule ({rule}) of the policy matched nothing that ran; operations that ran: {', '.join(ran)}",
-                PolicyWarning,
-                stacklevel=3,
-            )
+        for text in complaints(self.policy, self._handlings.values()):
+            warnings.warn(text, PolicyWarning, stacklevel=3)
+
+
+def _at_work() -> Simulation | None:
+    """The simulation that the code of this thread runs in now."""
+    stack = (mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, Simulation))
+    return next((mode for mode in stack if not mode.presence.is_passed_over()), None)
+
+
+def _is_inside() -> bool:
+    return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+
+
+_process = Process(_at_work, _is_inside)
+
+
+def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:
+    roots = [root] if isinstance(root, torch.nn.Module) else root
+    if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
+        raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
+    return roots
 
 
 def _names_steps(policy: Policy) -> bool:
@@ -505,6 +563,7 @@ def simulate(
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
     products: Literal["fast", "plain"] = "fast",
+    root: torch.nn.Module | Sequence[torch.nn.Module] = (),
 ) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
@@ -537,6 +596,9 @@ def simulate(
             fifty times slower than the plain program.
         products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
             (:mod:`roundoff.simulate.products`), which sums them in its own order; ``"plain"``: by PyTorch's choice.
+        root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
+            outermost module that is called, which is not the whole network where a program calls parts of it
+            (``vae.encode(x)``).
 
     Returns:
         A context manager, which may be entered again.
@@ -547,4 +609,6 @@ def simulate(
     """
     settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    return Simulation(replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products)
+    return Simulation(
+        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root
+    )

@@ -38,6 +38,16 @@ MOVES = frozenset(
 SIGNED = frozenset(["abs", "copysign", "neg"])
 """Those that change signs."""
 
+# They compute numbers that the carrier has, or make numbers.
+_CARRIER_NUMBERS = frozenset(
+    [
+        "bernoulli", "ceil", "clamp", "clamp_max", "clamp_min", "exponential", "eye", "floor", "fmod", "frac", "frexp",
+        "full", "full_like", "hardtanh", "heaviside", "nan_to_num", "new_full", "new_ones", "nextafter", "normal",
+        "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+        "round", "scalar_tensor", "sgn", "sign", "trunc", "uniform",
+    ]
+)  # fmt: skip
+
 # Arguments whose numbers do not come into the results: they choose, or are compared with.
 _CHOOSING = {"index", "indices", "mask", "condition", "repeats", "max_values", "min_indices"}
 _COMPARED = {"threshold", "threshold_backward"}
@@ -92,6 +102,16 @@ def _question(operation: OpOverload) -> _Question | None:
 def may_move(operation: OpOverload) -> bool:
     """Whether any call of the operation is an exact move."""
     return _question(operation) is not None
+
+
+def is_exact_in_carrier(operation: OpOverload | None) -> bool:
+    """Whether the kernel of the operation has nothing to round: rounding its results is the only rounding."""
+    if operation is None:
+        return False
+    question = _question(operation)
+    if question is not None:
+        return not question.combining
+    return plain_name(operation.overloadpacket.__name__) in _CARRIER_NUMBERS
 
 
 def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

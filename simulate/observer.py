@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Observer:
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
         self._of: dict[Handling, Tally] = {}
         self._birth: Birth | None = None
+        self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         """Looks at the operands of an addition before an in-place operation overwrites them."""
@@ -85,23 +87,26 @@ class Observer:
         """Counts what rounding did to ``exact``, of which it made ``x``; of tensors without data (meta) nothing."""
         if x.is_meta:
             return
-        counters = self._tally(handling).counters
-        counter = counters.get(x.dtype)
-        if counter is None:
-            smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
-            counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
-        counter.count(exact, x)
-        if self._birth is None and counter.saw_nonfinite():
-            what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
-            self._birth = Birth(handling.role, handling.module, handling.name, what, _user_line())
+        with self._lock:
+            counters = self._tally(handling).counters
+            counter = counters.get(x.dtype)
+            if counter is None:
+                smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
+                counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
+            counter.count(exact, x)
+            if self._birth is None and counter.saw_nonfinite():
+                what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
+                self._birth = Birth(handling.role, handling.module, handling.name, what, _user_line())
 
     def after(self, handling: Handling, added: Additions | None, args: Sequence[Any], result: Any) -> None:
         """Closes the books on one call; ``added`` is what :meth:`before` gave."""
-        tally = self._tally(handling)
-        tally.calls += 1
+        number = absorbed = 0
         if added is not None:
             results = args[0] if result is None else result
             number, absorbed = added.count([results] if isinstance(results, torch.Tensor) else results)
+        with self._lock:
+            tally = self._tally(handling)
+            tally.calls += 1
             tally.additions += number
             tally.absorbed += absorbed
 

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from roundoff.formats import round
+from roundoff.simulate.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
 from roundoff.simulate.handling import scalar_names
+from roundoff.simulate.separate_products import separate_products
 from roundoff.simulate.storages import Storages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from roundoff.formats import Format
+    from roundoff.simulate.contracted_axes import Rounded
     from roundoff.simulate.handling import Handling
-
-    _Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
-
-# The axes along which operands are contracted, by argument name.
-_CONTRACTED: dict[str, dict[str, int]] = {
-    "mm": {"self": -1, "mat2": -2},
-    "addmm": {"mat1": -1, "mat2": -2},
-    "bmm": {"self": -1, "mat2": -2},
-    "baddbmm": {"batch1": -1, "batch2": -2},
-    "addbmm": {"batch1": -1, "batch2": -2},
-    "mv": {"self": -1, "vec": -1},
-    "addmv": {"mat": -1, "vec": -1},
-    "convolution": {"input": 1, "weight": 1},
-}
 
 
 class Operands:
@@ -53,7 +40,7 @@ class Operands:
                 self._inside.add(value)
 
     def prepared(
-        self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: _Rounded
+        self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with operands rounded as the policy says; what the operation writes to is left.
 
@@ -67,12 +54,16 @@ class Operands:
         written = {name for _, name in handling.treatment.written}
         names = [argument.name for argument in handling.operation._schema.arguments]  # noqa: SLF001  the only access
         numbers = set(scalar_names(handling.operation)) if _rounds_scalars(handling) else set()
+        named = dict(zip(names, args, strict=False)) | dict(kwargs)
+        how = contractions(handling.name, named) if _has_blocks(handling) else {}
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
                 return value
             if isinstance(value, torch.Tensor):
-                return self._operand(handling, name, value, rounded)
+                if not is_operand(handling.name, name):
+                    return value
+                return self.seen(handling, value, how.get(name, LAST), rounded)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -84,8 +75,39 @@ class Operands:
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def _operand(self, handling: Handling, name: str, x: torch.Tensor, rounded: _Rounded) -> torch.Tensor:
-        if x.dtype not in (torch.float32, torch.float64) or x.layout is not torch.strided:
+    def separate(
+        self,
+        handling: Handling,
+        compute: Callable[[Sequence[Any]], Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rounded: Rounded,
+    ) -> Any:
+        """Computes an operation whose products contract the same operand differently, each of operands seen by itself.
+
+        Args:
+            handling: of the operation.
+            compute: runs it, given its arguments.
+            args: its arguments.
+            kwargs: its arguments by name.
+            rounded: as for :meth:`prepared`.
+
+        Returns:
+            What the operation returns, or ``NotImplemented``: where formats have no blocks, its products see the same.
+        """
+        assert handling.operation is not None
+        products = separate_products(handling.operation)
+        if products is None or not _has_blocks(handling):
+            return NotImplemented
+
+        def see(_name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
+            return self.seen(handling, x, how, rounded)
+
+        return products(compute, see, *args, **kwargs)
+
+    def seen(self, handling: Handling, x: torch.Tensor, how: Contraction, rounded: Rounded) -> torch.Tensor:
+        """The operand ``x`` as an operation sees it that contracts it as ``how`` says."""
+        if x.dtype not in (torch.float32, torch.float64) or x.layout is not torch.strided or x.is_nested:
             return x
         arithmetic = handling.arithmetic
         formats = []
@@ -97,12 +119,13 @@ class Operands:
         formats.append(arithmetic.operands)
         for fmt in formats:
             if fmt is not None:
-                x = rounded(x, _along(fmt, _CONTRACTED.get(handling.name, {}).get(name)))
+                x = round_along(x, fmt, how, rounded)
         return x
 
     def _is_parameter(self, x: torch.Tensor) -> bool:
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
-        if base.is_leaf and base.requires_grad:
+        # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
+        if base.is_leaf and (base.requires_grad or x.requires_grad):
             self._parameters.add(x)  # the backward pass gets it as another tensor of the same memory
             return True
         return x in self._parameters
@@ -116,9 +139,6 @@ def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
-@cache
-def _along(fmt: Format, axis: int | None) -> Format:
-    """A block format with its blocks along the contracted axis, unless it says another than the last; others as is."""
-    if axis is None or getattr(fmt, "axis", None) != -1:
-        return fmt
-    return replace(fmt, axis=axis)  # type: ignore[type-var]
+def _has_blocks(handling: Handling) -> bool:
+    arithmetic = handling.arithmetic
+    return any(map(has_blocks, (arithmetic.operands, arithmetic.parameters, arithmetic.inputs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from roundoff.simulate.policy import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
@@ -33,39 +34,60 @@ class _Thread(threading.local):
         self.owners: list[str] = []
 
 
+# Modules that stand around another one, under this name, and do what it does.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_REPLICATING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
 class Places:
     """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
 
+    A module's path begins at the outermost module that was called around it, or at one of ``roots``. Wrappers such as
+    that of ``torch.compile`` have no part in it.
+
     Args:
         on_step: called with an optimizer before its step (False) and after it (True).
+        roots: modules whose parts are named from them, whatever is called first.
     """
 
-    def __init__(self, on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None,
+        roots: Sequence[torch.nn.Module] = (),
+    ) -> None:
         self._on_step = on_step
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self._handles: list[list[RemovableHandle]] = []
+        # Of modules that were called before anything around them: which one their path begins at.
+        self._begins: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
+        for root in roots:
+            self._name(root, "", for_good=True)
+        self._handles: list[RemovableHandle] = []
+        self._inside = 0
+        self._lock = threading.Lock()
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
 
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
-        handles: list[RemovableHandle] = []
-        if not self._handles:
-            handles = [
-                register_module_forward_pre_hook(self._module_begins),
-                # also when forward raises, so that a failed call does not leave its module behind
-                register_module_forward_hook(self._module_ends, always_call=True),
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
-        self._handles.append(handles)
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._handles = [
+                    register_module_forward_pre_hook(self._module_begins),
+                    # also when forward raises, so that a failed call does not leave its module behind
+                    register_module_forward_hook(self._module_ends, always_call=True),
+                    register_optimizer_step_pre_hook(self._optimizer_begins),
+                    register_optimizer_step_post_hook(self._optimizer_ends),
+                ]
 
     def leave(self) -> None:
         """Ends what :meth:`enter` began."""
-        for handle in self._handles.pop():
-            handle.remove()
-        if not self._handles:
-            self._thread = _Thread()
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for handle in self._handles:
+                    handle.remove()
+                self._thread = _Thread()
 
     def here(self) -> tuple[str, str]:
         """The role and the path of the innermost module of the operation that runs now.
@@ -109,11 +131,28 @@ class Places:
     def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
         modules = self._thread.modules
         if module not in self._names:
-            root = modules[-1] if modules else type(module).__name__
-            for name, child in module.named_modules():
-                self._names.setdefault(child, f"{root}.{name}" if name else root)
+            self._name(module, modules[-1] if modules else "")
         modules.append(self._names[module])
         self._owner_changes()
+
+    def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
+        """Names a module and what is in it, also what had its name from a part that was called earlier."""
+        prefix = "module." if isinstance(module, _REPLICATING) else ""
+        root = around or type(_plain(module)).__name__
+        members = dict(module.named_modules())
+        inside = set(members.values())
+        for name, child in members.items():
+            begins = self._begins.get(child)
+            if child in self._names and (begins is None or begins() not in inside):
+                continue  # the part of another root
+            path = ".".join(part for part in name.removeprefix(prefix).split(".") if part and part not in _WRAPPED)
+            if prefix and name == prefix[:-1]:
+                path = ""
+            self._names[child] = f"{root}.{path}" if path else root
+            if not for_good and not around:
+                self._begins[child] = weakref.ref(module)
+            else:
+                self._begins.pop(child, None)
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
         if self._thread.modules:  # else the simulation was entered inside of this module
@@ -129,3 +168,10 @@ class Places:
         self._thread.optimizers = max(0, self._thread.optimizers - 1)
         if self._on_step:
             self._on_step(optimizer, True)
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that wrappers stand around."""
+    names = (*_WRAPPED, "module") if isinstance(module, _REPLICATING) else _WRAPPED
+    inner = next((getattr(module, name) for name in names if name in module._modules), None)  # noqa: SLF001  the only access
+    return module if inner is None else _plain(inner)

@@ -17,10 +17,13 @@ OPTIMIZER_STEP = "optimizer_step"
 """Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
 
 CONTRACTIONS = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "linear_backward",
-    "convolution", "convolution_backward", "*scaled_dot_product*",
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "linear_backward", "matmul",
+    "matmul_backward", "_addmm_activation", "*grouped_mm*", "_scaled_mm*", "_trilinear", "convolution",
+    "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable", "*deform_conv2d*",
+    "*scaled_dot_product*", "_flash_attention_*", "_efficient_attention_*", "flex_attention*", "mkldnn_rnn_layer*",
+    "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 )  # fmt: skip
-"""Matrix products and convolutions: what hardware has low-precision units for."""
+"""Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
 
 LAYERS = (
     *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
@@ -164,9 +167,10 @@ class Rule:
         roles = self.role == ("*",) or self.about_operands or role in self.role
         if not roles or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
             return False
-        return self._matches_operation(operation) and self.matches_module(module)
+        return self.matches_operation(operation) and self.matches_module(module)
 
-    def _matches_operation(self, operation: str) -> bool:
+    def matches_operation(self, operation: str) -> bool:
+        """Whether an operation of this name is meant, wherever it runs."""
         if self.operation == ("*",):
             return True
         plain = operation.removeprefix("_foreach_").removesuffix("_")
@@ -353,6 +357,14 @@ class Policy:
             else:
                 settings |= {name: getattr(rule, name) for name in _SETTINGS if getattr(rule, name) is not None}
         return Arithmetic(**settings, **seen), matched
+
+    def reaches(self, operations: Iterable[str], module: str, role: str) -> bool:
+        """Whether any of these operations, at this place, computes otherwise than in the carrier."""
+        for operation in operations:
+            a, _ = self.arithmetic(operation, module, role)
+            if str(a.format) != "fp32" or any((a.operands, a.parameters, a.inputs, a.accumulate)):
+                return True
+        return False
 
     def formats(self) -> list[Format]:
         """The formats of results, wherever, each once."""

@@ -148,8 +148,8 @@ def _logit(x: Tensor, eps: float | None = None) -> Tensor:
 def _logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     inside = gradient / (x * (1 - x))
     if eps is None:
-        return inside.masked_fill((x < 0) | (x > 1), float("nan"))
-    return inside.masked_fill((x < eps) | (x > 1 - eps), 0)
+        return torch.where((x < 0) | (x > 1), float("nan"), inside)
+    return torch.where((x < eps) | (x > 1 - eps), 0.0, inside)
 
 
 def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:

@@ -17,16 +17,25 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torch import Tensor
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 
 
+def _as_it_is(_name: str, x: Tensor, _axis: int) -> Tensor:
+    """How a product that contracts the operand ``x`` along an axis sees it."""
+    return x
+
+
 def _attention_scores(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
 ) -> tuple[Tensor, float]:
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = torch.matmul(query, key.transpose(-2, -1)) * factor
+    scores = torch.matmul(see("query", query, -1), see("key", key, -1).transpose(-2, -1)) * factor
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
@@ -60,18 +69,24 @@ def _attention(
 
 
 def _attention_gradients(
-    gradient: Tensor, operands: tuple[Tensor, Tensor, Tensor], out: Tensor, scores: Tensor, factor: float
+    gradient: Tensor,
+    operands: tuple[Tensor, Tensor, Tensor],
+    out: Tensor,
+    scores: Tensor,
+    factor: float,
+    see: Callable[[str, Tensor, int], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value and scores; the weights are computed again, as every such kernel does."""
     query, key, value = operands
     weights = _aten._safe_softmax.default(scores, -1)
-    inner = torch.matmul(gradient, value.transpose(-2, -1)) - (gradient * out).sum(-1, keepdim=True)
+    of_weights = torch.matmul(see("grad_out", gradient, -1), see("value", value, -1).transpose(-2, -1))
+    inner = of_weights - (gradient * out).sum(-1, keepdim=True)
     of_scores = weights * inner
     scaled = of_scores * factor
     return (
-        torch.matmul(scaled, key),
-        torch.matmul(scaled.transpose(-2, -1), query),
-        torch.matmul(weights.transpose(-2, -1), gradient),
+        torch.matmul(scaled, see("key", key, -2)),
+        torch.matmul(scaled.transpose(-2, -1), see("query", query, -2)),
+        torch.matmul(weights.transpose(-2, -1), see("grad_out", gradient, -2)),
         of_scores,
     )
 
@@ -88,11 +103,12 @@ def _attention_backward(
     *,
     attn_mask: Tensor | None = None,
     scale: float | None = None,
+    see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
 ) -> Any:
     if dropout or query.shape[1] != key.shape[1]:
         return NotImplemented
-    scores, factor = _attention_scores(query, key, attn_mask, is_causal, scale)
-    results = _attention_gradients(gradient, (query, key, value), out, scores, factor)
+    scores, factor = _attention_scores(query, key, attn_mask, is_causal, scale, see)
+    results = _attention_gradients(gradient, (query, key, value), out, scores, factor, see)
     return tuple(_heads_first(x) for x in results[:3])
 
 
@@ -130,23 +146,14 @@ def _efficient_attention_backward(
     is_causal: bool = False,
     *,
     scale: float | None = None,
+    see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
 ) -> Any:
     if dropout or query.shape[1] != key.shape[1]:
         return NotImplemented
-    scores, factor = _attention_scores(query, key, bias, is_causal, scale)
-    *heads, of_scores = _attention_gradients(gradient, (query, key, value), out, scores, factor)
+    scores, factor = _attention_scores(query, key, bias, is_causal, scale, see)
+    *heads, of_scores = _attention_gradients(gradient, (query, key, value), out, scores, factor, see)
     of_bias = of_scores.sum_to_size(bias.shape) if mask[3] and bias is not None else None
     return (*(_heads_first(x) if wanted else None for x, wanted in zip(heads, mask, strict=False)), of_bias)
-
-
-def _its_own_steps(operation: OpOverload) -> Callable[..., Any]:
-    """The kernel itself, entered below the mode: it is written in ATen operations, which then come to the mode."""
-
-    def formula(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        key = getattr(torch._C.DispatchKey, x.device.type.upper())
-        return operation._op_dk(key, x, *args, **kwargs)
-
-    return formula
 
 
 def _transform_bias_rescale_qkv(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:
@@ -156,12 +163,16 @@ def _transform_bias_rescale_qkv(qkv: Tensor, bias: Tensor, heads: int) -> tuple[
     return query * (1 / math.sqrt(query.shape[-1])), key.clone(), value.clone()
 
 
+SEEN: dict[Any, Callable[..., Any]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten._scaled_dot_product_efficient_attention_backward: _efficient_attention_backward,
+}
+"""Formulas that take ``see``: how each product sees an operand that it contracts along an axis."""
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _aten._scaled_dot_product_efficient_attention: _efficient_attention,
     _aten._scaled_dot_product_efficient_attention_backward: _efficient_attention_backward,
     _aten._transform_bias_rescale_qkv: _transform_bias_rescale_qkv,
-    _aten._native_multi_head_attention: _its_own_steps(_aten._native_multi_head_attention.default),
-    _aten._transformer_encoder_layer_fwd: _its_own_steps(_aten._transformer_encoder_layer_fwd.default),
 }

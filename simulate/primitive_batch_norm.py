@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.simulate.primitive_layouts import as_images
 from roundoff.simulate.primitive_normalisation import affine, columns, gradient_through, moments
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ def _batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """The result, what the derivative needs (mean and 1 / sigma), and the running statistics after this step."""
     shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
+    x = as_images(x, x)
     mean_running, var_running = running
     if not training:
         assert mean_running is not None
         assert var_running is not None
-        y = (x - mean_running.view(shape)) * torch.rsqrt(var_running + eps).view(shape)
+        y = (x - mean_running.reshape(shape)) * torch.rsqrt(var_running + eps).reshape(shape)
         result = affine(y, columns(weight, shape), columns(bias, shape))
         return result, x.new_empty(0), x.new_empty(0), mean_running, var_running
     mean, variance, rstd = moments(x, [axis for axis in range(x.dim()) if axis != 1], eps)
     result = affine((x - mean) * rstd, columns(weight, shape), columns(bias, shape))
-    mean, variance, rstd = mean.view(-1), variance.view(-1), rstd.view(-1)
+    mean, variance, rstd = mean.reshape(-1), variance.reshape(-1), rstd.reshape(-1)
     if mean_running is not None:
         mean_running = mean_running * (1 - momentum) + mean * momentum
     if var_running is not None:
@@ -166,11 +168,12 @@ def _native_batch_norm_backward(
     assert rstd is not None
     shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    y = (x - mean.view(shape)) * rstd.view(shape)
+    x, gradient = as_images(x, x), as_images(gradient, x)
+    y = (x - mean.reshape(shape)) * rstd.reshape(shape)
     result = None
     if mask[0]:
-        inner = gradient if weight is None else gradient * weight.view(shape)
-        result = gradient_through(inner, y, rstd.view(shape), axes) if training else inner * rstd.view(shape)
+        inner = gradient if weight is None else gradient * weight.reshape(shape)
+        result = gradient_through(inner, y, rstd.reshape(shape), axes) if training else inner * rstd.reshape(shape)
     return (
         result,
         (gradient * y).sum(axes) if mask[1] else None,

@@ -28,7 +28,7 @@ def _plus(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     product = _scaled(product, alpha)
     if beta == 0:  # then even NaN is ignored
         return product
-    return _scaled(start, beta) + product
+    return product + _scaled(start, beta)  # in this order it lies in memory as the product does
 
 
 def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -61,7 +61,8 @@ def _addmv(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     if not (x.is_floating_point() or x.is_complex()):
         return NotImplemented  # integers and booleans have rules of their own
-    return _plus(x, a.unsqueeze(1) * b, beta, alpha)
+    product = _scaled(a.unsqueeze(1) * b, alpha)
+    return product if beta == 0 else _scaled(x, beta) + product
 
 
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
@@ -112,7 +113,7 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> 
     if bias is None:
         return NotImplemented
     result: Tensor = _aten.convolution.default(x, weight, None, *rest)
-    return result + bias.view(-1, *[1] * (weight.dim() - 2))
+    return result + bias.reshape(-1, *[1] * (weight.dim() - 2))
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.simulate.primitive_layouts import contiguously
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -132,11 +134,11 @@ def _nll_loss_backward(operation: Callable[..., Tensor]) -> Callable[..., Any]:
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.mse_loss: _mse_loss,
-    _aten.mse_loss_backward: _mse_loss_backward,
+    _aten.mse_loss_backward: contiguously(_mse_loss_backward),
     _aten.smooth_l1_loss: _smooth_l1_loss,
-    _aten.smooth_l1_loss_backward: _smooth_l1_loss_backward,
+    _aten.smooth_l1_loss_backward: contiguously(_smooth_l1_loss_backward),
     _aten.huber_loss: _huber_loss,
-    _aten.huber_loss_backward: _huber_loss_backward,
+    _aten.huber_loss_backward: contiguously(_huber_loss_backward),
     _aten.soft_margin_loss: _soft_margin_loss,
     _aten.soft_margin_loss_backward: _soft_margin_loss_backward,
     _aten.binary_cross_entropy: _binary_cross_entropy,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.simulate.primitive_layouts import as_images, contiguously
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -48,7 +50,6 @@ def _native_layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, b
     if x.numel() == 0:
         return NotImplemented
     axes = list(range(x.dim() - len(shape), x.dim()))
-    x = x.contiguous()
     mean, _, rstd = moments(x, axes, eps)
     return affine((x - mean) * rstd, weight, bias), mean, rstd
 
@@ -67,7 +68,7 @@ def _native_layer_norm_backward(
         return NotImplemented
     outer = x.dim() - len(shape)
     others = list(range(outer))
-    y = (x.contiguous() - mean) * rstd
+    y = (x - mean) * rstd
     inner = gradient if weight is None else gradient * weight
     return (
         gradient_through(inner, y, rstd, list(range(outer, x.dim()))) if mask[0] else None,
@@ -82,7 +83,7 @@ def _summed(x: Tensor, axes: list[int]) -> Tensor:
 
 def columns(values: Tensor | None, shape: Sequence[int]) -> Tensor | None:
     """``values``, one for each channel, in a shape to broadcast."""
-    return None if values is None else values.view(shape)
+    return None if values is None else values.reshape(shape)
 
 
 def _native_group_norm(
@@ -92,17 +93,9 @@ def _native_group_norm(
         return NotImplemented
     grouped = x.reshape(n, groups, -1)
     mean, _, rstd = moments(grouped, [2], eps)
-    y = ((grouped - mean) * rstd).view(n, c, size)
-    y = affine(y, columns(weight, (c, 1)), columns(bias, (c, 1))).view(x.shape)
-    return _like(y, x), mean.view(n, groups), rstd.view(n, groups)
-
-
-def _like(y: Tensor, x: Tensor) -> Tensor:
-    """``y`` in the memory format of images that ``x`` has."""
-    for layout, dimensions in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
-        if x.dim() == dimensions and not x.is_contiguous() and x.is_contiguous(memory_format=layout):
-            return y.contiguous(memory_format=layout)
-    return y
+    y = ((grouped - mean) * rstd).reshape(n, c, size)
+    y = affine(y, columns(weight, (c, 1)), columns(bias, (c, 1))).reshape(x.shape)
+    return as_images(y, x), mean.reshape(n, groups), rstd.reshape(n, groups)
 
 
 def _native_group_norm_backward(
@@ -119,16 +112,16 @@ def _native_group_norm_backward(
 ) -> Any:
     if x.numel() == 0:
         return NotImplemented
-    mean, rstd = mean.view(n, groups, 1), rstd.view(n, groups, 1)
+    mean, rstd = mean.reshape(n, groups, 1), rstd.reshape(n, groups, 1)
     y = (x.reshape(n, groups, -1) - mean) * rstd
     by_channel = gradient.reshape(n, c, size)
-    inner = by_channel if weight is None else by_channel * weight.view(c, 1)
+    inner = by_channel if weight is None else by_channel * weight.reshape(c, 1)
     result = None
     if mask[0]:
-        result = _like(gradient_through(inner.view(n, groups, -1), y, rstd, [2]).view(x.shape), x)
+        result = as_images(gradient_through(inner.reshape(n, groups, -1), y, rstd, [2]).reshape(x.shape), x)
     return (
         result,
-        (by_channel * y.view(n, c, size)).sum((0, 2)) if mask[1] and weight is not None else None,
+        (by_channel * y.reshape(n, c, size)).sum((0, 2)) if mask[1] and weight is not None else None,
         by_channel.sum((0, 2)) if mask[2] else None,
     )
 
@@ -165,12 +158,12 @@ def _weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norm: Tensor, 
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten.native_layer_norm: _native_layer_norm,
-    _aten.native_layer_norm_backward: _native_layer_norm_backward,
+    _aten.native_layer_norm: contiguously(_native_layer_norm),
+    _aten.native_layer_norm_backward: contiguously(_native_layer_norm_backward),
     _aten.native_group_norm: _native_group_norm,
     _aten.native_group_norm_backward: _native_group_norm_backward,
-    _aten._fused_rms_norm: _fused_rms_norm,
-    _aten._fused_rms_norm_backward: _fused_rms_norm_backward,
+    _aten._fused_rms_norm: contiguously(_fused_rms_norm),
+    _aten._fused_rms_norm_backward: contiguously(_fused_rms_norm_backward),
     _aten._weight_norm_interface: _weight_norm,
     _aten._weight_norm_interface_backward: _weight_norm_backward,
 }

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.simulate.primitive_layouts import as_images
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -103,7 +105,8 @@ def _adaptive_average_pool(x: Tensor, shape: Sequence[int]) -> Any:
         return NotImplemented
     axes = list(range(-len(shape), 0))
     averages = [x[cell].mean(axes) for cell in _adaptive_cells(x, shape)]
-    return torch.stack(averages, -1).view(*x.shape[: -len(shape)], *shape)
+    result = torch.stack(averages, -1).reshape(*x.shape[: -len(shape)], *shape)
+    return as_images(result, x) if len(shape) == 2 else result
 
 
 def _adaptive_average_pool_backward(rank: int) -> Callable[..., Any]:
@@ -118,7 +121,7 @@ def _adaptive_average_pool_backward(rank: int) -> Callable[..., Any]:
             window = result[cell]
             share = gradient[place] / math.prod(window.shape[-rank:])
             window += share[broadcast]
-        return result
+        return as_images(result, x) if rank == 2 else result
 
     return formula
 

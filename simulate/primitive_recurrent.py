@@ -10,7 +10,7 @@ the fused cells of CUDA. Packed sequences are left to the kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -35,8 +35,15 @@ def _next_cell(activated: tuple[Tensor, ...], cell: Tensor) -> Tensor:
     return f * cell + i * g
 
 
-def _projected(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+class _Time(NamedTuple):
+    """What the derivative of a layer needs of one time."""
+
+    number: int
+    activated: tuple[Tensor, ...]
+    cell: Tensor
+    squashed: Tensor
+    """tanh of the cell."""
+    hidden: Tensor
 
 
 def _unrolled(
@@ -46,17 +53,50 @@ def _unrolled(
     start: tuple[Tensor, Tensor],
     *,
     reverse: bool,
-) -> list[tuple[int, tuple[Tensor, ...], Tensor, Tensor]]:
-    """For each time in the order it is visited: the time, activated gates, cell and output after it."""
+) -> list[_Time]:
+    """All times in the order in which they are visited, by the operations of ``torch.lstm_cell``."""
     hidden, cell = start
     visited = []
-    for time in reversed(range(len(x))) if reverse else range(len(x)):
-        gates = _projected(x[time], weights[0], biases[0]) + _projected(hidden, weights[1], biases[1])
+    for number in reversed(range(len(x))) if reverse else range(len(x)):
+        of_hidden = torch.nn.functional.linear(hidden, weights[1], biases[1])
+        gates = of_hidden.add_(torch.nn.functional.linear(x[number], weights[0], biases[0]))
         activated = _activated(gates)
         cell = _next_cell(activated, cell)
-        hidden = activated[3] * torch.tanh(cell)
-        visited.append((time, activated, cell, hidden))
+        squashed = torch.tanh(cell)
+        hidden = activated[3] * squashed
+        visited.append(_Time(number, activated, cell, squashed, hidden))
     return visited
+
+
+_MARK = torch.tensor([0x726F756E646F6666, 0x6C73746D6C617965], dtype=torch.int64)  # "roundoff", "lstmlaye"
+
+
+def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
+    """What the forward pass hands to the backward pass: the kernel's own, which that may want, and what was computed.
+
+    Computed again, it would be rounded otherwise: in the role of the backward pass, with other random bits.
+    """
+    if kernels is None or not kernels.numel() or not torch.is_grad_enabled():
+        return visited[0].hidden.new_empty(0, dtype=torch.uint8)
+    kept = torch.stack([torch.cat([*time.activated, time.cell, time.squashed], 1) for time in visited])
+    mark = _MARK.to(kept.device).view(torch.uint8)
+    return torch.cat([kernels.flatten(), kept.flatten().view(torch.uint8), mark])
+
+
+def _kept(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
+    """The times as :func:`_workspace` has kept them; None if it is the kernel's alone."""
+    times, batch, hidden = output.shape
+    mark = _MARK.view(torch.uint8)
+    if len(workspace) <= len(mark) or not torch.equal(workspace[-len(mark) :].cpu(), mark):
+        return None
+    size = times * batch * 6 * hidden * x.element_size()
+    kept = workspace[-len(mark) - size : -len(mark)].clone().view(x.dtype).view(times, batch, 6 * hidden)
+    numbers = reversed(range(times)) if reverse else range(times)
+    return [
+        _Time(number, (i, f, g, o), cell, squashed, output[number])
+        for number, row in zip(numbers, kept, strict=True)
+        for i, f, g, o, cell, squashed in (row.chunk(6, 1),)
+    ]
 
 
 def _layer(
@@ -75,37 +115,42 @@ def _layer(
     _, _, has_biases, _, _, train = rest
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented
-    workspace = x.new_empty(0, dtype=torch.uint8)
-    if train:
-        # The kernel's derivative reads this without looking; it might be called where nothing is taken apart.
-        with _disable_current_modes():
-            workspace = _aten.mkldnn_rnn_layer.default(x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)[3]
     biases = (b, d) if has_biases else (None, None)
     visited = _unrolled(x, (w, v), biases, (hidden, cell), reverse=reverse)
-    outputs = [output for *_, output in (reversed(visited) if reverse else visited)]
-    _, _, last_cell, last_hidden = visited[-1]
-    return torch.stack(outputs), last_hidden.clone(), last_cell.clone(), workspace
+    outputs = [time.hidden for time in (reversed(visited) if reverse else visited)]
+    with _disable_current_modes():
+        # The kernel's derivative reads its workspace without looking; it might be called where nothing is taken apart.
+        arguments = (x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)
+        workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if train else None, visited)
+    return torch.stack(outputs), visited[-1].hidden.clone(), visited[-1].cell.clone(), workspace
 
 
 def _gate_gradients(
-    of_hidden: Tensor, of_cell: Tensor | None, last: Tensor, cell: Tensor, activated: Sequence[Tensor]
+    of_hidden: Tensor | None,
+    of_cell: Tensor | None,
+    last: Tensor,
+    squashed: Tensor,
+    activated: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the gates before their activation, and of the cell before this time (``last``)."""
     i, f, g, o = activated
-    y = torch.tanh(cell)
-    through = _aten.tanh_backward.default(of_hidden * o, y)
-    of_cell = through if of_cell is None else of_cell + through
+    of_output = None if of_hidden is None else of_hidden * squashed
+    if of_hidden is not None:
+        of_cell = _plus(of_cell, _aten.tanh_backward.default(of_hidden * o, squashed))
+    assert of_cell is not None
     parts = (
         _aten.sigmoid_backward.default(of_cell * g, i),
         _aten.sigmoid_backward.default(of_cell * last, f),
         _aten.tanh_backward.default(of_cell * i, g),
-        _aten.sigmoid_backward.default(of_hidden * y, o),
+        torch.zeros_like(o) if of_output is None else _aten.sigmoid_backward.default(of_output, o),
     )
     return torch.cat(parts, 1), of_cell * f
 
 
-def _plus(total: Tensor | None, x: Tensor) -> Tensor:
-    return x if total is None else total + x
+def _plus(total: Tensor | None, x: Tensor | None) -> Tensor | None:
+    if total is None or x is None:
+        return x if total is None else total
+    return total + x
 
 
 def _layer_backward(
@@ -116,7 +161,7 @@ def _layer_backward(
     d: Tensor,
     hidden: Tensor,
     cell: Tensor,
-    _output: Tensor,
+    output: Tensor,
     _last_hidden: Tensor,
     _last_cell: Tensor,
     of_output: Tensor | None,
@@ -126,33 +171,27 @@ def _layer_backward(
     mode: int,
     *rest: Any,
 ) -> Any:
-    _, _, has_biases, _, _, sizes, _, _ = rest
+    _, _, has_biases, _, _, sizes, _, workspace = rest
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented
-    visited = _unrolled(x, (w, v), (b, d) if has_biases else (None, None), (hidden, cell), reverse=reverse)
-    before = [(cell, hidden), *[(c, h) for _, _, c, h in visited]]
-    of_hidden = torch.zeros_like(hidden) if of_hidden is None else of_hidden
-    of_gates: list[tuple[int, Tensor]] = []
-    of_v: Tensor | None = None
-    for (time, activated, now, _), (last, output) in reversed(list(zip(visited, before, strict=False))):
-        if of_output is not None:
-            of_hidden = of_hidden + of_output[time]
-        gates, of_cell = _gate_gradients(of_hidden, of_cell, last, now, activated)
-        of_gates.append((time, gates))
-        of_v = _plus(of_v, torch.mm(gates.t(), output))
+    with _disable_current_modes():
+        visited = _kept(workspace, x, output, reverse=reverse)
+    if visited is None:  # the forward pass was the kernel's
+        visited = _unrolled(x, (w, v), (b, d) if has_biases else (None, None), (hidden, cell), reverse=reverse)
+    before = [(cell, hidden), *[(time.cell, time.hidden) for time in visited]]
+    of_x: list[Tensor] = [x] * len(visited)
+    of_w = of_v = of_bias = None
+    for time, (last, given) in reversed(list(zip(visited, before, strict=False))):
+        of_hidden = _plus(of_hidden, None if of_output is None else of_output[time.number])
+        gates, of_cell = _gate_gradients(of_hidden, of_cell, last, time.squashed, time.activated)
+        # In this order autograd adds up the gradients of a cell that is called in a loop.
+        of_bias = _plus(of_bias, gates.sum(0))
+        of_w = _plus(of_w, torch.mm(gates.t(), x[time.number]))
+        of_v = _plus(of_v, torch.mm(gates.t(), given))
+        of_x[time.number] = torch.mm(gates, w)
         of_hidden = torch.mm(gates, v)
-    stacked = torch.stack([gates for _, gates in sorted(of_gates, key=lambda pair: pair[0])])
-    flat = stacked.flatten(0, 1)
-    of_bias = flat.sum(0)
-    return (
-        torch.mm(flat, w).view(x.shape),
-        torch.mm(flat.t(), x.reshape(len(flat), -1)),
-        of_v,
-        of_bias,
-        of_bias.clone(),
-        of_hidden,
-        of_cell,
-    )
+    assert of_bias is not None
+    return torch.stack(of_x), of_w, of_v, of_bias, of_bias.clone(), of_hidden, of_cell
 
 
 def _lstm_cell(
@@ -174,8 +213,7 @@ def _lstm_cell_backward(
     activated: Tensor,
     has_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    of_hidden = torch.zeros_like(cell) if of_hidden is None else of_hidden
-    gates, of_last = _gate_gradients(of_hidden, of_cell, last, cell, activated.chunk(4, 1))
+    gates, of_last = _gate_gradients(of_hidden, of_cell, last, torch.tanh(cell), activated.chunk(4, 1))
     return gates, of_last, gates.sum(0) if has_bias else None
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.simulate.primitive_layouts import contiguously
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -241,17 +243,17 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.norm.ScalarOpt_dim_dtype: _norm,
     _aten.norm.ScalarOpt_dtype: _norm,
     _aten.dist: _dist,
-    _aten.renorm: _renorm,
+    _aten.renorm: contiguously(_renorm),
     _aten._cdist_forward: _cdist_forward,
     _aten._cdist_backward: _cdist_backward,
     _aten._pdist_forward: _pdist_forward,
     _aten._pdist_backward: _pdist_backward,
-    _aten._softmax: _softmax,
-    _aten._softmax_backward_data: _softmax_backward,
-    _aten._log_softmax: _log_softmax,
-    _aten._log_softmax_backward_data: _log_softmax_backward,
-    _aten._safe_softmax: _safe_softmax,
-    _aten._masked_softmax: _masked_softmax,
+    _aten._softmax: contiguously(_softmax),
+    _aten._softmax_backward_data: contiguously(_softmax_backward),
+    _aten._log_softmax: contiguously(_log_softmax),
+    _aten._log_softmax_backward_data: contiguously(_log_softmax_backward),
+    _aten._safe_softmax: contiguously(_safe_softmax),
+    _aten._masked_softmax: contiguously(_masked_softmax),
     _aten.logsumexp: _logsumexp,
     _aten.logcumsumexp: _logcumsumexp,
 }

@@ -36,6 +36,7 @@ from roundoff.simulate import (
     primitive_pooling,
     primitive_recurrent,
     primitive_reductions,
+    primitive_transformer,
 )
 from roundoff.simulate.primitive_variants import in_place, into_out, twin
 
@@ -56,6 +57,7 @@ _SUBJECTS = (
     primitive_pooling,
     primitive_recurrent,
     primitive_reductions,
+    primitive_transformer,
 )
 
 # By packet (all overloads with the same arguments but their types) or by overload.

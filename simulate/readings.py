@@ -17,8 +17,8 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.formats.compiled import unwritten_like
+from roundoff.simulate.entering import unsimulated
 from roundoff.simulate.host_numbers import Number, NumberError, Record, number_of
-from roundoff.simulate.mode import unsimulated
 from roundoff.simulate.number_tensors import tensor_of
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from roundoff.simulate.collectives import brings_results, communicates
+
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
@@ -47,7 +49,7 @@ def treatment(operation: OpOverload) -> Treatment:
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
         return Treatment(results=False, viewing=(True,), written=(), lifts=True)
-    if packet in _NOTHING_TO_ROUND:
+    if packet in _NOTHING_TO_ROUND or (communicates(operation) and not brings_results(operation)):
         return Treatment(results=False, viewing=(), written=(), lifts=False)
     viewing = tuple(value.alias_info is not None for value in schema.returns)
     written = [

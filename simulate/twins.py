@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from roundoff.simulate.wrappers import has_memory
+
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # Memories of tensors that are gone are cleared away whenever this many, or this many bytes of, twins are new, and as
@@ -21,7 +23,8 @@ def is_followed(x: object) -> bool:
         isinstance(x, torch.Tensor)
         and (x.dtype.is_floating_point or x.dtype.is_complex)
         and x.layout is torch.strided
-        and x.device.type != "meta"
+        and not (x.is_meta or x.is_nested)
+        and has_memory(x)
         and not x._is_zerotensor()  # noqa: SLF001  the only test there is
     )
 

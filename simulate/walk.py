@@ -52,8 +52,9 @@ class Walk:
         self._names, self._libraries, self._varying = names, libraries, frozenset(varying)
         self._seen: dict[int, int] = {}
         self._kinds: dict[type, Any] = {
-            torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module, SimpleNamespace: self._all_attributes,
-            dict: self._dict, list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
+            torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module,
+            SimpleNamespace: self._all_attributes, dict: self._dict,
+            list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
         }  # fmt: skip
         self.found = Found([], [], {}, [], [], [], [], [], Watch())
 

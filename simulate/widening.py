@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from roundoff.simulate.collectives import communicates
 from roundoff.simulate.treatment import treatment
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ _ZEROING = {_aten.zero_, _aten._foreach_zero_}
 _LEAVING_NOTHING = {
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided,
 }  # fmt: skip
-_COMMUNICATING = {"c10d", "_c10d_functional", "c10d_functional"}
 
 # What the fused optimizers read as float32, whatever the dtype of the parameters.
 _KEPT_BY_FUSED = {"state_steps", "grad_scale", "found_inf", "lr"}
@@ -67,7 +67,7 @@ def manner(operation: OpOverload) -> Manner:
         kept=frozenset(argument.name for argument in arguments if fused and argument.name in _KEPT_BY_FUSED),
         lifts=how.lifts,
         random=torch.Tag.nondeterministic_seeded in operation.tags,
-        communicates=operation.namespace in _COMMUNICATING,
+        communicates=communicates(operation),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from roundoff.agents.tasks import module_of
 from roundoff.sweeps.estimate import estimate
 from roundoff.sweeps.store import MARKER, SweepDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from roundoff.sweeps.plan import Plan
@@ -30,18 +31,20 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         settings = [f"{key}={_short(values[key])}" for key in plan.varying]
         named = [f"case={run.case!r}"] if run.case else []
         yield f"  {run.id:<{width}}  {store.status(run):<7}  {' '.join(named + settings)}"
+    for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
+        yield f"the module {module} will be imported, if --allow-import {module} allows it"
     steps = sum(run.config.steps for run in plan.runs)
     yield f"{len(plan.runs)} runs, {steps} environment steps; a dry run, nothing was written"
 
 
-def describe_estimate(plan: Plan, directory: Path, workers: int) -> Iterator[str]:
+def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:
     """How long the runs that are not finished will take."""
     store = SweepDirectory(directory)
     waiting = [run for run in plan.runs if store.status(run) not in ("done", "crashed")]
     if not waiting:
         yield "nothing is left to do"
         return
-    guess = estimate(waiting, _sweeps_beside(directory))
+    guess = estimate(waiting, _sweeps_beside(directory), allow_imports)
     if guess.seconds:
         known = f"{len(guess.seconds)} of {len(waiting)} runs that are left"
         longest = _duration(max(guess.seconds.values()))

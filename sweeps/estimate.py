@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.files import read_json
 from roundoff.agents.stopping import Stopped, StopRequest
-from roundoff.formats.errors import RoundoffError
+from roundoff.errors import RoundoffError
+from roundoff.files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from roundoff.agents import Progress, TrainConfig
     from roundoff.sweeps.plan import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
+
+_LONGEST = 1e10  # seconds that a run can have taken
 
 # Keys on which the time of a step does not depend; of the format only what it is computed in counts.
 _FREE = frozenset(
@@ -57,12 +59,13 @@ class Estimate:
         return max(busy)
 
 
-def estimate(runs: Sequence[Run], folders: Iterable[Path]) -> Estimate:
+def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collection[str] = ()) -> Estimate:
     """Estimates the seconds of runs.
 
     Args:
         runs: what is to do.
         folders: of sweeps in which finished runs are looked for.
+        allow_imports: modules that a calibration may import; see :func:`roundoff.agents.train`.
 
     Returns:
         The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`.
@@ -87,7 +90,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path]) -> Estimate:
             unmeasured += 1
         else:
             try:
-                speed = _measure(alike[0].config)
+                speed = _measure(alike[0].config, allow_imports)
             except RoundoffError as error:
                 impossible[str(error)] = impossible.get(str(error), 0) + len(alike)
                 continue
@@ -123,11 +126,12 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for folder in folders:
         for path in folder.glob("runs/*/timing.json"):
-            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError):
+            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 if (path.parent / "result.json").exists():
                     seconds = float(read_json(path)["seconds"])
                     config = read_json(path.parent / "config.json")["config"]
-                    found.setdefault(_kind(config, _FREE), []).append(seconds)
+                    if 0 <= seconds < _LONGEST:
+                        found.setdefault(_kind(config, _FREE), []).append(seconds)
     return found
 
 
@@ -146,7 +150,7 @@ class _Speed:
         return max(0, steps - config.seed_steps) * self.step + evaluations * self.evaluation
 
 
-def _measure(config: TrainConfig) -> _Speed:
+def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
     """Trains for a moment in a temporary folder.
 
     Raises:
@@ -159,9 +163,9 @@ def _measure(config: TrainConfig) -> _Speed:
     episodes = 1 if config.observations == "pixels" else config.eval_episodes
     evaluating = {**alike, "steps": 4 * config.action_repeat, "eval_every": long, "eval_episodes": episodes}
     with tempfile.TemporaryDirectory(prefix="roundoff-") as folder:
-        steps = _Watch()
+        steps = _Watch(allow_imports)
         steps.run(config.model_copy(update={**alike, "steps": long, "eval_every": long}), Path(folder) / "steps")
-        evaluation = _Watch()
+        evaluation = _Watch(allow_imports)
         evaluation.run(config.model_copy(update=evaluating), Path(folder) / "evaluation")
     if steps.crashed or evaluation.crashed:
         return _Speed(0.0, 0.0, crashed=True)
@@ -173,7 +177,8 @@ def _measure(config: TrainConfig) -> _Speed:
 class _Watch:
     """Watches a run for about a second after it has warmed up."""
 
-    def __init__(self) -> None:
+    def __init__(self, allow_imports: Collection[str]) -> None:
+        self._allow_imports = allow_imports
         self.marks: list[tuple[float, int]] = []
         self.crashed = False
         self._stop = StopRequest()
@@ -184,7 +189,10 @@ class _Watch:
 
         with suppress(Stopped):
             # Not compiled, which would take longer than what is measured.
-            self.crashed = train(config, folder, self._progress, self._stop, compiled=False).crash is not None
+            result = train(
+                config, folder, self._progress, self._stop, compiled=False, allow_imports=self._allow_imports
+            )
+            self.crashed = result.crash is not None
         self.marks.append((time.perf_counter(), self.marks[-1][1]))
 
     def _progress(self, progress: Progress) -> None:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roundoff.agents.stopping import PATIENCE
+from roundoff.agents.tasks import may_import, module_of
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.grouping import group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
 
     from roundoff.sweeps.leases import Leases
@@ -90,6 +91,7 @@ def execute(
     *,
     compiled: bool | None = None,
     population: int = 1,
+    allow_imports: Collection[str] = (),
 ) -> Generator[Event]:
     """Brings runs to their end, each by one worker at a time, of this sweep or another one.
 
@@ -103,6 +105,7 @@ def execute(
         logs: a folder for what workers print.
         compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
         population: how many runs that can share a program a worker is given at once, at most.
+        allow_imports: modules that runs may import; see :func:`roundoff.agents.train`.
 
     Yields:
         What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
@@ -111,7 +114,8 @@ def execute(
         SweepError: workers end before they have begun.
     """
     groups = group([run for run, _ in jobs], population, executor.limit, compiled=compiled)
-    pool = _Pool(groups, {run.id: directory for run, directory in jobs}, executor, leases, logs, compiled)
+    directories = {run.id: directory for run, directory in jobs}
+    pool = _Pool(groups, directories, executor, leases, logs, compiled, allow_imports)
     try:
         yield from pool.events()
     finally:
@@ -143,8 +147,10 @@ class _Pool:
         leases: Leases,
         logs: Path,
         compiled: bool | None,
+        allow_imports: Collection[str],
     ) -> None:
         self._executor = executor
+        self._allow_imports = allow_imports
         self._compiled = compiled
         self._leases = leases
         self._logs = logs
@@ -233,7 +239,10 @@ class _Pool:
             self._tries[run.id] += 1
             slot.runs[run.id] = run
             lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
-            orders.append({"config": run.config.as_json(), "directory": str(self._directories[run.id]), "lease": lease})
+            module = module_of(run.config.task)
+            imports = [module] if module and may_import(module, self._allow_imports) else []
+            where = {"directory": str(self._directories[run.id]), "lease": lease}
+            orders.append({"config": run.config.as_json(), "imports": imports, **where})
         slot.worker.send({"runs": orders, "compiled": self._compiled})
         for run, _ in numbers:
             yield Event("started", run)

@@ -21,18 +21,18 @@ import socket
 import sys
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import cannot_be_written, make_directory
+from roundoff.files import cannot_be_written, make_directory, open_to_read, parse_json, temporary_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HEARTBEAT = 5.0  # seconds between signs of life
 STALE = 60.0  # seconds without one, after which a holder on another machine is taken for dead
+_LONGEST = 1 << 16  # bytes of a lease; more are none of ours
 _ROOM = 256  # bytes of the second line, so that it is overwritten whole
 
 
@@ -121,11 +121,12 @@ class Lease:
             FileError: it cannot be written.
         """
         path = make_directory(folder) / f"{run}.{number}"
-        temporary = folder / f".{run}.{number}.{uuid.uuid4().hex}"
+        temporary = temporary_beside(path)
         first = json.dumps(this_process()).encode() + b"\n"
         try:
             try:
-                temporary.write_bytes(first + b" " * (_ROOM - 1) + b"\n")
+                with temporary.open("xb") as file:
+                    file.write(first + b" " * (_ROOM - 1) + b"\n")
                 os.link(temporary, path)
             except FileExistsError:
                 if temporary.stat().st_nlink < 2:  # else it was ours, and NFS has asked twice
@@ -240,18 +241,18 @@ class Leases:
 
     def _read(self, run: str, number: int) -> Held | None:
         try:
-            with (self.folder / f"{run}.{number}").open("rb") as file:
-                content, stat = file.read(), os.fstat(file.fileno())
+            with open_to_read(self.folder / f"{run}.{number}") as file:
+                content, stat = file.read(_LONGEST), os.fstat(file.fileno())
         except OSError:
             return None
         first, _, second = content.partition(b"\n")
         try:
-            host, machine, pid, started = json.loads(first)
+            host, machine, pid, started = parse_json(first)
             holder = Holder(str(host), str(machine), int(pid), int(started))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             holder = None
         try:
-            progress = json.loads(second)
+            progress = parse_json(second)
         except ValueError:
             progress = {}  # none yet, or it is being written at this moment
         sign = (number, stat.st_mtime_ns, stat.st_ino, content)

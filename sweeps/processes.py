@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
+from roundoff.files import open_to_append
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 # One thread a worker: two threads on two busy cores make a small update ten times slower.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
-_COMMAND = (sys.executable, "-m", "roundoff.sweeps.worker")
+# -P: without it, a file random.py in the folder that the sweep is started in would be imported as Python's own.
+_COMMAND = (sys.executable, "-P", "-m", "roundoff.sweeps.worker")
 
 
 @final
@@ -51,7 +54,7 @@ class WorkerProcess:
         self, log: Path, say: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND
     ) -> None:
         self._log = log
-        with log.open("ab") as errors:
+        with open_to_append(log) as errors:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                 env={**os.environ, **_ENVIRONMENT},

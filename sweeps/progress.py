@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from roundoff.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -84,7 +86,7 @@ class ProgressDisplay:
             took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
             what = event.reason if status == "failed" else f"return {score:.1f}"
             number = sum(self._counts.values())
-            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {what}, {took}", markup=False)
+            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {printable(what)}, {took}", markup=False)
 
     def _render(self) -> Group:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
@@ -108,7 +110,7 @@ def describe_progress(progress: dict[str, Any], steps: int) -> tuple[str, str, s
     """
     step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))
     return (
-        "" if step is None else f"{100 * step // steps} %",
+        "" if step is None or not steps else f"{100 * step // steps} %",
         "" if step is None else f"step {step}",
         "" if score is None else f"return {score:.1f}",
         "" if not rate else f"{rate:.0f} steps/s",
@@ -138,7 +140,7 @@ class RunDisplay:
 
     def notice(self, text: str) -> None:
         """Shows a line that stays."""
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     def progress(self, progress: Progress) -> None:
         """Shows how far the run is."""

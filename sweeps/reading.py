@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundoff.files import read_bytes
 from roundoff.sweeps.errors import SweepError, SweepFileError
 from roundoff.sweeps.located_yaml import Located, parse
 from roundoff.sweeps.outline import SECTIONS, Outline, texts
@@ -17,6 +18,7 @@ from roundoff.sweeps.values import KEYS, shown, unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LARGEST = 1 << 24  # bytes of a file
 _MAX_FILES = 100  # that a sweep may include, in all
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
@@ -28,7 +30,7 @@ def read_file(path: str | Path) -> str:
         SweepError: it cannot be read.
     """
     try:
-        return Path(path).read_bytes().decode()
+        return _content(Path(path)).decode()
     except OSError as error:
         near = difflib.get_close_matches(str(path), preset_files(), n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
@@ -38,6 +40,14 @@ def read_file(path: str | Path) -> str:
         if isinstance(error, UnicodeDecodeError):
             raise SweepError(f"{path}: is not UTF-8 text (byte {error.start}); a YAML file is") from error
         raise SweepError(f"{str(path)!r}: cannot be read ({error}); give a YAML file") from error
+
+
+def _content(path: Path) -> bytes:
+    """Of a regular file; or of what the shell calls a file, as in ``roundoff sweep <(generate)``."""
+    if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
+        with path.open("rb") as file:
+            return file.read(_LARGEST)
+    return read_bytes(path, _LARGEST)
 
 
 def read_outline(text: str, source: str, arguments: Sequence[str]) -> Outline:

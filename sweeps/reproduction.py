@@ -9,8 +9,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import cannot_be_written, directory_lock, make_directory, read_json, sync
-from roundoff.formats.errors import RoundoffError
+from roundoff.errors import RoundoffError
+from roundoff.files import (
+    cannot_be_written,
+    directory_lock,
+    make_directory,
+    make_directory_inside,
+    read_json,
+    remove_temporaries,
+    sync,
+    temporary_beside,
+)
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.presets import QUICK, preset_plans
@@ -83,19 +92,19 @@ def take_over(plan: Plan, directory: Path) -> int:
     make_directory(directory)
     with directory_lock(directory, wait=True):
         store.claim(plan)
-        runs = make_directory(directory / "runs")
+        remove_temporaries(directory)
+        runs = make_directory_inside(directory, "runs")
         taken = Leases(store.leases).numbers()
         missing = {x: folder for x, folder in found.items() if x not in taken and not (runs / x).exists()}
         for identity, folder in missing.items():
-            _copy(folder, runs / identity, directory / ".copy")
+            _copy(folder, runs / identity)
     return len(missing)
 
 
-def _copy(folder: Path, target: Path, temporary: Path) -> None:
+def _copy(folder: Path, target: Path) -> None:
     """Makes a copy of a folder that is complete, and on the disk, or not there."""
+    temporary = temporary_beside(target.parent)
     try:
-        if temporary.exists():  # a killed process has left it
-            shutil.rmtree(temporary)
         shutil.copytree(folder, temporary)
         for path in (*temporary.rglob("*"), temporary):
             sync(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from roundoff.files import open_to_read, parse_json, read_bytes
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.leases import STALE, Leases, alive
 from roundoff.sweeps.store import FAILURE, SweepDirectory
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 State = Literal["running", "waiting", "done", "crashed", "failed"]
 STATES: tuple[State, ...] = get_args(State)
 
+_LARGEST = 1e300  # of a number that a run notes; NaN and infinity are none
 _TAIL = 4096  # bytes of a metrics file that are looked at for its last records
 
 
@@ -77,7 +79,8 @@ def read_status(directory: str | Path) -> SweepStatus:
         reason, progress = "", {}
         if isinstance(result, dict) and result.get("status") in ("done", "crashed"):
             state, progress = result["status"], {"step": result.get("step"), "return": result.get("return")}
-            reason = (result.get("crash") or {}).get("reason", "")
+            crash = result.get("crash")
+            reason = str(crash.get("reason", "")) if isinstance(crash, dict) else ""
         elif result is not None:
             state, reason = "failed", "result.json is damaged; delete it to repeat the run"
         elif lease and (seen or (seen is None and lease.silence < STALE)):
@@ -90,7 +93,9 @@ def read_status(directory: str | Path) -> SweepStatus:
             reason = f"no sign of life from {lease.holder.host} for {lease.silence:.0f} s"
         if state in ("running", "waiting"):
             progress = _last_records(folder / "metrics.jsonl") | progress
-        runs.append(RunStatus(identity, state, entry["config"].get("steps", 0), progress, reason))
+        progress = {key: value for key, value in progress.items() if _is_number(value)}
+        steps = entry["config"].get("steps", 0)
+        runs.append(RunStatus(identity, state, steps if _is_number(steps) else 0, progress, reason))
     planned = {run.run for run in runs}
     if (store.path / "runs").is_dir():
         strangers = sorted(path.name for path in (store.path / "runs").iterdir() if path.name not in planned)
@@ -101,7 +106,7 @@ def read_status(directory: str | Path) -> SweepStatus:
 def _read(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is none, and False if it cannot be read."""
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(read_bytes(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -110,18 +115,23 @@ def _read(path: Path, warnings: list[str]) -> Any:
         return False
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is one of a size that can be shown."""
+    return isinstance(value, (int, float)) and abs(value) < _LARGEST
+
+
 def _last_records(path: Path) -> dict[str, Any]:
     """Step, return and loss scale of the last whole records."""
     found: dict[str, Any] = {}
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            lines = file.read().split(b"\n")[:-1]
+        with open_to_read(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).split(b"\n")[:-1]
     except OSError:
         return found
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             found["step"] = record["step"]
         except (ValueError, KeyError, TypeError):
             continue  # the first is cut

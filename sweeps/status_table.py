@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from roundoff.printable import printable
 from roundoff.sweeps.progress import describe_progress
 from roundoff.sweeps.status import STATES, read_status
 
@@ -32,8 +33,10 @@ def exit_status(status: SweepStatus) -> int:
 
 def status_lines(status: SweepStatus) -> list[str]:
     """A line per run, and the totals last."""
-    width = max((len(run.run) for run in status.runs), default=0)
-    return [*(f"{run.run:<{width}}  {run.state:<7}  {_details(run)}".rstrip() for run in status.runs), _totals(status)]
+    names = [printable(run.run) for run in status.runs]
+    width = max(map(len, names), default=0)
+    lines = (f"{name:<{width}}  {run.state:<7}  {_details(run)}" for name, run in zip(names, status.runs, strict=True))
+    return [*map(str.rstrip, lines), _totals(status)]
 
 
 def watch_status(directory: Path) -> SweepStatus:
@@ -58,12 +61,17 @@ def watch_status(directory: Path) -> SweepStatus:
 
 def _totals(status: SweepStatus) -> str:
     counts = ", ".join(f"{status.count(state)} {state}" for state in STATES)
-    return f"{status.name}: {len(status.runs)} runs: {counts}"
+    return f"{printable(status.name)}: {len(status.runs)} runs: {counts}"
 
 
 def _details(run: RunStatus) -> str:
-    texts = (*describe_progress(run.progress, run.steps), run.reason.partition("\n")[0])
+    texts = (*describe_progress(run.progress, run.steps), _reason(run))
     return ", ".join(text for text in texts if text)
+
+
+def _reason(run: RunStatus) -> str:
+    """On one line."""
+    return printable(run.reason.partition("\n")[0])
 
 
 def _table(status: SweepStatus, height: int) -> Group:
@@ -72,5 +80,6 @@ def _table(status: SweepStatus, height: int) -> Group:
     order = ("running", "failed", "crashed", "waiting", "done")
     runs = sorted(status.runs, key=lambda run: order.index(run.state))
     for run in runs[: max(1, height - 2)]:
-        table.add_row(run.run, run.state, *describe_progress(run.progress, run.steps), run.reason.partition("\n")[0])
+        cells = (printable(run.run), run.state, *describe_progress(run.progress, run.steps), _reason(run))
+        table.add_row(*map(Text, cells))
     return Group(Text(_totals(status)), table)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundoff.agents.files import make_directory, read_json, write_json
-from roundoff.formats.errors import RoundoffError
+from roundoff.errors import RoundoffError
+from roundoff.files import is_name, is_temporary, make_directory, make_directory_inside, read_json, write_json
 from roundoff.sweeps.errors import SweepError
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class SweepDirectory:
         if not self.path.is_dir():
             raise SweepError(f"{self.path}: is no folder; choose another --out")
         if not self.marker.exists():
-            strangers = sorted(entry.name for entry in self.path.iterdir() if entry.name not in _OURS)
+            names = [entry.name for entry in self.path.iterdir()]
+            strangers = sorted(name for name in names if name not in _OURS and not is_temporary(name))
             if strangers or (self.path / "runs").exists():
                 found = strangers[0] if strangers else "runs"
                 raise SweepError(
@@ -111,7 +112,8 @@ class SweepDirectory:
 
     def record_failure(self, run: Run, reason: str) -> None:
         """Keeps the reason why a run could not be brought to its end."""
-        write_json(make_directory(self.run_path(run)) / FAILURE, {"reason": reason})
+        folder = make_directory_inside(self.path / "runs", run.id)
+        write_json(folder / FAILURE, {"reason": reason})
 
     def forget_failure(self, run: Run) -> None:
         """Called when the run is tried again."""
@@ -131,4 +133,11 @@ class SweepDirectory:
                 f"{self.marker}: has layout {layout!r}, this version of roundoff reads {LAYOUT}; choose another --out"
             )
         assert isinstance(content, dict)
+        try:
+            entries = [(entry["id"], entry["config"].get("steps", 0) + 0) for entry in content["runs"]]
+            whole = isinstance(content["name"], str) and all(is_name(identity) for identity, _ in entries)
+        except (KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
         return content

@@ -7,13 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from roundoff.agents.files import directory_lock, make_directory
+from roundoff.agents.environments import check_imports
+from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 from roundoff.sweeps.executor import execute
 from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.store import SweepDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from roundoff.sweeps.executor import Event, Executor
@@ -53,6 +54,7 @@ def run_sweep(
     watcher: Watcher,
     compiled: bool | None = None,
     population: int = 1,
+    allow_imports: Collection[str] = (),
 ) -> Summary:
     """Brings every run of ``plan`` to its end in ``directory``; finished runs are not repeated.
 
@@ -67,22 +69,33 @@ def run_sweep(
         watcher: is told what happens.
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
         population: how many runs that can share a program are trained by one worker at once, at most; likewise.
+        allow_imports: modules that may be imported for tasks such as ``gym:<module>:<id>``; see
+            :func:`roundoff.agents.train`.
 
     Returns:
         How the runs of the plan ended.
 
     Raises:
         SweepError: the folder is something else, or holds a damaged result; or no worker can be started.
+        RunError: the module of a task is not allowed, or its environment is none to train in.
         FileError: it cannot be written.
     """
     store = SweepDirectory(directory)
     store.check(plan)
+    for task in sorted({run.config.task for run in plan.runs}):
+        check_imports(task, allow_imports)
     make_directory(directory)
     with directory_lock(directory, wait=True):
+        remove_temporaries(directory)
         store.claim(plan)
+        runs = make_directory_inside(directory, "runs")
+        logs = make_directory_inside(directory, "logs")
+        make_directory_inside(directory, "leases")
     statuses = {run.id: store.status(run) for run in plan.runs}
     jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
-    for run, _ in jobs:
+    for run, path in jobs:
+        if path.is_symlink():
+            make_directory_inside(runs, run.id)
         store.forget_failure(run)
     leases = Leases(store.leases)
     for identity in leases.numbers():
@@ -90,8 +103,9 @@ def run_sweep(
             leases.forget(identity)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
-        logs = make_directory(store.path / "logs")
-        running = execute(jobs, executor, leases, logs, compiled=compiled, population=population)
+        running = execute(
+            jobs, executor, leases, logs, compiled=compiled, population=population, allow_imports=allow_imports
+        )
         with closing(running) as events:
             for event in events:
                 score = 0.0

@@ -1,12 +1,13 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
-``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "lease": {...}}, ...]}`` comes
-in, several runs if they can share a program. Of each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out
-while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if another process
-was faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the
-process exits with status 143. When its input closes without that, the process that started it is gone: it exits at
-once, and its leases end with it; the runs continue from their last checkpoints. It also exits at once when it has lost
-a lease: another process has taken over the run.
+``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
+{...}}, ...]}`` comes in, several runs if they can share a program; ``imports`` are modules that the run may import. Of
+each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or
+``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if another process was faster to take the lease
+(``leases.py``). At
+``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes
+without that, the process that started it is gone: it exits at once, and its leases end with it; the runs continue from
+their last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -108,11 +109,14 @@ def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None) -> No
     from roundoff.agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
     from roundoff.agents.together import Job, train_together  # noqa: PLC0415
 
-    jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice) for run in held]
+    jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
     if len(jobs) == 1:
         (job,) = jobs
         try:
-            train(job.config, job.directory, job.on_progress, stop, compiled=compiled, on_notice=job.on_notice)
+            train(
+                job.config, job.directory, job.on_progress, stop,
+                compiled=compiled, on_notice=job.on_notice, allow_imports=job.allow_imports,
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
             held[0].end(error)
         else:
@@ -129,6 +133,7 @@ class _Held:
     def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
         self.config: dict[str, Any] = run["config"]
         self.directory: str = run["directory"]
+        self.imports: list[str] = run["imports"]
         self._id = run["lease"]["run"]
         self._lease: Lease | None = lease
         self._events = events

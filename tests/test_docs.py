@@ -138,7 +138,17 @@ def test_every_fix_has_a_page_and_every_page_is_found():
 def test_the_page_about_the_house_names_every_module_and_nothing_else(folder):
     page = (PAGES / "architecture.md").read_text(encoding="utf-8")
     sections = re.findall(rf"^## Inside {folder}/.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
+    assert sections
     named = {name for section in sections for name in re.findall(r"`(\w*\*?\w*\.py)`", section)}
-    modules = {path.name for path in (PAGES.parent / folder).glob("*.py")} - {"__init__.py"}
+    modules = {path.name for path in (PAGES.parent / folder).rglob("*.py")} - {"__init__.py"}
+    assert modules
     assert not {module for module in modules if not any(fnmatch(module, name) for name in named)}
     assert not {name for name in named if not any(fnmatch(module, name) for module in modules)}
+
+
+def test_the_page_about_the_house_names_every_module_of_the_umbrella():
+    page = (PAGES / "architecture.md").read_text(encoding="utf-8")
+    block = page.split("## The house")[1].split("## ")[0]
+    named = set(re.findall(r"`(\w*\*?\w*\.py)`", block))
+    modules = {path.name for path in (PAGES.parent / "src/roundoff").rglob("*.py")} - {"__init__.py"}
+    assert not {module for module in modules if not any(fnmatch(module, name) for name in named)}

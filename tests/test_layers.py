@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# The ground floor: what has nothing to do with number formats; it imports itself alone.
+GROUND = {"caches", "errors", "files", "printable"}
 MAY_IMPORT = {
     "formats": {"formats"},
     "simulate": {"formats", "simulate"},
@@ -36,7 +38,14 @@ def test_imports_follow_the_layers(folder):
         for module in imports(path):
             if module.split(".")[0] == "roundoff":
                 layer = [*module.split("."), "umbrella"][1]
-                assert layer in MAY_IMPORT[folder], f"{path.relative_to(ROOT)} imports {module}"
+                assert layer in MAY_IMPORT[folder] | GROUND, f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("name", sorted(GROUND))
+def test_the_ground_floor_rests_on_nothing(name):
+    for module in imports(ROOT / "src" / "roundoff" / f"{name}.py"):
+        parts = module.split(".")
+        assert parts[0] in sys.stdlib_module_names or (parts[0] == "roundoff" and parts[1] in GROUND), module
 
 
 def test_the_wheel_holds_one_package(tmp_path):

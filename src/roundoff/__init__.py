@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RandomBits,
         Rounding,
         RoundoffError,
+        TableFormat,
         fake_round,
         round,
     )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         PolicyWarning,
         Rule,
         Simulation,
+        SimulationWarning,
         blame,
         compile,  # noqa: A004  torch's name
         simulate,
@@ -52,6 +54,8 @@ __all__ = [
     "RoundoffError",
     "Rule",
     "Simulation",
+    "SimulationWarning",
+    "TableFormat",
     "blame",
     "compile",
     "fake_round",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from roundoff.cli_formats import formats, verify
+from roundoff.cli_options import say
 from roundoff.cli_results import collect, plot, report
 from roundoff.cli_runs import blame, train
 from roundoff.cli_sweeps import presets, reproduce, schema, status, sweep
@@ -29,7 +31,7 @@ app = typer.Typer(
 
 def _print_version(value: bool) -> None:
     if value:
-        print("roundoff", version("roundoff"))
+        say(f"roundoff {version('roundoff')}")
         raise typer.Exit
 
 
@@ -57,12 +59,13 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):  # `roundoff formats | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
-        print(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+        say(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", error=True)
         sys.exit(2)
-    except Exception as error:
-        from roundoff.formats.errors import RoundoffError
+    except Exception as error:  # noqa: BLE001  told, whatever it is
+        from roundoff.errors import RoundoffError
 
-        if not isinstance(error, RoundoffError):
-            raise
-        print(f"roundoff: {error}", file=sys.stderr)
+        if not isinstance(error, RoundoffError):  # a mistake of ours; its text may be a file's
+            say(traceback.format_exc(), error=True)
+            sys.exit(1)
+        say(f"roundoff: {error}", error=True)
         sys.exit(2)

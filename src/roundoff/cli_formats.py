@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from roundoff.cli_options import say
+
 
 def formats(
     names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
@@ -24,11 +26,11 @@ def formats(
 
         if not names:
             raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
-        print(plot_formats(names, out))
+        say(plot_formats(names, out))
     elif names and len(names) == 1:
-        print(describe(names[0]))
+        say(describe(names[0]))
     else:
-        print(format_table(names or None))
+        say(format_table(names or None))
 
 
 def verify(
@@ -41,6 +43,6 @@ def verify(
     from roundoff.formats.verify import verify as verify_formats
 
     report = verify_formats(names or None, device, quick=quick)
-    print(report)
+    say(report)
     if not report.passed:
         raise typer.Exit(1)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from roundoff.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
@@ -27,16 +29,36 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run an
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
+AllowImport = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE",
+        help="May be imported for tasks gym:MODULE:ID that a file names; may be repeated. Those of arguments may be.",
+    ),
+]
+
+
+def allowed_imports(named: list[str] | None, arguments: list[str] | None) -> list[str]:
+    """The modules that the user has allowed, or has named himself in ``key=value`` arguments."""
+    from roundoff.agents.tasks import modules_named_in
+
+    return [*(named or ()), *(module for argument in arguments or () for module in modules_named_in(argument))]
+
 
 def parts(text: str) -> list[str]:
     """The names in a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def say(text: object, *, error: bool = False) -> None:
+    """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
+    print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """Says what is not as it should be, and no reason to stop."""
     for warning in warnings:
-        print(f"roundoff: warning: {warning}", file=sys.stderr)
+        say(f"roundoff: warning: {warning}", error=True)
 
 
 class stoppable:  # noqa: N801  used as a statement
@@ -57,5 +79,5 @@ class stoppable:  # noqa: N801  used as a statement
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         signal.signal(signal.SIGTERM, self._before)
         if isinstance(error, KeyboardInterrupt):
-            print(f"roundoff: stopped; {self._hint}", file=sys.stderr)
+            say(f"roundoff: stopped; {self._hint}", error=True)
             raise SystemExit(128 + self._signal) from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli_options import FigureFormats, parts, print_warnings
+from roundoff.cli_options import FigureFormats, parts, print_warnings, say
 
 
 def plot(
@@ -25,7 +25,7 @@ def plot(
     written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only))
     print_warnings(warnings)
     for path in written:
-        print(path)
+        say(path)
 
 
 def report(
@@ -43,7 +43,7 @@ def report(
 
     written, warnings = write_report(directory, margin)
     print_warnings(warnings)
-    print(written)
+    say(written)
 
 
 def collect(
@@ -56,4 +56,4 @@ def collect(
 
     rows, runs, warnings = collect_runs(directories, out)
     print_warnings(warnings)
-    print(f"{out}: {rows} records of {runs} runs")
+    say(f"{out}: {rows} records of {runs} runs")

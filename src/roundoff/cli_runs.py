@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from roundoff.cli_options import Compiled, Overrides, stoppable
+from roundoff.cli_options import AllowImport, Compiled, Overrides, allowed_imports, say, stoppable
 
 
 def train(
@@ -23,6 +22,7 @@ def train(
         bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
     ] = False,
     compiled: Compiled = None,
+    allow_import: AllowImport = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print at the end where the time has gone.")] = False,
 ) -> None:
     """Train one agent, or continue its training."""
@@ -39,13 +39,14 @@ def train(
     try:
         with stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
             result = train_agent(
-                run_config, directory, display.progress, stop, compiled=compiled, on_notice=display.notice
-            )
+                run_config, directory, display.progress, stop,
+                compiled=compiled, on_notice=display.notice, allow_imports=allowed_imports(allow_import, arguments),
+            )  # fmt: skip
     except Stopped as stopped:
-        print(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", file=sys.stderr)
+        say(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
     outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
-    print(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
+    say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     if profile:
         _print_profile(directory / "timing.json")
 
@@ -56,8 +57,8 @@ def _print_profile(path: Path) -> None:
     spent = timing.get("spent", {})
     total = sum(spent.values())
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
-    print(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
+        say(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
+    say(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
 
 
 def blame(
@@ -71,6 +72,7 @@ def blame(
         float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
     ] = None,
     over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+    allow_import: AllowImport = None,
 ) -> None:
     """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
     from roundoff.agents.blame import blame_run
@@ -83,6 +85,7 @@ def blame(
             out,
             at_least=at_least,
             over=over,
-            on_trial=lambda line: print(line, file=sys.stderr, flush=True),
+            on_trial=lambda line: say(line, error=True),
+            allow_imports=allowed_imports(allow_import, overrides),
         )
-    print(found)
+    say(found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from roundoff.cli_options import (
+    AllowImport,
     Compiled,
     DryRun,
     FigureFormats,
@@ -17,12 +18,16 @@ from roundoff.cli_options import (
     Overrides,
     Population,
     Workers,
+    allowed_imports,
     parts,
     print_warnings,
+    say,
     stoppable,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roundoff.sweeps.executor import Executor
     from roundoff.sweeps.plan import Plan
 
@@ -49,6 +54,7 @@ def sweep(
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
     population: Population = 8,
+    allow_import: AllowImport = None,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -58,21 +64,21 @@ def sweep(
 
     plan = plan_file(find_sweep(file), overrides or (), only or ())
     directory = out or Path("results") / plan.name
+    imports = allowed_imports(allow_import, overrides)
     if dry_run:
-        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population, imports)
         else:
             from roundoff.sweeps.ray_executor import RayExecutor
 
-            _bring_to_end(
-                plan, directory, RayExecutor(workers, address, cpus_per_run, gpus_per_run), compiled, population
-            )
+            cluster = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+            _bring_to_end(plan, directory, cluster, compiled, population, imports)
 
 
 def reproduce(
@@ -98,14 +104,14 @@ def reproduce(
     from roundoff.sweeps.sweep import usable_cores
 
     if name in PERFORMANCE:
-        print(performance_page(name))
+        say(performance_page(name))
         return
     plan, figures = find_reproduction(name, size, list(PERFORMANCE))
     directory = out / plan.name
     if dry_run:
         copies = len(finished_elsewhere(plan, directory))
         if copies:
-            print(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
         _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     from roundoff.analysis.plot import FORMATS, check_known
@@ -116,47 +122,52 @@ def reproduce(
     with stoppable(f"the same command continues; finished runs are kept in {directory}"):
         copies = take_over(plan, directory)
         if copies:
-            print(f"{copies} runs copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs copied from folders beside {directory}, where they have ended")
         _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
             warnings |= dict.fromkeys(found)
             for path in written:
-                print(path)
-    for warning in warnings:
-        print(f"roundoff: warning: {warning}", file=sys.stderr)
+                say(path)
+    print_warnings(warnings)
 
 
-def _print_plan(plan: Plan, directory: Path, workers: int | None) -> None:
+def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
     """Says what would be run, and how long that takes unless ``workers`` is None."""
     from roundoff.sweeps.dry_run import describe_estimate, describe_plan
 
     for line in describe_plan(plan, directory):
-        print(line)
+        say(line)
     if workers:
-        print("estimating the time; --no-estimate does without", flush=True)
-        for line in describe_estimate(plan, directory, workers):
-            print(line)
+        say("estimating the time; --no-estimate does without")
+        sys.stdout.flush()  # it takes half a minute
+        for line in describe_estimate(plan, directory, workers, imports):
+            say(line)
 
 
-def _bring_to_end(plan: Plan, directory: Path, executor: Executor, compiled: bool | None, population: int) -> None:
+def _bring_to_end(
+    plan: Plan,
+    directory: Path,
+    executor: Executor,
+    compiled: bool | None,
+    population: int,
+    imports: Sequence[str] = (),
+) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.progress import ProgressDisplay
 
     with ProgressDisplay() as display:
         summary = run_sweep(
-            plan, directory, executor=executor, watcher=display, compiled=compiled, population=population
-        )
-    print(
+            plan, directory, executor=executor, watcher=display,
+            compiled=compiled, population=population, allow_imports=imports,
+        )  # fmt: skip
+    say(
         f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
     )
     if summary.failed:
-        print(
-            f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}",
-            file=sys.stderr,
-        )
+        say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
         raise typer.Exit(1)
 
 
@@ -172,7 +183,7 @@ def status(
     with stoppable("the sweep is not affected"):
         report = watch_status(directory) if watch else read_status(directory)
     if not watch:
-        print("\n".join(status_lines(report)))
+        say("\n".join(status_lines(report)))
     print_warnings(report.warnings)
     raise typer.Exit(exit_status(report))
 
@@ -181,11 +192,11 @@ def presets() -> None:
     """List the sweeps that are shipped, as a table."""
     from roundoff.sweeps.presets import presets_table
 
-    print(presets_table())
+    say(presets_table())
 
 
 def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
     from roundoff.sweeps.schema import sweep_schema
 
-    print(json.dumps(sweep_schema(), indent=1))
+    say(json.dumps(sweep_schema(), indent=1))

@@ -1,13 +1,19 @@
 """Environments of Gymnasium: repeatable, honest about ends, and refused where no agent of ours can act."""
 
 import importlib.util
+import json
+import sys
 
+import gymnasium
 import numpy as np
+import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
 from pydantic import ValidationError
 
-from roundoff.agents import RunError, TrainConfig
+from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments import open_environment
+from roundoff.agents.tasks import may_import, module_of, modules_named_in
+from roundoff.agents.vector_environment import VectorEnvironment
 from roundoff.sweeps.plan import run_id
 
 WALK = "gym:odd_environments:Walk-v0"
@@ -85,12 +91,11 @@ def test_faults_of_an_environment_are_errors():
     [
         ("CartPole-v1", r"its actions are Discrete\(2\); allowed are continuous actions"),
         ("Pendulm-v1", "did you mean gym:Pendulum-v1"),
-        ("odd_environments:Unbounded-v0", "without bounds"),
-        ("odd_environments:Integers-v0", "of whole numbers"),
-        ("odd_environments:Named-v0", "its observations are Dict"),
-        ("odd_environments:Endless-v0", "have no time limit"),
-        ("missing_module:Walk-v0", "missing_module"),
         ("", "Gymnasium cannot make it"),
+        *(
+            (name, r"the id .* is written gym:<module>:<id>")
+            for name in ("..x:y", ":x", "a:b:c", " os:x", "os:", "o s:x")
+        ),
         pytest.param(
             "HalfCheetah-v5",
             r"pip install 'gymnasium\[mujoco\]'",
@@ -98,11 +103,72 @@ def test_faults_of_an_environment_are_errors():
         ),
     ],
 )
-def test_what_no_agent_can_train_on_is_refused_before_anything_is_written(task, message):
+def test_what_no_agent_can_train_on_is_refused_when_the_config_is_read(task, message):
     with pytest.raises(ValidationError, match=message):
         TrainConfig(task=f"gym:{task}")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("odd_environments:Unbounded-v0", "without bounds"),
+        ("odd_environments:Integers-v0", "of whole numbers"),
+        ("odd_environments:Named-v0", "its observations are Dict"),
+        ("odd_environments:Endless-v0", "have no time limit"),
+        ("odd_environments:Missing-v0", "unknown task"),
+        ("missing_module:Walk-v0", "needs the module missing_module, .*--allow-import missing_module"),
+    ],
+)
+def test_what_a_module_registers_is_looked_at_before_anything_is_written(tmp_path, task, message):
+    with pytest.raises(RunError, match=message):
+        train(TrainConfig(task=f"gym:{task}"), tmp_path / "run")
     with pytest.raises(RunError, match=message):
         open_environment(f"gym:{task}", 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module that notes in a file that it was imported, and registers an environment."""
+    name = "noting_environments"
+    (tmp_path / f"{name}.py").write_text(
+        "import pathlib, gymnasium, odd_environments\n"
+        "with pathlib.Path(__file__).with_suffix('.log').open('a') as file: file.write('imported ')\n"
+        "gymnasium.register('Noted-v0', odd_environments.Walk, max_episode_steps=20)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+    gymnasium.registry.pop("Noted-v0", None)
+
+
+def test_a_module_is_imported_only_where_the_user_allows_it(tmp_path, module):
+    log, task = tmp_path / f"{module}.log", f"gym:{module}:Noted-v0"
+    config = TrainConfig(task=task, steps=20, seed_steps=5, hidden_units=8, batch_size=8, eval_episodes=1)
+    assert TrainConfig(**json.loads(json.dumps(config.as_json()))) == config
+    with pytest.raises(RunError, match=f"needs the module {module}"):
+        train(config, tmp_path / "run")
+    assert not log.exists()
+    assert not (tmp_path / "run").exists()
+    assert train(config, tmp_path / "run", allow_imports=[module]).status == "done"
+    assert log.read_text() == "imported "
+
+
+def test_workers_may_import_what_their_parent_may(tmp_path, module):
+    opening = {"task": f"gym:{module}:Noted-v0", "action_repeat": 1, "allow_imports": [module]}
+    with VectorEnvironment(opening, (2,), (True,), workers=2) as environments:
+        assert environments.action_size == 2
+    assert (tmp_path / f"{module}.log").read_text() == "imported imported imported "
+
+
+def test_which_module_a_task_names():
+    assert module_of("gym:a.b_c:d/E-v0") == "a.b_c"
+    assert [module_of(task) for task in ("gym:E-v0", "cartpole_swingup", "gym:a:b:c", "x gym:a:b")] == [None] * 4
+    assert modules_named_in("grid.task=[gym:a.b:C-v0, 'gym:d:E-v0', gym:F-v0]") == ["a.b", "d"]
+    assert may_import("a.b", ["a"])
+    assert may_import("json.decoder", [])  # imported long ago
+    assert not may_import("ab", ["a"])
+    assert not may_import("a", ["a.b"])
 
 
 def test_the_name_of_a_run_can_be_a_folder():

@@ -151,8 +151,7 @@ def test_each_operation_of_an_update_is_that_of_the_simulation(format, fixes):
         elif name in SCALED_SUMS:  # a + alpha b is rounded to float32 once or twice
             assert ulps <= 1, name
         else:
-            # sqrt of PyTorch's float32 kernel is not correctly rounded.
-            assert ulps <= ("sqrt" in name), name
+            assert ulps == 0, name
 
 
 @pytest.mark.parametrize("format", DTYPES)
@@ -163,9 +162,7 @@ def test_numbers_that_the_half_kernels_round_are_the_only_other_difference(forma
             pass
     unlike = {name for name, (ulps, _) in compared.worst.items() if ulps}
     assert "aten._foreach_add_.List" in unlike  # beta1 = 0.9 is no half
-    assert unlike <= CONTRACTIONS | SCALED_SUMS | {
-        "aten._foreach_mul_.Scalar", "aten._foreach_add_.Scalar", "aten.sqrt_.default",
-    }  # fmt: skip
+    assert unlike <= CONTRACTIONS | SCALED_SUMS | {"aten._foreach_mul_.Scalar", "aten._foreach_add_.Scalar"}
 
 
 def assert_bit_identical(updates, **keys):

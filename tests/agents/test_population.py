@@ -7,9 +7,9 @@ import pytest
 
 from roundoff.agents import TrainConfig, population, train
 from roundoff.agents.errors import FileError
-from roundoff.agents.files import directory_lock
 from roundoff.agents.stopping import StopRequest
 from roundoff.agents.together import Job, train_together
+from roundoff.files import directory_lock
 from roundoff.simulate import graphs
 from roundoff.simulate.compiled import reason_against_compiling
 

@@ -1,6 +1,7 @@
 """The sampler can be saved after any step, also where one under way has ended an episode."""
 
 import numpy as np
+import odd_environments  # noqa: F401  what the program itself has imported may be used
 
 from roundoff.agents.sampling import Sampler
 from roundoff.agents.vector_environment import VectorEnvironment

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
 
 from roundoff.agents import TrainConfig, checkpoint, train

@@ -301,8 +301,8 @@ def test_a_non_finite_action_is_a_crash_and_scores_zero(tmp_path, monkeypatch):
 def test_a_non_finite_action_in_evaluation_is_a_crash(tmp_path, monkeypatch):
     original = SAC.act
 
-    def poisoned(self, observations, *, deterministic):
-        actions = original(self, observations, deterministic=deterministic)
+    def poisoned(self, observations, *, deterministic, **keys):
+        actions = original(self, observations, deterministic=deterministic, **keys)
         return actions * float("nan") if deterministic and self.updates > 100 else actions
 
     monkeypatch.setattr(SAC, "act", poisoned)
@@ -317,12 +317,43 @@ def test_naive_half_crashes_where_the_fixes_do_not(tmp_path):
     assert train(config(fixes="all", **keys), tmp_path / "all").status == "done"
 
 
-def test_evaluation_does_not_disturb_training(tmp_path):
-    train(config(steps=3000, eval_every=500), tmp_path / "often")
-    train(config(steps=3000, eval_every=3000), tmp_path / "once")
-    often, once = ([r for r in records(tmp_path / name) if r["kind"] == "train"] for name in ("often", "once"))
-    assert often == once
-    assert outcome(tmp_path / "often")[3] == outcome(tmp_path / "once")[3]
+ARITHMETIC = [
+    {"format": "fp32"},
+    {"format": "e5m10"},
+    {"format": "e5m7", "policy": {"rounding": "stochastic"}},
+]
+"""Plain, rounded, and rounded by random bits, whose places depend on what was counted before."""
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=["plain", "nearest", "stochastic"])
+def test_what_only_looks_at_a_run_does_not_disturb_it(tmp_path, arithmetic):
+    """Records of training, weights and the last evaluation are the same, however often and closely it is looked at."""
+    looking = {"eval_every": 500, "keep_networks": True, "checkpoint_every": 100}
+    if arithmetic["format"] != "fp32":  # which would be simulated, to be observed
+        looking["observe"] = True
+    seen = []
+    for name, keys in (("straight", {"eval_every": 2000}), ("looked at", looking)):
+        train(config(**({"steps": 2000} | arithmetic | keys)), tmp_path / name)
+        training = [r for r in records(tmp_path / name) if r["kind"] == "train"]
+        evaluations = [r for r in records(tmp_path / name) if r["kind"] == "eval"]
+        weights = outcome(tmp_path / name)[4]
+        assert (len(training), len(evaluations), len(weights)) == (2, 2000 // keys["eval_every"], 4)
+        seen.append((training, evaluations[-1], weights))
+    assert seen[0] == seen[1]
+
+
+def test_an_evaluation_depends_on_the_agent_and_the_step_alone(tmp_path):
+    """Also where roundings draw random bits; and training goes on with those it would have drawn."""
+    agent, other = (SAC(5, 1, config(**ARITHMETIC[2]), torch.device("cpu")) for _ in range(2))
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    first = [agent.act(x, deterministic=True, number=i) for i in range(3)]
+    assert not torch.equal(first[0], first[1])  # other bits for each of its actions
+    assert all(torch.equal(agent.act(x, deterministic=True, number=i), first[i]) for i in (2, 0, 1))
+    taken = [agent.act(x, deterministic=False) for _ in range(2)]
+    assert all(torch.equal(other.act(x, deterministic=False), action) for action in taken)
+    assert (agent.actions, other.actions) == (2, 2)
+    agent.updates += 1
+    assert not torch.equal(agent.act(x, deterministic=True, number=0), first[0])
 
 
 def test_a_folder_of_another_run_is_refused_naming_the_keys(tmp_path):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
 
 from roundoff.agents import RunError, TrainConfig
@@ -130,3 +131,12 @@ def test_workers_end_with_their_parent_however_it_dies():
 def test_more_workers_than_environments_are_refused():
     with pytest.raises(ValueError, match=r"environment_workers is 12, .* allowed are 0 to 10"):
         TrainConfig(environments=4, environment_workers=12)
+
+
+def test_workers_import_nothing_from_the_folder_they_are_started_in(tmp_path, monkeypatch):
+    """A user's own random.py, or somebody else's, is not Python's."""
+    for name in ("random", "mmap", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the folder')")
+    monkeypatch.chdir(tmp_path)
+    with VectorEnvironment({"task": "cartpole_swingup", "action_repeat": 1}, (1,), (True,), workers=1) as environments:
+        assert environments.action_size == 1

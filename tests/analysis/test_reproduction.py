@@ -13,6 +13,7 @@ from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
 from roundoff.analysis.published import published
 from roundoff.analysis.reproduction import REPRODUCIBLE, reproduce
 from roundoff.cli import main
+from roundoff.files import temporary_beside
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.presets import preset_plans
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
@@ -113,7 +114,7 @@ def test_runs_of_a_folder_beside_are_taken_over_once(tmp_path):
     store = SweepDirectory(tmp_path / plan.name)
     assert {run.id for run in plan.runs if store.status(run) == "done"} == expected
     assert take_over(plan, tmp_path / plan.name) == 0
-    assert not list((tmp_path / plan.name).glob(".copy*"))
+    assert not list((tmp_path / plan.name).glob(".roundoff*"))
 
 
 def test_a_copy_that_fails_leaves_nothing_and_what_a_killed_one_left_is_removed(tmp_path):
@@ -130,11 +131,11 @@ def test_a_copy_that_fails_leaves_nothing_and_what_a_killed_one_left_is_removed(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list((folder / "runs").iterdir())
-    assert not (folder / ".copy").exists()
-    (folder / ".copy" / "half").mkdir(parents=True)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "runs", "sweep.json"]
+    (temporary_beside(folder / "runs") / "half").mkdir(parents=True)
     assert take_over(plan, folder) == 1
     assert (folder / "runs" / plan.runs[0].id / "agent.pt").stat().st_size == 1 << 20
-    assert not (folder / ".copy").exists()
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "runs", "sweep.json"]
 
 
 def test_a_wrong_name_gets_the_nearest_and_all_that_are_allowed():

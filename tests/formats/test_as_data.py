@@ -33,7 +33,7 @@ def test_random_bits_do_not_depend_on_the_other_rows():
 def test_bad_rows_are_named():
     with pytest.raises(FormatError, match=r"got 2 for a tensor of shape \(3, 4\)"):
         roundoff.round(torch.ones(3, 4), ["e5m10", "bf16"])
-    with pytest.raises(FormatError, match="must be float formats, got int8"):
+    with pytest.raises(FormatError, match="must be float formats, with a sign, got int8"):
         roundoff.round(torch.ones(1, 4), ["int8"])
     with pytest.raises(FormatError, match="does not fit"):
         roundoff.round(torch.ones(1, 4), ["fp64"])
@@ -110,6 +110,22 @@ def test_straight_through_gradients():
     assert not fake_round(x.detach(), "e5m10").requires_grad
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("int8_s0.1", -12.7, 12.7), ("uint8_s0.5_z7", -3.5, 124.0), ("q3.4", -8.0, 7.9375), ("lns8_3", -234.9, 234.9),
+     ("binary8p4uf_saturate", 0.0, 57344.0), ("ternary", -1.0, 1.0), ("posit8", -(2.0**24), 2.0**24)],
+)  # fmt: skip
+def test_clipped_gradients_end_where_the_numbers_do(name, low, high):
+    fmt = Format.parse(name)
+    ends = roundoff.round(torch.tensor([low * 2 - 1, high * 2]), fmt)
+    assert torch.allclose(ends, torch.tensor([low, high]), rtol=1e-3)
+    inside = torch.nextafter(ends, torch.zeros(2))
+    outside = torch.nextafter(ends, torch.tensor([-torch.inf, torch.inf]))
+    x = torch.cat([inside, ends, outside, torch.tensor([-torch.inf, torch.inf, torch.nan])]).requires_grad_()
+    fake_round(x, fmt, gradient="clipped").sum().backward()
+    assert x.grad.tolist() == [1.0] * 4 + [0.0] * 5
+
+
 def test_training_through_rounding_reaches_a_number_of_the_format():
     target, weight = torch.tensor([0.3, -0.7]), torch.zeros(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -124,5 +140,6 @@ def test_training_through_rounding_reaches_a_number_of_the_format():
 def test_bad_gradients_are_named():
     with pytest.raises(FormatError, match="'straight-through' or 'clipped', got 'ste'"):
         fake_round(torch.ones(1), "e5m10", gradient="ste")
-    with pytest.raises(FormatError, match="from the data"):
-        fake_round(torch.ones(4), "int8", gradient="clipped")
+    for name in ("int8", "mxfp4", "mxfp8_e5m2", "bfp8_16", "nvfp4"):  # blocks too: the data decide their range
+        with pytest.raises(FormatError, match="from the data"):
+            fake_round(torch.ones(4), name, gradient="clipped")

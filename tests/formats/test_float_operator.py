@@ -2,10 +2,15 @@
 
 import pytest
 import torch
+from formats_exact import round_float as exact
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import float_formats
 
 import roundoff
 from roundoff.formats import Format
 from roundoff.formats.float_operator import float_data, round_float
+from roundoff.simulate.accumulation_fast_kernels import chains
 
 CPU = torch.device("cpu")
 BY_ADDITION = ["e5m10", "e5m2", "e4m7", "e3m4", "e2m1", "e6m9", "e7m10", "e5m21"]
@@ -51,3 +56,29 @@ def test_wide_formats_in_float64(name):
 def test_one_graph_for_every_width():
     kinds = {float_data(Format.parse(f"e5m{m}"), torch.float32, CPU).by_addition for m in range(1, 11)}
     assert kinds == {True}
+
+
+@given(float_formats(most_exponent_bits=11, most_significand_bits=30), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_any_width_bias_and_policy(fmt, wide):
+    """One predicate says for all who round whether an addition does it; wrong, it gave NaN and infinity."""
+    dtype = torch.float64 if wide else torch.float32
+    if fmt.fits_in(dtype):
+        x = patterns(dtype)[:: 8 if wide else 3]
+        ends = torch.tensor([fmt.max, 2 * fmt.max, fmt.smallest_normal, fmt.smallest_subnormal], dtype=torch.float64)
+        x = torch.cat((x, ends.to(dtype), -ends.to(dtype), x[:100].abs() * fmt.max))
+        data = float_data(fmt, dtype, CPU)
+        assert data.by_addition == fmt.parameters(dtype).rounds_by_addition(dtype)
+        assert same(round_float(x, data.parameters, data.by_addition), roundoff.round(x, fmt))
+        if dtype == torch.float32:
+            assert chains(fmt) == data.by_addition
+
+
+@pytest.mark.parametrize("bias", [27, 28, 29, 30, 31, 40, 100, -90])
+def test_biases_at_the_ends_of_the_range(bias):
+    """From an exponent bias of 30 on, the largest number of e5m10 is less than 2, and no factor is left for it."""
+    fmt, x = Format.parse(f"e5m10b{bias}"), patterns(torch.float32)
+    data = float_data(fmt, x.dtype, CPU)
+    assert same(round_float(x, data.parameters, data.by_addition), roundoff.round(x, fmt))
+    reference = [exact(v, fmt) for v in x[:2000].tolist()]
+    assert same(roundoff.round(x[:2000], fmt), torch.tensor(reference, dtype=torch.float32))

@@ -1,3 +1,4 @@
+import bisect
 import math
 from fractions import Fraction
 
@@ -5,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
-from formats_exact import round_to_integer
+from formats_exact import goes_up, round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundoff.formats import FormatError
+import roundoff
+from roundoff.formats import Format, FormatError
 from roundoff.formats.integer import IntegerFormat, Quantized
 from roundoff.formats.modes import Overflow, RandomBits, Rounding
 
@@ -37,8 +39,10 @@ FROM_DATA = [
 
 
 def exact(fmt, x, scale, zero, rounding, dtype, word=None):
-    """The documented arithmetic: three operations of the carrier, each rounded once, around an exact rounding."""
+    """To nearest-even the documented arithmetic; in the other modes one of the two floats that x lies between."""
     number = NUMPY[dtype]
+    if rounding is not Rounding.NEAREST_EVEN:
+        return between_neighbours(fmt, x, number(scale), zero, rounding, number, word)
     with np.errstate(over="ignore"):
         steps = float(number(x) * (number(1) / number(scale)))
     if math.isnan(steps):
@@ -49,6 +53,27 @@ def exact(fmt, x, scale, zero, rounding, dtype, word=None):
         whole = round_to_integer(abs(Fraction(steps)), rounding, negative=steps < 0, word=word)
         code = min(max((-whole if steps < 0 else whole) + zero, fmt.code_min), fmt.code_max)
     return float(number(code - zero) * number(scale))
+
+
+def between_neighbours(fmt, x, scale, zero, rounding, number, word):
+    """Found by looking at all numbers of the format and of one step beyond either end."""
+    if math.isnan(x):
+        return math.nan
+    codes = range(fmt.code_min - 1, fmt.code_max + 2)
+    with np.errstate(over="ignore"):
+        grid = [float(number(code - zero) * scale) for code in codes]
+    if not grid[0] <= x < grid[-1]:
+        return grid[1] if x < 0 else grid[-2]
+    lower = bisect.bisect_right(grid, x) - 1
+    a, b, v = Fraction(grid[lower]), Fraction(grid[lower + 1]), Fraction(x)
+    away = v < 0  # the tail rounds magnitudes
+    fraction = (b - v) / (b - a) if away else (v - a) / (b - a)
+    near = codes[lower + 1] if away and fraction < 1 else codes[lower]
+    fraction %= 1
+    up = goes_up(fraction, rounding, negative=away, odd=near % 2 == 1, word=word)
+    code = near + (up if not away else -up)
+    code = min(max(code, fmt.code_min), fmt.code_max)
+    return float(number(code - zero) * scale)
 
 
 def numbers_near_steps(fmt, dtype):
@@ -226,3 +251,94 @@ def test_requests_that_cannot_be_met_are_refused():
         rounded(IntegerFormat(8, axis=2), torch.ones(3, 3))
     with pytest.raises(FormatError, match="must be saturate"):
         rounded(IntegerFormat(8), torch.ones(3), overflow=Overflow.WRAP)
+
+
+@pytest.mark.parametrize("dtype", NUMPY, ids=str)
+@pytest.mark.parametrize("fmt", [*GIVEN, *FROM_DATA], ids=str)
+def test_numbers_of_the_format_stay_what_they_are_in_every_mode(fmt, dtype):
+    """IEEE 754, 4.3; with x (1/s) rounded before it is rounded up, they went a whole step."""
+    x = torch.linspace(-12.7, 12.7, 6 * 9 * 20, dtype=dtype).view(6, 9, 20)
+    numbers = rounded(fmt, x)
+    for rounding in Rounding:
+        how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
+        if fmt.percentile is None:  # else the scale of rounded data is another
+            assert same_bits(rounded(fmt, numbers, **how), numbers), rounding
+            assert same_bits(on_tensor_path(fmt, numbers, **how), numbers), rounding
+        else:
+            assert same_bits(rounded(fmt, x, **how), on_tensor_path(fmt, x, **how)), rounding
+
+
+@pytest.mark.parametrize("dtype", NUMPY, ids=str)
+@pytest.mark.parametrize("fmt", FROM_DATA, ids=str)
+def test_other_modes_choose_between_the_two_numbers_around(fmt, dtype):
+    x = torch.randn(6, 9, 20, generator=torch.Generator().manual_seed(4)).to(dtype) * 3 + 1
+    up, down = (rounded(fmt, x, rounding=mode) for mode in (Rounding.UP, Rounding.DOWN))
+    inside = (down <= x) & (x <= up)
+    assert inside.sum() > 0.8 * inside.numel()  # what is beyond a percentile saturates
+    for rounding in Rounding:
+        how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
+        near = rounded(fmt, x, **how)
+        if rounding is not Rounding.NEAREST_EVEN:
+            assert ((near == up) | (near == down))[inside].all(), rounding
+    nearest = rounded(fmt, x, rounding=Rounding.NEAREST_AWAY)
+    assert ((x - nearest).abs() <= torch.minimum(x - down, up - x))[inside].all()
+
+
+def test_parity_is_that_of_the_multiple_to_nearest_even_and_of_the_code_to_odd():
+    fmt = IntegerFormat(8, signed=False, symmetric=False, scale=0.5, zero_point=7)
+    x = torch.tensor([0.25, 0.75, 1.25])
+    assert fmt.encode(x).codes.tolist() == [7, 9, 9]  # as torch and ONNX: the even multiple of the scale
+    theirs = torch.fake_quantize_per_tensor_affine(x, 0.5, 7, 0, 255)
+    assert torch.equal(fmt.decode(fmt.encode(x)), theirs)
+    assert fmt.encode(x, rounding="to-odd").codes.tolist() == [7, 9, 9]
+    even = IntegerFormat(8, signed=False, symmetric=False, scale=0.5, zero_point=8)
+    assert even.encode(x, rounding="to-odd").codes.tolist() == [9, 9, 11]
+
+
+@pytest.mark.parametrize("dtype", NUMPY, ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("int8", "int2", "int3_asym", "int2_asym", "uint8", "int11", "int16", "uint5_sym"),
+        *("int8_asym", "int8_ax0", "uint8_ax1", "int4_g2", "uint8_g2_ax0", "int8_p60"),
+    ],
+)
+def test_finite_data_stay_finite(name, dtype):
+    fmt, largest = Format.parse(name), torch.finfo(dtype).max
+    for pair in ([largest, 1.0], [largest, -largest], [-largest, 1.0], [largest, largest / 3]):
+        x = torch.tensor([pair, pair], dtype=dtype)
+        for rounding in Rounding:
+            how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
+            result = rounded(fmt, x, **how)
+            assert result.isfinite().all(), (pair, rounding)
+            assert same_bits(result, on_tensor_path(fmt, x, **how)), (pair, rounding)
+        assert fmt.dequantize(fmt.quantize(x)).isfinite().all()
+        if name == "int8":
+            assert (rounded(fmt, x) / largest - x / largest).abs().max() < 0.01
+
+
+def test_a_given_scale_must_leave_numbers_finite():
+    fmt = IntegerFormat(8, scale=1e37)
+    assert fmt.carrier is torch.float64
+    with pytest.raises(FormatError, match=r"does not fit in torch\.float32"):
+        roundoff.round(torch.ones(3), fmt)
+    assert roundoff.round(torch.tensor([1e300], dtype=torch.float64), fmt).item() == 127e37
+
+
+@pytest.mark.parametrize(("n", "percentile", "rank"), [(250, 64.4, 161), (1000, 64.4, 644), (10_000, 99.04, 9904)])
+def test_the_rank_of_a_percentile_is_exact(n, percentile, rank):
+    """In binary fractions n p / 100 can be a little more than the integer it is."""
+    assert math.ceil(n * percentile / 100) == rank + 1
+    x = torch.arange(1, n + 1, dtype=torch.float64)
+    for fmt in (f"uint8_sym_p{percentile}", f"uint8_sym_p{percentile}_g{n}"):
+        assert roundoff.round(x, fmt).max().item() == rank
+
+
+def test_values_are_those_of_the_carrier():
+    for fmt in GIVEN:
+        numbers = fmt.values()
+        assert same_bits(rounded(fmt, numbers.float()), numbers.float())
+        assert torch.equal(numbers.float().double(), numbers)
+        wide = fmt.values(torch.float64)
+        assert same_bits(rounded(fmt, wide), wide)
+    assert (IntegerFormat(8, scale=0.1).values() != IntegerFormat(8, scale=0.1).values(torch.float64)).any()

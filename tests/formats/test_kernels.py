@@ -23,7 +23,19 @@ INTEGERS = [
 ]
 NUMBERS = [
     *("q3.4", "uq4.4", "q8.16_wrap", "uq24.0_wrap", "q0.1", "q20.3", "q12.12_wrap"),
-    *("posit8", "posit16_1", "posit16", "posit2", "posit6_4", "posit3_0", "lns8_3", "lns3_0", "lns16_8", "e8m0"),
+    *(
+        "posit8",
+        "posit16_1",
+        "posit16",
+        "posit2",
+        "posit6_4",
+        "posit3_0",
+        "lns8_3",
+        "lns3_0",
+        "lns16_8",
+        "e8m0fnu",
+        "ternary",
+    ),
 ]
 WIDE = ["q20.32", "q30.22_wrap", "uq52.0_wrap", "posit32", "posit32_4", "lns22_12", "lns20_9"]
 

@@ -2,6 +2,7 @@
 
 import types
 
+import numba
 import numpy as np
 from numba import njit
 
@@ -11,7 +12,7 @@ from roundoff.formats.loop_names import named_after_content
 SOURCE = """
 @njit(inline="always")
 def inner(x):
-    return x {operator} STEP
+    return x {operator} types.{kind}(CAST(STEP))
 
 
 def outer(x):
@@ -23,17 +24,18 @@ def loop(x):
 """
 
 
-def loop(operator="+", step=2):
-    module = {"njit": njit, "STEP": step, "__name__": "somewhere"}
-    exec(SOURCE.format(operator=operator), module)
+def loop(operator="+", step=2, kind="int64", cast=np.uint32):
+    module = {"njit": njit, "types": numba.types, "CAST": cast, "STEP": step, "__name__": "somewhere"}
+    exec(SOURCE.format(operator=operator, kind=kind), module)
     return module["loop"]
 
 
 def test_a_change_anywhere_gives_another_name():
-    names = [named_after_content(f).__qualname__ for f in (loop(), loop("-"), loop(step=3), loop(step=np.uint32(2)))]
-    assert len(set(names)) == 4
+    loops = [loop(), loop("-"), loop(step=3), loop(step=np.uint32(2)), loop(kind="int32"), loop(cast=np.uint64)]
+    names = [named_after_content(f).__qualname__ for f in loops]
+    assert len(set(names)) == 6
     assert named_after_content(loop()).__qualname__ == names[0]
-    assert named_after_content(loop())(5) == [8, 8, 8]
+    assert named_after_content(lambda x: 2 * x)(5) == 10
 
 
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):

@@ -11,7 +11,7 @@ FAMILIES = [
     *("q3.4", "q8.16_wrap", "int8", "uint8_ax0", "int8_ax1", "int4_g32", "int8_g7_ax0", "int8_s0.02"),
     *("int8_p99", "uint8_ax1_p90", "int8_g32_p90", "int4_g40_ax0_p90"),
     *("mxfp8_e4m3", "mxfp4_e2m1_ax0", "mxint8_b35", "bfp8_16", "bfp12_100_ax0", "nvfp4", "nvfp4_ax0"),
-    *("posit8", "posit16_1", "lns8_3", "e8m0"),
+    *("posit8", "posit16_1", "lns8_3", "e8m0fnu", "nf4", "ternary", "e5m10", "e5m2_ftz", "binary8p4ue"),
 ]
 SLACK = N // 2  # bytes: scales of blocks and groups, and pieces that fit in a cache
 
@@ -61,7 +61,7 @@ def test_transposed(name, rounding, matrices):
     assert extra_memory(lambda: fmt.round_into(x, y, rounding, None, random)) <= limit
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "int8", "posit16_1"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "int8", "posit16_1", "e5m10", "fp8_e4m3", "e8m0fnu", "nf4"])
 def test_given_random_bits(name, matrices):
     x = matrices[torch.float32]
     y, bits = torch.empty_like(x), torch.zeros(x.shape, dtype=torch.uint8)

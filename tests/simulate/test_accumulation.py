@@ -2,16 +2,18 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
 from accumulation_exact import accumulated, dot
+from exact_arithmetic import operands as exact_operands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundoff.formats import FormatError, round
+from roundoff.formats import FloatFormat, FormatError, round
 from roundoff.simulate import accumulation_arithmetic
 from roundoff.simulate.accumulation import Accumulation, accumulate, accumulates, arithmetic
 
@@ -80,6 +82,38 @@ def test_sequential_accumulation_is_exact(name, kind, dtype):
         expected = expected_product(a, b, how)
         same(accumulate(aten.mm.default, (a, b), {}, how), expected)
         same(arithmetic(how, dtype)._slowly(a[None], b[None]), expected)
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    ["e11m50", "e11m30", "e5m10", "e11m9_nosub", "e11m30_saturate", "fp64", "e11m50*e11m50", "e11m20*e11m10",
+     "e11m30+kahan", "e11m20*e11m20+kahan"],
+)  # fmt: skip
+def test_float64_accumulation_is_exact_to_the_ends_of_its_range(text, far):
+    how = Accumulation.parse(text)
+    a = exact_operands("far", (3, 4), torch.float64, 1)
+    b = exact_operands("far", (4, 9), torch.float64, 2)
+    if not far:  # products that are sums' size, of numbers that are not
+        b[:, :6] = (
+            a.flip(1)[0][:, None].reciprocal() * torch.rand(4, 6, generator=torch.Generator().manual_seed(3))
+        ).nan_to_num()
+    expected = expected_product(a, b, how)
+    same(accumulate(aten.mm.default, (a, b), {}, how), expected)
+    same(arithmetic(how, torch.float64)._slowly(a[None], b[None]), expected)
+
+
+def test_products_that_overflow_before_the_sum_does():
+    a = torch.tensor([[1.0, 2.0**512]], dtype=torch.float64)
+    b = torch.tensor([[-1.7e308], [2.0**512]], dtype=torch.float64)
+    expected = float(Fraction(2) ** 1024 - Fraction(1.7e308))
+    assert accumulate(aten.mm.default, (a, b), {}, Accumulation("fp64")).item() == expected
+    a = torch.tensor([[2.0**600, -(2.0**600)]], dtype=torch.float64)
+    b = torch.tensor([[2.0**440], [2.0**440]], dtype=torch.float64)
+    for text, end in (("e11m30", math.inf), ("fp64", math.inf), ("e11m30_saturate", -FloatFormat(11, 30).max)):
+        how = Accumulation.parse(text)
+        assert accumulate(aten.mm.default, (a, b), {}, how).item() == end
+        assert arithmetic(how, torch.float64)._slowly(a[None], b[None]).item() == end
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -549,3 +583,32 @@ def test_mistakes(make, message):
 
 def test_arithmetic_is_made_once():
     assert arithmetic(Accumulation("e5m10"), torch.float32) is arithmetic(Accumulation("fp16"), torch.float32)
+
+
+def grouped(dims, ends):
+    generator = torch.Generator().manual_seed(sum(dims))
+    shapes = {2: (12, 7), 3: (2, 12, 7)}[dims[0]], {2: (7, 10), 3: (2, 7, 10)}[dims[1]]
+    return [torch.randn(shape, generator=generator) for shape in shapes], ends and torch.tensor(ends, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(("dims", "ends"), [((2, 3), [5, 11]), ((3, 2), [4, 10]), ((2, 2), [3, 7]), ((3, 3), None)])
+def test_grouped_products_are_products_of_their_groups(dims, ends):
+    (a, b), offs = grouped(dims, ends)
+    how = Accumulation.parse("e5m4*e5m4")
+    found = accumulate(aten._grouped_mm.default, (a, b, offs), {}, how)
+    starts = [0, *(ends or [])]
+    for i in range(2):
+        rows, columns = a, b
+        part = slice(starts[i], starts[i + 1]) if ends else slice(None)
+        if dims == (2, 2):
+            rows, columns, result = a[:, part], b[part], found[i]
+        elif dims == (2, 3):
+            rows, columns, result = a[part], b[i], found[part]
+        elif dims == (3, 2):
+            rows, columns, result = a[i], b[:, part], found[:, part]
+        else:
+            rows, columns, result = a[i], b[i], found[i]
+        assert torch.equal(result, accumulate(aten.mm.default, (rows, columns), {}, how))
+    near = accumulate(aten._grouped_mm.default, (a.double(), b.double(), offs), {}, Accumulation("fp64"))
+    if dims == (2, 3):  # rows after the last group are zeros
+        assert torch.equal(near[11:], torch.zeros(1, 10).double())

@@ -1,5 +1,6 @@
 """Compiled steps: the bits of the eager simulation, whatever the operations, formats and modes; and what is refused."""
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -10,6 +11,7 @@ import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
 from roundoff.simulate import CompiledStep
 from roundoff.simulate import compiled as compiled_module
+from roundoff.simulate.graph_writer import FormatsAsData
 
 N = 1003  # no multiple of a vector
 
@@ -109,6 +111,56 @@ def test_formats_are_data(names):
 def test_modes(settings):
     eager, mine = fresh("e5m6", **settings)
     assert_same_training(roundoff.compile(step, mine), eager)
+
+
+def arithmetic(x, y, z):
+    """What is rounded once from the exact result: operations, their variants, and how they lie in memory."""
+    m = x[:1000].view(8, 125)
+    w = x.clone()
+    w.add_(y, alpha=0.3)
+    w.mul_(1.1)
+    return [
+        x + y, x - y, x * y, x / y, x / 0.0316, 1 - x, 3 / x, x**2, x.reciprocal(), x.abs().sqrt(), x.abs() ** 0.5, w,
+        torch.add(x, y, alpha=0.123), torch.rsub(x, y, alpha=0.5), torch.addcmul(x, y, z, value=0.123),
+        torch.addcdiv(x, y, z), torch.lerp(x, y, 0.1), torch.lerp(x, y, z), m.mT + m.mT, (m.mT + m.mT).sum(0), m + m[0],
+        m.mT.sqrt(), x[::3] + y[::3], x.double() * 0.1, x.double().abs().sqrt(), x + y.double()[3],
+        *torch._foreach_add([x, y], [y, z], alpha=0.3), *torch._foreach_sqrt([x.abs(), m]), torch.tanh(x) * y,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [("e5m6", "nearest-even"), ("e5m6", "stochastic"), ("e5m6", "down"), ("e8m9", "nearest-even"), ("e8m9", "to-odd"),
+     ("posit16_3", "nearest-away"), ("e8m30", "nearest-even"), ("e8m30", "stochastic")],
+)  # fmt: skip
+def test_exact_arithmetic_has_the_bits_of_the_eager_one(name, rounding):
+    dtype = roundoff.Format.parse(name).carrier
+    x, y, z = (numbers(seed).to(dtype) for seed in range(3))
+    eager, mine = fresh(name, rounding=rounding, seed=3)
+    eager.step = mine.step = 5
+    program = roundoff.compile(arithmetic, mine)
+    for _ in range(2):  # the second call goes on drawing
+        with eager:
+            expected = arithmetic(x, y, z)
+        found = program(x, y, z)
+        assert all(same(a, b) and a.stride() == b.stride() for a, b in zip(expected, found, strict=True))
+        assert eager.draws == mine.draws
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_roots_are_correctly_rounded(dtype):
+    x = (numbers(0).to(dtype) / 3).abs()
+    found = roundoff.compile(lambda x: torch.ops.roundoff.sqrt(x) * 1, None)(x)
+    assert same(found, torch.from_numpy(np.sqrt(x.numpy())))
+
+
+def test_a_program_does_not_serve_formats_with_other_arithmetic():
+    """Products of e8m8 are not the kernel's: they can be rounded twice."""
+    one, other = (
+        FormatsAsData([roundoff.Format.parse(n)], torch.float32, torch.device("cpu")) for n in ("e8m7", "e8m8")
+    )
+    same_kind = FormatsAsData([roundoff.Format.parse("e8m6")], torch.float32, torch.device("cpu"))
+    assert one.kind == same_kind.kind != other.kind
 
 
 def test_other_families_and_wide_formats():

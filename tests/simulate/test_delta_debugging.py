@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundoff.formats import FormatError
 from roundoff.simulate.delta_debugging import BlameError, blame, minimal
 
 
@@ -127,3 +128,36 @@ def test_exceptions_of_arithmetic_are_failures():
         return x
 
     assert blame(program, "e5m10", lambda _: True).culprits == ("mul",)
+
+
+def test_a_matrix_that_rounding_makes_indefinite_is_a_failure():
+    def program():
+        torch.manual_seed(0)
+        a = torch.randn(8, 4)
+        return torch.linalg.cholesky(a @ a.mT + 1e-3 * torch.eye(8))
+
+    found = blame(program, "e5m6", lambda y: bool(y.isfinite().all()))
+    assert found.culprits
+    assert set(found.culprits) <= {"add", "mm", "linalg_cholesky_ex"}
+
+
+def test_an_error_that_follows_an_infinity_is_a_failure():
+    def program():
+        weights = (torch.linspace(0, 12, 5)).exp()
+        return torch.multinomial(weights / weights.sum(), 1, generator=torch.Generator().manual_seed(0))
+
+    found = blame(program, "e5m10", lambda y: y.numel() == 1)
+    assert found.culprits == ("exp", "sum")
+
+
+def test_errors_of_the_program_are_raised():
+    def wrong():
+        x = torch.full((1,), 1.0) + 2.0**-12
+        return x.view(3) if x == 1 else x  # only where the sum is rounded
+
+    with pytest.raises(RuntimeError, match="shape '\\[3\\]' is invalid"):
+        blame(wrong, "e5m10", lambda _: True)
+    with pytest.raises(FormatError, match="float16"):
+        blame(lambda: torch.ones(1).half(), "e5m10", lambda _: True)
+    with pytest.raises(RuntimeError, match="shape"):
+        blame(lambda: torch.ones(1).view(3), "e5m10", lambda _: True)

@@ -44,7 +44,7 @@ def test_every_family_can_stand_for_results_and_for_operands(fmt, rounding):
     dtype = Format.parse(fmt).carrier
     results = train_under(Policy(fmt, rounding=rounding), dtype)
     assert results.isfinite().all()
-    rules = (Rule(["mm", "addmm"], operands=fmt),)
+    rules = (Rule(["mm", "addmm", "convolution*"], operands=fmt),)
     operands = train_under(Policy("fp32", rounding=rounding, rules=rules), dtype)
     assert operands.isfinite().all()
     assert not torch.equal(results, operands)

@@ -328,3 +328,119 @@ def test_mistakes_are_named(description, message):
 def test_a_policy_goes_through_plain_data_and_back(policy):
     assert Policy.parse(policy.as_json()) == policy
     assert str(policy.format) in str(policy)
+
+
+class Autoencoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        self.head = torch.nn.Linear(4, 2)
+
+    def encode(self, x):
+        return self.encoder(x)
+
+    def forward(self, x):
+        return self.head(self.encode(x))
+
+
+def modules_reached(program, pattern, **options):
+    """The modules of which a rule rounded something, and the warnings."""
+    simulation = simulate(Policy("fp32").with_rules(Rule(module=pattern, format="e5m7")), **options)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with simulation:
+            program()
+    texts = [str(warning.message) for warning in warned if issubclass(warning.category, PolicyWarning)]
+    return sorted({handling.module for handling in simulation.handlings() if handling.rounded}), texts
+
+
+def test_the_root_of_modules_can_be_named():
+    net, x = Autoencoder(), torch.randn(3, 4)
+    reached, texts = modules_reached(lambda: net.encode(x), "encoder")
+    assert reached == []
+    assert "modules that ran: Sequential, Sequential.0, Sequential.1" in texts[0]
+    assert "simulate(..., root=network)" in texts[0]
+    reached, texts = modules_reached(lambda: net.encode(x), "encoder", root=net)
+    assert reached == ["Autoencoder.encoder.0", "Autoencoder.encoder.1"]
+    assert not texts
+    other = torch.nn.Linear(4, 4)
+    reached, _ = modules_reached(lambda: other(net.encode(x)), ["encoder.0", "Linear"], root=[net, other])
+    assert reached == ["Autoencoder.encoder.0", "Linear"]
+    with pytest.raises(FormatError, match=r"root must be a torch.nn.Module, or a list of them, got 'net'"):
+        simulate("e5m10", root="net")
+
+
+def test_a_part_that_was_called_first_is_named_again_with_the_whole():
+    net, x = Autoencoder(), torch.randn(3, 4)
+    reached, texts = modules_reached(lambda: (net.head(x), net(x)), "head")
+    assert reached == ["Autoencoder.head"]
+    assert not texts
+    reached, _ = modules_reached(lambda: (net.head(x), net(x)), "head", root=net)
+    assert reached == ["Autoencoder.head"]
+    shared = Autoencoder()
+    shared.encoder = net.encoder  # what stands in two networks is named from the first
+    reached, _ = modules_reached(lambda: (net(x), shared(x)), "encoder")
+    assert reached == ["Autoencoder.encoder.0", "Autoencoder.encoder.1"]
+
+
+@pytest.mark.parametrize("wrap", ["whole", "part", "replicated", "checkpointed"])
+def test_wrappers_have_no_part_in_names(wrap):
+    net, x = Autoencoder(), torch.randn(3, 4)
+    if wrap == "whole":
+        called = torch.compile(net)
+    elif wrap == "part":
+        called = net
+        net.head = torch.compile(net.head)
+    elif wrap == "replicated":
+        called = torch.nn.DataParallel(net)
+    else:
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+        called = net
+        net.head = checkpoint_wrapper(net.head)
+    reached, texts = modules_reached(lambda: called(x), "head")
+    assert reached == ["Autoencoder.head"]
+    assert not texts
+    reached, texts = modules_reached(lambda: called(x), "head", root=called)
+    assert reached == ["Autoencoder.head"]
+
+
+def test_products_that_no_rule_about_products_names_are_named():
+    a, b = torch.randn(2, 8, 8), torch.randn(2, 8, 8)
+    rules = Rule(["mm", "addmm"], operands="e4m3")
+
+    def program():
+        return a[0] @ b[0], torch.bmm(a, b), torch.nn.functional.conv1d(a, b)
+
+    simulation = simulate(Policy("e5m10").with_rules(rules))
+    said = pytest.warns(PolicyWarning, match="none that names bmm, convolution, which ran too; .*CONTRACTIONS")
+    with said, simulation:
+        program()
+    with simulation:
+        program()  # said once
+    for policy in (
+        Policy("fp32").with_rules(
+            rules, Rule(["bmm", "convolution"], module="nowhere*", role="backward", format="e4m3")
+        ),
+        Policy("fp32").with_rules(Rule(role="backward", operands="e4m3")),
+        Policy.mixed_precision("e4m3"),
+        Policy.storage("e4m3"),
+        Policy("e4m3", accumulate="e5m10"),
+    ):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*matched nothing")
+            with simulate(policy):
+                program()
+
+
+def test_products_that_no_accumulator_reaches_are_named():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)])
+    weight = torch.randn(5, 4)
+    said = pytest.warns(PolicyWarning, match="the accumulator of the policy does not reach linear")
+    with said, simulate("e5m10", accumulate="e5m10"):
+        torch.nn.functional.linear(nested, weight)
+    with simulate("e5m10", accumulate="e5m10"):
+        torch.ones(3, 4, dtype=torch.long) @ torch.ones(4, 3, dtype=torch.long)
+        torch.nn.functional.linear(weight, weight)

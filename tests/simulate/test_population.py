@@ -102,7 +102,7 @@ def member(i, dtype=torch.float32):
     [
         (["e5m10", "e5m2", "e6m9"], torch.float32),
         (["bf16", "e8m3", "e8m5"], torch.float32),
-        (["e11m20", "e11m40"], torch.float64),
+        (["e11m30", "e11m40"], torch.float64),
         ([Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], torch.float32),
         (["int8", "int8"], torch.float32),
     ],

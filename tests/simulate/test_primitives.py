@@ -9,7 +9,7 @@ import pytest
 import torch
 from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import roundoff
 from roundoff.agents.hadam import HAdam
@@ -84,7 +84,11 @@ def samples(op, dtype, most):
 def assert_same(actual, expected, what):
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11, equal_nan=True, msg=lambda m: f"{what}: {m}")
     if expected.layout == torch.strided and expected.numel():
-        assert actual.stride() == expected.stride(), what
+        assert strides(actual) == strides(expected), what
+
+
+def strides(x):
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
 
 
 OPERATORS = [
@@ -117,6 +121,93 @@ def test_agrees_with_the_kernel_in_double_precision_and_rounds_every_step(op):
                     assert_of_format(x)
         elif number == 2:
             return  # it seems to be primitive
+
+
+def transposed(x):
+    return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
+
+
+def channels_last(x):
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return x.contiguous(memory_format=layout) if layout else transposed(x)
+
+
+def with_gaps(x):
+    return torch.stack([x, x], -1)[..., 0]
+
+
+def laid_out(tree, layout):
+    """The same numbers, elsewhere in memory."""
+
+    def one(x):
+        strided = isinstance(x, torch.Tensor) and x.layout == torch.strided and x.is_floating_point() and x.dim() > 1
+        return layout(x.detach()).requires_grad_(x.requires_grad) if strided else x
+
+    return tree_map(one, tree)
+
+
+def run_laid_out(op, arguments, mode, layout):
+    """Results and gradients, with gradients of the results that lie in memory as the arguments do."""
+    torch.manual_seed(0)
+    inputs = [x for x in tensors(arguments) if x.requires_grad]
+    with mode or nullcontext():
+        results = tensors(op(arguments[0], *arguments[1], **arguments[2]))
+        derived = [x for x in results if x.requires_grad and x.numel()]
+        weights = [laid_out(uneven(x).to(x.dtype), layout) for x in derived]
+        gradients = torch.autograd.grad(derived, inputs, weights, allow_unused=True) if derived and inputs else ()
+    return results, tensors(gradients)
+
+
+def check_layouts(op, layouts, most):
+    for sample in samples(op, torch.float64, most):
+        for layout in layouts:
+            arguments = laid_out((sample.input, sample.args, sample.kwargs), layout)
+            mode = Primitive()
+            try:
+                expected = run_laid_out(op, arguments, None, layout)
+            except RuntimeError:
+                continue  # the kernel itself does not take it
+            apart = run_laid_out(op, arguments, mode, layout)
+            if not mode.taken_apart:
+                return
+            for actual, wanted in zip(tensors(apart), tensors(expected), strict=True):
+                assert_same(actual, wanted, mode.taken_apart)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_results_lie_in_memory_as_those_of_the_kernel(op):
+    check_layouts(op, [channels_last], 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_results_lie_in_memory_as_those_of_the_kernel_whatever_the_layout(op):
+    check_layouts(op, [channels_last, transposed, with_gaps], SAMPLES)
+
+
+@pytest.mark.parametrize("gradient", [transposed, with_gaps, channels_last, torch.clone])
+@pytest.mark.parametrize("layout", [transposed, with_gaps, channels_last, torch.clone])
+@pytest.mark.parametrize("shape", [(2, 8, 6), (2, 8, 4, 5)])
+def test_group_norm_of_permuted_images(shape, layout, gradient):
+    x, weight = layout(numbers(*shape)).requires_grad_(), numbers(8).requires_grad_()
+    expected = torch.nn.functional.group_norm(x.contiguous(), 4, weight)
+    g = gradient(numbers(*shape, seed=1))
+    gradients = torch.autograd.grad(expected, [x, weight], g)
+    with Primitive():
+        actual = torch.nn.functional.group_norm(x, 4, weight)
+        found = torch.autograd.grad(actual, [x, weight], g)
+    assert_all_same((actual, found), (expected, gradients), strides=False)
+
+
+def test_cross_entropy_of_images_with_channels_last():
+    labels = torch.randint(0, 5, (2, 8, 8), generator=torch.Generator().manual_seed(0))
+    for layout in (channels_last, transposed):
+        logits = layout(numbers(2, 5, 8, 8)).requires_grad_()
+        with roundoff.simulate(FORMAT, granularity="primitive"):
+            torch.nn.functional.cross_entropy(logits, labels).backward()
+        assert_of_format(logits.grad)
 
 
 def round_inputs(sample):
@@ -167,6 +258,12 @@ def attention(**options):
         scale=scale, attn_mask=mask,
     )  # fmt: skip
     return out, logsumexp, gradients
+
+
+def self_attention():
+    x = numbers(2, 5, 8)
+    weights = numbers(24, 8, seed=1), numbers(24, seed=2), numbers(8, 8, seed=3), numbers(8, seed=4)
+    return x, x, x, 8, 2, *weights
 
 
 def adam(operation, **options):
@@ -269,6 +366,8 @@ CALLS = {
     "attention": attention,
     "attention, causal": lambda: attention(is_causal=True, scale=0.5),
     "attention, masked": lambda: attention(attn_mask=numbers(2, 3, 4, 5, seed=7)),
+    "attention, a layer": lambda: aten._native_multi_head_attention(*self_attention(), need_weights=False),
+    "attention, its operands": lambda: aten._transform_bias_rescale_qkv(numbers(2, 5, 24), numbers(24), 2),
     "foreach add": lambda: aten._foreach_add(*lists(2), alpha=0.3),
     "foreach add_": lambda: changed(aten._foreach_add_, *lists(2), alpha=0.3),
     "foreach add tensor": lambda: aten._foreach_add.Tensor(*lists(1), numbers()[()], alpha=0.3),

@@ -1,6 +1,6 @@
 """How long a sweep will take: from finished runs, or measured."""
 
-from roundoff.agents.files import make_directory, write_json
+from roundoff.files import make_directory, write_json
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.estimate import Estimate, estimate
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from roundoff.agents import RunError
 from roundoff.sweeps import SweepError, plan_text, run_sweep
+from roundoff.sweeps.dry_run import describe_plan
 from roundoff.sweeps.executor import execute
 from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.processes import LocalProcesses
@@ -33,7 +36,7 @@ def serve(order):
     if seed == 3: return say(event="failed", reason="no luck")
     if seed == 4: sys.exit(7)
     if seed == 9: time.sleep(1000)
-    with open(folder + "/config.json", "w") as f: f.write("{}")
+    with open(folder + "/config.json", "w") as f: json.dump(run["imports"], f)
     with open(folder + "/result.json", "w") as f:
         json.dump({"status": "crashed" if seed == 5 else "done", "return": float(seed), "step": 1}, f)
     say(event="ended")
@@ -47,7 +50,8 @@ def plan(seeds, name="sweep"):
 
 
 class Recorder:
-    def __init__(self):
+    def __init__(self, *, seeds=True):
+        self.seeds = seeds
         self.ended = {}
         self.kinds = []
 
@@ -57,7 +61,7 @@ class Recorder:
     def event(self, event, status, score):
         self.kinds.append(event.kind)
         if event.kind in ("ended", "failed"):
-            assert event.run.config.seed not in self.ended
+            assert event.run.config.seed not in self.ended or not self.seeds
             self.ended[event.run.config.seed] = (status, score, event.reason)
 
 
@@ -65,6 +69,39 @@ def run(directory, seeds, workers=2, **options):
     recorder = Recorder()
     summary = run_sweep(plan(seeds, **options), directory, executor=LocalProcesses(workers, COMMAND), watcher=recorder)
     return summary, recorder
+
+
+def test_a_module_is_imported_only_where_the_user_allows_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("roundoff.sweeps.sweep.check_imports", lambda task, allowed: None)  # which imports it
+    text = "name: s\nbase: {steps: 10}\ngrid: {task: [cartpole_swingup, 'gym:a.b:C-v0', 'gym:json:C-v0', 'gym:c:D-v0']}"
+    command = LocalProcesses(1, COMMAND)
+    planned = plan_text(text, "f")
+    run_sweep(planned, tmp_path, executor=command, watcher=Recorder(seeds=False), allow_imports=["a"])
+    store = SweepDirectory(tmp_path)
+    imports = [json.loads((store.run_path(r) / "config.json").read_text()) for r in planned.runs]
+    assert imports == [[], ["a.b"], ["json"], []]  # the program itself has imported json
+
+
+def test_a_sweep_whose_module_is_not_allowed_begins_nothing(tmp_path):
+    planned = plan_text("name: s\nbase: {task: 'gym:no_such_module:C-v0'}", "f")
+    with pytest.raises(RunError, match="add --allow-import no_such_module"):
+        run_sweep(planned, tmp_path / "out", executor=LocalProcesses(1, COMMAND), watcher=Recorder())
+    assert not (tmp_path / "out").exists()
+    lines = list(describe_plan(planned, tmp_path / "out"))
+    assert "the module no_such_module will be imported, if --allow-import no_such_module allows it" in lines
+
+
+def test_workers_import_nothing_from_the_folder_they_are_started_in(tmp_path, monkeypatch):
+    """A user's own random.py, or somebody else's, is not Python's."""
+    for name in ("random", "queue", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the folder')")
+    monkeypatch.chdir(tmp_path)
+    said = queue.SimpleQueue()
+    worker = LocalProcesses(1).start(tmp_path / "log", said.put)
+    assert said.get() == {"event": "ready"}
+    worker.stop()
+    assert said.get() is None
+    worker.wait(60)
 
 
 def tries(directory, seed):
@@ -162,6 +199,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from roundoff.sweeps import plan_text
+from roundoff.sweeps.dry_run import describe_plan
 from roundoff.sweeps.executor import execute
 from roundoff.sweeps.leases import Leases
 from roundoff.sweeps.processes import LocalProcesses

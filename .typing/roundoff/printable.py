@@ -1,0 +1,1 @@
+../../src/roundoff/printable.py

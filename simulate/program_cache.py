@@ -1,0 +1,190 @@
+"""Inductor's programs on disk: in the user's own folder, checked before they are used, made by one process at a time.
+
+Inductor keeps them in a folder of the shared temporary directory, under a name that anybody can make first, and loads
+what it finds there. It also loads what a power failure, a full disk or a copy has left of a library, for ever, with
+whatever comes of that. So the files of a folder are written down with their checksums, and damaged ones are removed
+before the compiler looks at them: it makes what is missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import zlib
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from roundoff.caches import cache_folder
+from roundoff.errors import FileError
+from roundoff.files import directory_lock, parse_json, read_bytes, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_T = TypeVar("_T")
+
+_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+_RECORD = ".kept.json"
+_LOCKS = "locks"
+_ALSO_WRITTEN_WHEN_RUN = "triton"  # results of tuning, of which no process here is told
+
+# By path within the folder: size, time of the last change in nanoseconds, checksum.
+_Files = dict[str, tuple[int, int, int]]
+
+
+def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
+    """What ``compile_program`` returns, which calls inductor.
+
+    Of the processes of a user one compiles at a time: those that wait find on disk what it has compiled.
+
+    Args:
+        compile_program: is called a second time if it fails because of files that were damaged meanwhile.
+
+    Raises:
+        Exception: what ``compile_program`` raises.
+    """
+    folder = _folder()
+    with _kept_in(folder), directory_lock(folder, wait=True):
+        repair(folder)
+        try:
+            result = compile_program()
+        except Exception:
+            if not repair(folder):
+                raise
+            result = compile_program()
+        with suppress(FileError):  # a full disk: files that are not written down are made anew
+            _write_down(folder, _known(folder)[1])
+        return result
+
+
+def _folder() -> Path:
+    chosen = os.environ.get(_VARIABLE)
+    if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree
+        chosen = None
+    return cache_folder("programs", chosen) or _of_this_process()
+
+
+@cache
+def _of_this_process() -> Path:
+    """A folder that ends with the process: inductor needs one."""
+    folder = tempfile.mkdtemp(prefix="roundoff-programs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """Lets inductor use a folder within the block, and no other one; outside it is the user's to say."""
+    chosen = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(folder)  # also of the processes that compile, which the import starts
+    try:
+        from torch._inductor import codecache  # noqa: PLC0415  it takes seconds to import
+
+        headers = folder / "precompiled_headers"  # for which inductor does not ask the variable
+        ours: dict[str, Any] = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / _LOCKS)}
+        ours["_precompile_header"] = _precompile_header()
+        theirs = {name: getattr(codecache, name) for name in ours}
+        try:
+            vars(codecache).update(ours)
+            yield
+        finally:
+            vars(codecache).update(theirs)
+    finally:
+        if chosen is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = chosen
+
+
+@cache
+def _precompile_header() -> Any:
+    """Inductor's function, which remembers the headers it has made, without those it has made elsewhere."""
+    from torch._inductor import codecache  # noqa: PLC0415  likewise
+
+    return cache(codecache._precompile_header.__wrapped__)  # noqa: SLF001
+
+
+def repair(folder: Path) -> bool:
+    """Removes files that are not as they were written down, or were never written down; nobody else uses the folder.
+
+    Returns:
+        Whether one that was written down was damaged.
+    """
+    boot, known = _known(folder)
+    damaged = False
+    sound: _Files = {}
+    for name, found in _files(folder):
+        path, noted = folder / name, known.get(name)
+        same_size_and_time = noted is not None and noted[:2] == found
+        if same_size_and_time and boot == _boot():  # else the power may have failed before all was on the disk
+            sound[name] = noted  # type: ignore[assignment]
+        elif noted is not None and noted[0] == found[0] and noted[2] == _checksum(path):
+            sound[name] = (*found, noted[2])
+        elif noted is None and boot == _boot() and name.startswith(_ALSO_WRITTEN_WHEN_RUN):
+            pass
+        else:
+            damaged = damaged or noted is not None
+            with suppress(OSError):
+                path.unlink()
+    if sound != known or boot != _boot():
+        with suppress(FileError):
+            _write_down(folder, sound)
+    return damaged
+
+
+def _known(folder: Path) -> tuple[str, _Files]:
+    """When files were last written down, and which; nothing if that is damaged itself."""
+    try:
+        content = parse_json(read_bytes(folder / _RECORD))
+        files = {
+            str(name): (int(size), int(time), int(check)) for name, (size, time, check) in content["files"].items()
+        }
+        return str(content["boot"]), files
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return "", {}
+
+
+def _write_down(folder: Path, known: _Files) -> None:
+    """Writes down all files there are; those that are ``known`` and unchanged need not be read."""
+    files: _Files = {}
+    for name, found in _files(folder):
+        noted = known.get(name)
+        with suppress(OSError):
+            files[name] = noted if noted and noted[:2] == found else (*found, _checksum(folder / name))
+    write_json(folder / _RECORD, {"boot": _boot(), "files": files})
+
+
+def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The files in which something is kept, with size and time of the last change; links are removed."""
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        if here == folder:
+            names = [name for name in names if name not in (_RECORD, ".lock")]  # noqa: PLW2901  what os.walk gave
+        folders[:] = [name for name in folders if name != _LOCKS]
+        for name in names:
+            path = here / name
+            with suppress(OSError):
+                stat = path.lstat()
+                yield str(path.relative_to(folder)), (stat.st_size, stat.st_mtime_ns)
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32: it shall find accidents, not attacks, which the folder's permissions keep out."""
+    value = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def _boot() -> str:
+    """When this machine was started, as an identifier."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return "unknown"

@@ -1,0 +1,59 @@
+"""Tensor subclasses that stand for other tensors, such as ``DTensor``: they have no numbers of their own to round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def has_memory(x: torch.Tensor) -> bool:
+    """Whether the numbers of ``x`` lie in its own storage; a fake tensor, while tracing, stands for one of which so."""
+    if type(x) in _PLAIN:  # nearly always
+        return True
+    if isinstance(x, FakeTensor) or x.numel() == 0:
+        return True
+    return type(x).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl or x.data_ptr() != 0  # noqa: SLF001  the only test there is
+
+
+def is_shape(x: object) -> bool:
+    """Whether ``x`` is a fake tensor by which somebody finds out a shape, outside of any trace."""
+    return isinstance(x, FakeTensor) and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is None
+
+
+def are_shapes(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether :func:`is_shape` is true of an operand."""
+    return any(is_shape(x) for x in tree_leaves((args, kwargs)))
+
+
+def go_first(types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether an operand of one of ``types`` (those that dispatch operations themselves) is a wrapper.
+
+    What a wrapper does with an operation is made of operations on the tensors that it stands for.
+    """
+    return any(
+        isinstance(x, torch.Tensor) and type(x) in types and not _keeps_numbers(x) for x in tree_leaves((args, kwargs))
+    )
+
+
+def _keeps_numbers(x: torch.Tensor) -> bool:
+    if x.numel() == 0 and hasattr(type(x), "__tensor_flatten__") and not isinstance(x, FakeTensor):
+        return False
+    return has_memory(x)
+
+
+def parts(x: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the numbers of ``x``: itself, or those that a wrapper stands for."""
+    if has_memory(x):
+        return [x]
+    names = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else ()
+    inner = (getattr(x, name) for name in names)
+    return [part for value in inner if isinstance(value, torch.Tensor) for part in parts(value)]

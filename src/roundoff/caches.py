@@ -1,0 +1,103 @@
+"""Where programs that were compiled are kept from one process to the next: in folders that are this user's alone.
+
+What stands there is loaded and run. So it is never looked for where others can write: not in a folder of the shared
+temporary directory that somebody else can have made first.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+
+class CacheWarning(UserWarning):
+    """Programs are compiled anew by every process, since they cannot be kept."""
+
+
+def cache_folder(name: str, chosen: str | None = None) -> Path | None:
+    """The folder for one kind of programs; it is made if it is missing.
+
+    It is ``$XDG_CACHE_HOME/roundoff/NAME``, by default ``~/.cache/roundoff/NAME``; where that cannot be written,
+    ``roundoff-UID/NAME`` in the temporary directory. These are folders of this user, and writable by nobody else, or
+    they are not used.
+
+    Args:
+        name: of the kind.
+        chosen: a folder that the user has chosen for such programs; ``roundoff`` in it is used as it stands.
+
+    Returns:
+        The folder; None, with a warning (once in a process), if there is none.
+    """
+    if chosen:
+        folder = Path(chosen).absolute() / "roundoff"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            pass
+        else:
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
+    for parent in _parents():
+        if _is_ours(parent) and _is_ours(parent / name):
+            return parent / name
+    advise("no folder for them can be written")
+    return None
+
+
+@cache
+def advise(reason: str) -> None:
+    """Says, once, that programs cannot be kept, and what helps."""
+    warnings.warn(
+        f"what roundoff compiles cannot be kept ({reason}), so every process compiles it anew, which takes seconds; set"
+        " XDG_CACHE_HOME to a folder of your own that can be written",
+        CacheWarning,
+        stacklevel=_depth(),
+    )
+
+
+def _depth() -> int:
+    """How many calls up the code is that has called ours."""
+    depth = ours = 0
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  as warnings itself does
+    while frame:
+        depth += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "roundoff":
+            ours = depth
+        frame = frame.f_back
+    return ours + 1
+
+
+def _parents() -> Iterator[Path]:
+    """Folders of this user, the best first."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # noqa: PTH117  the specification ignores others
+        home = os.path.expanduser("~/.cache")  # noqa: PTH111  which never fails
+    if os.path.isabs(home):  # noqa: PTH117
+        yield Path(home) / "roundoff"
+    try:
+        yield Path(tempfile.gettempdir()) / f"roundoff-{os.geteuid()}"
+    except FileNotFoundError:  # not even a temporary directory
+        return
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether ``folder``, made if it is missing, is a folder of this user, to which nobody else can write."""
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        above, found = folder.parent.stat(), folder.lstat()  # the target of a link would be another's to change
+    except OSError:
+        return False
+    stays = not above.st_mode & stat.S_IWOTH or above.st_mode & stat.S_ISVTX  # else others could put one in its place
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return bool(stays and ours and os.access(folder, os.W_OK | os.X_OK))

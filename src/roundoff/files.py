@@ -1,0 +1,255 @@
+"""Files that are either complete or not there, and never somebody else's: written, read and locked in one way by all.
+
+A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. What is written
+never goes through a link that stands where the file is to be, and what is read is a regular file of a size that a file
+of ours may have.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from roundoff.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST = 1 << 30
+"""Bytes of a file that is read as a whole, at most."""
+
+_TEMPORARY = re.compile(r"\.roundoff-[0-9a-f]{16}\.tmp")
+
+
+@contextmanager
+def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
+    """Gives a binary file that becomes ``path`` when the block ends without an error.
+
+    The bytes go to a new file of a random name beside it, are synced to the disk, and are renamed into place: at any
+    moment, after any crash, ``path`` holds the old content or the new, never a part. A link at ``path`` is replaced;
+    what it leads to is left alone.
+
+    Args:
+        path: where the content is to stand; its folder exists.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    path = Path(path)
+    temporary = temporary_beside(path)
+    try:
+        # It is made here, or it is an error: nobody can have put a link there.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise FileError(cannot_be_written(path, error.strerror or str(error))) from error
+        raise
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the folder of ``path`` that nobody can know before; :func:`remove_temporaries` knows it afterwards."""
+    return path.with_name(f".roundoff-{secrets.token_hex(8)}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file or folder of this name was left by a process that was killed as it wrote."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Removes what killed processes have left in a folder in which nobody else writes now."""
+    for path in filter(lambda path: is_temporary(path.name), folder.iterdir()):
+        with suppress(OSError):  # in the way of nobody
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def cannot_be_written(path: str | Path, reason: str | None) -> str:
+    """The message about a file that cannot be written."""
+    return f"{path}: cannot be written ({reason}); free space or choose another folder"
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes ``content`` to ``path`` atomically; see :func:`atomic_writer`."""
+    with atomic_writer(path) as file:
+        file.write(content)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes ``text`` (UTF-8) to ``path`` atomically; see :func:`atomic_writer`."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes ``value`` to ``path`` as JSON with sorted keys, atomically; see :func:`atomic_writer`.
+
+    Raises:
+        FileError: it cannot be written.
+        ValueError: a number is not finite; JSON has no such numbers.
+    """
+    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def open_to_append(path: str | Path) -> IO[bytes]:
+    """Opens a file to write at its end; it is made if it is missing.
+
+    Raises:
+        OSError: it cannot be written, or is a link or anything else but a regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link", str(path)) from error
+        raise
+    return _regular(descriptor, path, "ab")
+
+
+def open_to_read(path: str | Path) -> IO[bytes]:
+    """Opens a file; a link is followed.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe, a device or anything else but a regular file.
+    """
+    # Without the flag, a pipe would be waited for until somebody writes into it.
+    return _regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path, "rb")
+
+
+def _regular(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise OSError(0, "is a directory" if stat.S_ISDIR(kind) else "is no regular file", str(path))
+    return os.fdopen(descriptor, mode)
+
+
+def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
+    """The content of a file of at most ``largest`` bytes.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is no regular file.
+    """
+    with open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise OSError(0, f"has more than {largest} bytes", str(path))
+        return file.read()
+
+
+def parse_json(content: bytes) -> Any:
+    """The value that JSON text stands for.
+
+    Raises:
+        ValueError: it is no JSON, not in UTF-8, or nested deeper than Python can follow.
+    """
+    try:
+        value = json.loads(content.decode("utf-8-sig"))
+        if b"\\u" in content:
+            json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def read_json(path: str | Path) -> Any:
+    """Reads the JSON in ``path``.
+
+    Raises:
+        FileError: the file is missing, unreadable or no JSON.
+    """
+    try:
+        return parse_json(read_bytes(path))
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise FileError(f"{path}: is not JSON ({error}); it was damaged after it was written") from error
+
+
+def make_directory(path: str | Path) -> Path:
+    """Makes ``path`` and its parents if they are missing, and checks that it can be written to.
+
+    Raises:
+        FileError: it is no folder, or not ours to write to.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be made a folder ({error.strerror}); choose another one") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise FileError(f"{path}: no permission to write into this folder; choose another one")
+    return path
+
+
+def make_directory_inside(root: Path, name: str) -> Path:
+    """Makes the folder ``name`` in ``root``, which somebody else may have filled; it may not lead out of it.
+
+    Raises:
+        FileError: it is a link to a place outside of ``root``, or cannot be made.
+    """
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise FileError(
+            f"{path}: is a link that leads out of {root}, to {path.resolve()}; nothing is written there: remove the"
+            " link, or, to keep results elsewhere, give that place as the folder"
+        )
+    return make_directory(path)
+
+
+def is_name(text: object) -> bool:
+    """Whether ``text`` can be the name of a file in a folder, and leads nowhere else."""
+    return isinstance(text, str) and text not in ("", ".", "..") and "/" not in text and "\0" not in text
+
+
+@contextmanager
+def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
+    """Keeps every other process out of the folder ``path`` for the length of the block.
+
+    The lock is the operating system's and ends with the process, however that ends.
+
+    Args:
+        path: the folder.
+        wait: until another process that holds it has given it back.
+
+    Raises:
+        FileError: another process holds it, or the lock file cannot be made.
+    """
+    lock = Path(path) / ".lock"
+    try:
+        file = open_to_append(lock)
+    except OSError as error:
+        raise FileError(f"{lock}: cannot be written ({error.strerror}); choose another folder") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            raise FileError(f"{path}: another process is working in this folder; wait for it or stop it") from error
+        yield
+
+
+def sync(path: Path) -> None:
+    """Makes what was written to a file durable, or what was made or renamed in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

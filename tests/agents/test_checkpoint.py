@@ -1,0 +1,70 @@
+"""Checkpoints come back as they were, or are refused in one message; nothing in them is ever executed."""
+
+import os
+import pickle
+import zipfile
+
+import pytest
+import torch
+
+from roundoff.agents import FileError, checkpoint
+
+
+def test_checkpoints_go_there_and_back(tmp_path):
+    state = {"x": torch.arange(3.0), "deep": {"n": 2**70, "s": "text", "l": [1.5, None]}}
+    checkpoint.save(tmp_path / "c.pt", state)
+    loaded = checkpoint.load(tmp_path / "c.pt")
+    assert torch.equal(loaded["x"], state["x"])
+    assert loaded["deep"] == state["deep"]
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "c.pt"
+    checkpoint.save(path, {"x": torch.arange(1000.0)})
+    whole = path.read_bytes()
+    flipped = whole[:2000] + bytes([whole[2000] ^ 64]) + whole[2001:]
+    for content in (b"", b"nonsense", whole[:100], whole[: len(whole) // 2], whole[:-30], flipped):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=r"is damaged or no checkpoint.*delete the run's folder"):
+            checkpoint.load(path)
+    with pytest.raises(FileError, match="cannot be read"):
+        checkpoint.load(tmp_path / "missing.pt")
+
+
+def test_foreign_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "c.pt"
+    for content in ([1, 2], {"state": {}}, {"version": 1, "state": 3}):
+        torch.save(content, path)
+        with pytest.raises(FileError, match="no checkpoint of a run"):
+            checkpoint.load(path)
+    torch.save({"version": 99, "state": {}}, path)
+    with pytest.raises(FileError, match="has version 99"):
+        checkpoint.load(path)
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.mkdir, (os.environ["ROUNDOFF_TEST_EVIL"],))
+
+
+def test_a_checkpoint_cannot_execute_anything(tmp_path, monkeypatch):
+    target = tmp_path / "made"
+    monkeypatch.setenv("ROUNDOFF_TEST_EVIL", str(target))
+    torch.save({"version": 1, "state": {"x": Evil()}}, tmp_path / "c.pt")
+    (tmp_path / "d.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("c.pt", "d.pt"):
+        with pytest.raises(FileError, match="is damaged or no checkpoint"):
+            checkpoint.load(tmp_path / name)
+    assert not target.exists()
+
+
+def test_what_is_no_archive_of_pytorch_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "c.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(FileError, match="a part of it is compressed"):
+        checkpoint.load(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileError, match="is no regular file"):
+        checkpoint.load(path)

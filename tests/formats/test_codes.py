@@ -1,0 +1,120 @@
+"""Codes as they come in: signed, too wide, packed, of torch's own types; and what is none."""
+
+import pytest
+import torch
+from families_exact import same_bits
+
+from roundoff.formats import Format, FormatError, pack, unpack
+from roundoff.formats.integer import Quantized
+from roundoff.formats.nvfp4 import TwoLevelBlocks
+from roundoff.formats.shared_scale import Blocks
+
+ELEMENTWISE = ["e4m3fn", "e4m3fnuz_nosub", "binary8p4ue", "e8m0fnu", "posit8", "posit6_1", "posit16", "q3.4", "uq2.2",
+               "q3.4_wrap", "lns8_3", "nf4_unscaled", "e5m10"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_only_the_lowest_bits_count(name):
+    fmt = Format.parse(name)
+    codes = torch.arange(1 << fmt.bits)
+    expected = fmt.decode(codes)
+    for other in (codes + (1 << fmt.bits), codes - (1 << fmt.bits), codes - (5 << fmt.bits), codes | (1 << 40)):
+        assert same_bits(fmt.decode(other), expected)
+    signed = torch.where(codes >= 1 << (fmt.bits - 1), codes - (1 << fmt.bits), codes)
+    assert same_bits(fmt.decode(signed.to(torch.int8 if fmt.bits <= 8 else torch.int16)), expected)
+    assert same_bits(fmt.decode(unpack(pack(codes, fmt.bits), fmt.bits, len(codes))), expected)
+
+
+def test_negative_posits_held_as_bytes():
+    posit8 = Format.parse("posit8")
+    assert posit8.decode(torch.tensor([-1, 0x40, -128], dtype=torch.int8))[:2].tolist() == [-(2.0**-24), 1.0]
+    assert Format.parse("q3.4").decode(torch.tensor([511])).item() == -0.0625
+
+
+@pytest.mark.parametrize("name", ["int4", "uint4", "int8_g4", "int3_asym", "mxfp4", "mxint8", "bfp5_4", "nvfp4", "nf4"])
+def test_formats_with_scales_take_packed_codes(name):
+    fmt, x = Format.parse(name), torch.randn(3, 24, generator=torch.Generator().manual_seed(0))
+    stored = fmt.encode(x)
+    again = unpack(pack(stored[0], fmt.bits), fmt.bits, x.numel()).view(x.shape)
+    assert same_bits(fmt.decode(type(stored)(again, *stored[1:])), fmt.decode(stored))
+    assert same_bits(fmt.decode(type(stored)(again - (1 << fmt.bits), *stored[1:])), fmt.decode(stored))
+
+
+@pytest.mark.parametrize("codes", [torch.tensor([1.0]), torch.tensor([1j]), torch.tensor([True]),
+                                   torch.tensor([0], dtype=torch.uint8).view(torch.float8_e4m3fn)])  # fmt: skip
+def test_what_is_no_integer_is_refused(codes):
+    for name in ELEMENTWISE:
+        if name != "e4m3fn" or codes.dtype != torch.float8_e4m3fn:
+            with pytest.raises(FormatError, match=f"codes of {name} are integers.*, got {codes.dtype}"):
+                Format.parse(name).decode(codes)
+    scale = torch.ones(1)
+    with pytest.raises(FormatError, match="codes of int8 are integers"):
+        Format.parse("int8").decode(Quantized(codes, scale, scale))
+    with pytest.raises(FormatError, match="codes of mxfp6_e2m3 are integers"):
+        Format.parse("mxfp6_e2m3").decode(Blocks(codes, scale))
+    with pytest.raises(FormatError, match=r"codes of nvfp4 are integers or torch\.float4_e2m1fn_x2"):
+        Format.parse("nvfp4").decode(TwoLevelBlocks(codes, scale, scale))
+
+
+@pytest.mark.parametrize("name", ["e4m3fnuz_nosub", "e5m2fnuz_nosub", "binary8p4_nosub", "e4m3fnuz_ftz"])
+def test_without_subnormals_there_is_still_one_zero(name):
+    fmt = Format.parse(name)
+    numbers = fmt.decode(torch.arange(256))
+    assert not (numbers == 0)[torch.signbit(numbers)].any()
+    kept = numbers[~numbers.isnan()]
+    assert same_bits(fmt.decode(fmt.encode(kept)), kept)
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
+def test_torch_types_of_bytes(name):
+    fmt, codes = Format.parse(name), torch.arange(256, dtype=torch.uint8).view(2, 128)
+    dtype = getattr(torch, f"float8_{name}")
+    theirs = pack(codes, 8, dtype)
+    assert (theirs.dtype, theirs.shape) == (dtype, codes.shape)
+    assert same_bits(fmt.decode(theirs), theirs.float())
+    assert torch.equal(fmt.encode(fmt.decode(codes))[~theirs.float().isnan()], codes[~theirs.float().isnan()])
+    assert torch.equal(unpack(theirs), codes.long())
+    assert same_bits(Format.parse(f"{name}_saturate").decode(theirs), theirs.float())
+
+
+def test_pairs_of_four_bits():
+    """Two a byte, the first in its low half, as torch's own helpers have them."""
+    from torch.onnx._internal.exporter._type_casting import unpack_float4x2_as_uint8
+
+    fmt = Format.parse("float4_e2m1fn")
+    x = torch.randn(3, 10, generator=torch.Generator().manual_seed(0)) * 3
+    codes = fmt.encode(x)
+    pairs = pack(codes, 4, torch.float4_e2m1fn_x2)
+    assert (pairs.dtype, pairs.shape) == (torch.float4_e2m1fn_x2, (3, 5))
+    assert torch.equal(pairs.view(torch.uint8).flatten(), pack(codes, 4))
+    assert unpack_float4x2_as_uint8(pairs).reshape(3, 10).tolist() == codes.tolist()
+    assert torch.equal(unpack(pairs), codes.long())
+    assert torch.equal(fmt.decode(pairs), fmt.decode(codes))
+
+
+def test_blocks_in_torch_types():
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    for name, dtype in [("mxfp4", torch.float4_e2m1fn_x2), ("mxfp8_e4m3", torch.float8_e4m3fn),
+                        ("mxfp8_e5m2", torch.float8_e5m2)]:  # fmt: skip
+        fmt = Format.parse(name)
+        codes, scales = fmt.encode(x)
+        theirs = Blocks(pack(codes, fmt.bits, dtype), pack(scales, 8, torch.float8_e8m0fnu))
+        assert same_bits(fmt.decode(theirs), fmt.decode(Blocks(codes, scales)))
+    fmt = Format.parse("nvfp4")
+    codes, scales, whole = fmt.encode(x)
+    theirs = TwoLevelBlocks(pack(codes, 4, torch.float4_e2m1fn_x2), pack(scales, 8, torch.float8_e4m3fn), whole)
+    assert same_bits(fmt.decode(theirs), fmt.decode(TwoLevelBlocks(codes, scales, whole)))
+
+
+def test_refusals():
+    codes = torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(FormatError, match="its length must be even"):
+        pack(codes, 4, torch.float4_e2m1fn_x2)
+    with pytest.raises(FormatError, match="codes of 6 bits do not fit"):
+        pack(codes, 6, torch.float8_e4m3fn)
+    with pytest.raises(FormatError, match="dtype of packed codes must be one of"):
+        pack(codes, 8, torch.float16)
+    with pytest.raises(FormatError, match="holds 3 8-bit codes"):
+        unpack(pack(codes, 8, torch.float8_e4m3fn), 8, 4)
+    with pytest.raises(FormatError, match="needs bits and count"):
+        unpack(codes)
