@@ -39,8 +39,8 @@ _SEVERAL = ("fused", "divided", "interpolation")
 
 
 def _add(self: Any, other: Any, alpha: Any = 1) -> Call:
-    if alpha in (1, -1):
-        return Call("sum", (self, other), float(alpha))
+    if alpha == 1 or alpha == -1:  # noqa: PLR1714  numbers without values have no hash
+        return Call("sum", (self, other), 1.0 if alpha == 1 else -1.0)
     return Call("fused", (self, other, alpha))
 
 
@@ -70,7 +70,7 @@ def _sqrt(self: Any) -> Call:
 
 def _pow(self: Any, exponent: Any) -> Call | None:
     """The exponents that PyTorch's kernel has as products, quotients and roots."""
-    if isinstance(exponent, torch.Tensor):
+    if not isinstance(exponent, (int, float)):
         return None
     powers = {2: Call("product", (self, self)), 0.5: _sqrt(self), -1: _reciprocal(self)}
     return powers.get(exponent)

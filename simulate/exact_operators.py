@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from roundoff.formats.compiled import unwritten_like
 from roundoff.formats.modes import Rounding
 from roundoff.simulate.draws import bits_after
 from roundoff.simulate.exact_results import CARRIERS, Call, CarrierRounding, Way, result
+from roundoff.simulate.host_numbers import Number
+from roundoff.simulate.number_tensors import tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,19 +44,20 @@ def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
     operators: Any = torch.ops.roundoff
     if way.is_nearest_root:
         return operators.sqrt.default(call.operands[0])
-    tensors = [x if isinstance(x, torch.Tensor) else None for x in call.operands]
+    given = [tensor_of(x, way.dtype) if isinstance(x, Number) else x for x in (*call.operands, call.factor)]
+    *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in given]
+    *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]
     x, a, b = [*tensors, None, None][:3]
-    numbers = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in call.operands]
     random, place = draw() if way.draws else (None, None)
     drawn = (place, 0, 0) if random is None else (place, random.seed, random.step)
     how = str(way.how.mode), way.how.saturating
-    return operators.exactly.default(call.formula, x, a, b, numbers, float(call.factor), *how, *drawn)
+    return operators.exactly.default(call.formula, x, a, b, v, numbers, factor, *how, *drawn)
 
 
 torch.library.define(
     "roundoff::exactly",
-    "(str formula, Tensor? x, Tensor? a, Tensor? b, float[] numbers, float factor, str mode, bool saturating,"
-    " Tensor? place, int seed, int offset) -> Tensor",
+    "(str formula, Tensor? x, Tensor? a, Tensor? b, Tensor? v, float[] numbers, float factor, str mode,"
+    " bool saturating, Tensor? place, int seed, int offset) -> Tensor",
 )
 torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
 
@@ -69,6 +73,7 @@ def _exactly(
     x: Maybe,
     a: Maybe,
     b: Maybe,
+    v: Maybe,
     numbers: Sequence[float],
     factor: float,
     mode: str,
@@ -77,7 +82,7 @@ def _exactly(
     seed: int,
     offset: int,
 ) -> torch.Tensor:
-    call = _call(formula, x, a, b, numbers, factor)
+    call = _call(formula, x, a, b, numbers, factor if v is None else v.item())
     draw: Any = lambda: bits_after(place, seed, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
     computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
     return computed
@@ -90,9 +95,9 @@ def _ways(formula: str, mode: str, saturating: bool) -> Ways:
 
 
 def _laid_out(
-    formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: float, *_: Any
+    formula: str, x: Maybe, a: Maybe, b: Maybe, _v: Maybe, numbers: Sequence[float], factor: float, *_: Any
 ) -> torch.Tensor:
-    return torch.empty_like(_call(formula, x, a, b, numbers, factor).layout())
+    return unwritten_like(_call(formula, x, a, b, numbers, factor).layout())
 
 
 def _sqrt(x: torch.Tensor) -> torch.Tensor:
@@ -104,4 +109,4 @@ for _device in ("CPU", "CUDA"):
     torch.library.impl("roundoff::exactly", _device, _exactly)
     torch.library.impl("roundoff::sqrt", _device, _sqrt)
 torch.library.register_fake("roundoff::exactly", _laid_out)
-torch.library.register_fake("roundoff::sqrt", torch.empty_like)
+torch.library.register_fake("roundoff::sqrt", unwritten_like)

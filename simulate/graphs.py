@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._foreach_utils import _foreach_supported_types
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from roundoff.formats import FormatError, RoundoffError, float_lowering
@@ -30,7 +32,7 @@ from roundoff.simulate.stand_ins import NewStateError
 from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.fx import Graph, GraphModule
 
@@ -108,7 +110,7 @@ class _Run:
         """Gives what does not lie in the memory of arguments, and what was read."""
         rest = list(given[self.of_formats.stop :])
         as_given = layouts(rest)
-        with self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
+        with _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
             result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, given, rest)
         check_kept(rest, as_given)
         leaves, spec = tree_flatten(() if result is None else result)
@@ -132,6 +134,16 @@ class _Run:
             simulation.step = before[0]
             simulation.skip_draws(before[1])
         return result
+
+
+@contextmanager
+def _foreach_as_eagerly() -> Iterator[None]:
+    """For the block, functions of PyTorch's run stand-ins through operations on lists where they do so with tensors."""
+    _foreach_supported_types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        _foreach_supported_types.remove(FakeTensor)
 
 
 def trace(

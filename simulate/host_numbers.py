@@ -11,11 +11,12 @@ import operator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
 
 import torch
+from torch.utils._pytree import tree_map
 
 from roundoff.formats import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class NumberError(FormatError):
@@ -252,3 +253,13 @@ def number_of(x: object) -> Number | None:
     if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
         return x.node.number
     return None
+
+
+def recognized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of an operation with numbers again as what they are, for Python code that computes with them."""
+
+    def as_it_is(x: object) -> object:
+        number = number_of(x)
+        return x if number is None else number
+
+    return tree_map(as_it_is, (args, kwargs))  # type: ignore[no-any-return]

@@ -30,6 +30,7 @@ from roundoff.simulate.complaints import complaints, unused
 from roundoff.simulate.draws import STEP_BITS, Draws
 from roundoff.simulate.entering import Presence, SimulationWarning, this_thread
 from roundoff.simulate.handling import Handling
+from roundoff.simulate.host_numbers import recognized
 from roundoff.simulate.moves import is_move
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
@@ -347,12 +348,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is NotImplemented:
                 args, kwargs = self._operands.prepared(handling, args, kwargs, rounder)
         before = observer.before(func, args) if observer else None
-        if result is not NotImplemented:
-            pass
-        elif handling.accumulate:
-            result = self._compute(handling, args, kwargs)
-        else:
-            result = kernel(*args, **kwargs) if kwargs else kernel(*args)
+        if result is NotImplemented:
+            if handling.accumulate or self._writer:
+                result = self._compute(handling, args, kwargs)
+            else:
+                result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.settles:
             settle(result)
         moves = handling.may_move and is_move(func, args, kwargs)
@@ -379,6 +379,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 handling.accumulated += 1
                 return result
+        if self._writer and handling.exact:  # which computes with numbers in Python
+            args, kwargs = recognized(args, kwargs or {})
         return handling.kernel(*args, **(kwargs or {}))
 
     def _round_results(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:

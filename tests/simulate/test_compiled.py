@@ -1,5 +1,7 @@
 """Compiled steps: the bits of the eager simulation, whatever the operations, formats and modes; and what is refused."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -234,20 +236,38 @@ def reads_a_number(x):
     return x * 2 if x.sum() > 0 else x
 
 
-def writes_elsewhere(x):
-    ELSEWHERE.add_(x)
+class Hidden:
+    """Keeps tensors where no look around a step finds them."""
+
+    __slots__ = ("sum",)
+
+    def __init__(self):
+        self.sum = torch.zeros(3)
+
+
+HIDDEN = Hidden()
+SUM = torch.zeros(3)
+COUNTS = {"calls": 0}
+
+
+def writes_where_nothing_is_found(x):
+    HIDDEN.sum.add_(x)
     return x
 
 
-ELSEWHERE = torch.zeros(3)
+def counts(x):
+    SUM.add_(x)
+    COUNTS["calls"] += 1
+    return x
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         (reads_a_number, r"test_compiled.py:\d+: return x \* 2 if"),
-        (writes_elsewhere, r"test_compiled.py:\d+: ELSEWHERE.add_"),
-        (lambda x: x.sum().item(), r"read no number from a tensor"),
+        (writes_where_nothing_is_found, r"test_compiled.py:\d+: HIDDEN.sum.add_.* was not found around it"),
+        (counts, r"the step changes COUNTS\['calls'\] from 0 to 1"),
+        (lambda x: x.sum().item(), r"reads a number from a tensor"),
         (lambda x: "text", "returns tensors, or nothing"),
     ],
 )
@@ -257,7 +277,34 @@ def test_what_cannot_be_traced(bad, message):
     with pytest.raises(FormatError, match=message):
         roundoff.compile(bad, simulation)(torch.ones(3))
     assert (simulation.step, simulation.draws) == (7, 0)
-    assert not ELSEWHERE.any()
+    assert not HIDDEN.sum.any()
+    assert not SUM.any()
+    assert COUNTS == {"calls": 0}
+
+
+def test_tensors_around_a_step():
+    """What its code finds in globals and closures it reads and writes, in every call; and others that are put there."""
+    kept = {"sum": torch.zeros(3)}
+
+    def step(x):
+        kept["sum"].add_(SUM).add_(x)
+        kept["latest"] = x * 1.1
+        return SUM.mul_(0.5)
+
+    program, eager = roundoff.compile(step, simulate("e5m6")), simulate("e5m6")
+    results = []
+    for run in (program, step):
+        kept["sum"] = torch.zeros(3)
+        kept.pop("latest", None)
+        SUM.fill_(1.0)
+        for i in range(3):
+            kept["sum"] = kept["sum"].clone()
+            with eager if run is step else nullcontext():
+                run(torch.full((3,), 0.1 * i))
+        results.append([kept["sum"].clone(), kept["latest"].clone(), SUM.clone()])
+    SUM.zero_()
+    assert program.reason is None
+    assert all(map(same, *results))
 
 
 def test_other_compiled_programs_are_left_as_they_were():
@@ -288,7 +335,7 @@ def test_leaves_of_autograd():
 
 
 def test_arguments_that_are_no_tensors():
-    with pytest.raises(FormatError, match=r"tensors, numbers and text.*set"):
+    with pytest.raises(FormatError, match=r"tensors, modules, optimizers, numbers and text.*set"):
         roundoff.compile(lambda x, y: x, None)(torch.ones(2), {1})
 
 
@@ -312,7 +359,7 @@ def test_arguments_that_share_memory():
     [
         (lambda: simulate("e5m6", observe=True), "observing"),
         (lambda: simulate("e5m6", accumulate="e5m6/8"), "accumulation"),
-        (lambda: simulate(Policy("e5m6").with_rules(Rule(role="backward", format="fp32"))), "places"),
+        (lambda: simulate(Policy("e5m6").with_rules(Rule(role="parameters", format="fp32"))), "parameters"),
         (lambda: simulate("e5m6", scalars="rounded"), "scalars"),
         (lambda: simulate("e5m6", granularity="primitive"), "granularity"),
     ],

@@ -1,13 +1,22 @@
 """Compiled training of modules by optimizers of PyTorch's: the bits of the eager simulation, step by step."""
 
+import pytest
 import torch
 from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, Transformer, UNet
 from torch import optim
 
 import roundoff
-from roundoff import simulate
+from roundoff import Policy, Rule, simulate
+from roundoff.simulate import graphs
 
 STEPS = 4
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Runs the graphs that are traced as they are: compiling is what takes time."""
+    monkeypatch.setattr(graphs, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
+
 
 OPTIMIZERS = {
     Transformer: lambda p: optim.AdamW(p, 0.01, eps=1e-3),
@@ -82,5 +91,26 @@ def assert_same_training(kinds, make, dtype=torch.float32, steps=STEPS):
     assert (simulation.step, simulation.draws) == (mine.step, mine.draws)
 
 
-def test_networks():
-    assert_same_training(NETWORKS, lambda: simulate("e5m10"))
+def test_rules_about_places_and_operands():
+    """Operands in blocks along what is contracted, gradients and a module in formats of their own."""
+    rules = [
+        Rule(role="backward", format="e5m8"),
+        Rule(module="Sequential.1", format="e8m7"),
+        Rule(role="optimizer", format="e8m10"),
+    ]
+    policy = Policy.mixed_precision("mxfp8_e4m3").with_rules(*rules)
+    assert_same_training([Convolutional], lambda: simulate(policy), steps=3)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_graphs_of_networks(kind, uncompiled):
+    assert_same_training([kind], lambda: simulate("e5m7", rounding="stochastic", seed=3), steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{"format": "e5m10"}, {"format": "bf16"}, {"format": "e5m7", "rounding": "stochastic"}], ids=str
+)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_networks(kind, settings):
+    assert_same_training([kind], lambda: simulate(**settings))
