@@ -11,7 +11,7 @@ from roundoff.agents.memory import keep_freed_memory
 from roundoff.agents.population import Population, shared_kind, worth_sharing
 from roundoff.agents.run_directory import Result
 from roundoff.agents.training import open_run, train_alone
-from roundoff.simulate.compiler import reason_against_compiling
+from roundoff.simulate.program import reason_against_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

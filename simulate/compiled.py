@@ -12,14 +12,12 @@ from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispat
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.formats import FormatError
-from roundoff.simulate.compiler import reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
 from roundoff.simulate.host_numbers import NumberError, Record
-from roundoff.simulate.program import Program, first_for
+from roundoff.simulate.program import Program, first_for, reason_against_compiling
 from roundoff.simulate.refusals import last_words, optimizer_of
 from roundoff.simulate.stand_ins import NewStateError, StandIns
-from roundoff.simulate.step_arguments import Arguments, settings
-from roundoff.simulate.step_memory import check_lazy, check_shared
+from roundoff.simulate.step_arguments import Arguments, check_lazy, check_shared, settings
 from roundoff.simulate.surroundings import Surroundings
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from roundoff.simulate.program_cache import compiled_on_disk
 from roundoff.simulate.readings import Reading, Readings
 from roundoff.simulate.refusals import is_of_the_step, why_untraceable
 from roundoff.simulate.stand_ins import NewStateError
-from roundoff.simulate.step_memory import Alias, alias_of, check_kept, layouts
+from roundoff.simulate.step_arguments import Alias, alias_of, check_kept, layouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

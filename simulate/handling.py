@@ -14,7 +14,7 @@ from roundoff.simulate import exact_operations, products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
 from roundoff.simulate.higher_order import steps
-from roundoff.simulate.moves import is_exact_in_carrier, may_move
+from roundoff.simulate.moves import always_moves, is_exact_in_carrier, may_move
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
 from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, treatment
@@ -67,6 +67,7 @@ class Handling:
         accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
         may_move: whether a call can be an exact move.
+        always_moves: whether every call is one.
         calls: how often it ran.
         moved: how often it was an exact move.
         rounded: how many tensors of its results were rounded.
@@ -76,9 +77,9 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "kernel", "may_move", "module",
-        "moved", "name", "operation", "prepares", "role", "rounded", "rounds", "rules", "settles", "taken_apart",
-        "takes_nested", "treatment",
+        "accumulate", "accumulated", "always_moves", "arithmetic", "calls", "decomposition", "exact", "kernel",
+        "may_move", "module", "moved", "name", "operation", "prepares", "role", "rounded", "rounds", "rules",
+        "settles", "taken_apart", "takes_nested", "treatment",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +99,7 @@ class Handling:
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
         self.accumulate = self.exact = self.prepares = self.settles = self.takes_nested = False
-        self.may_move = False
+        self.always_moves = self.may_move = False
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
         if isinstance(operation, HigherOrderOperator):
@@ -107,6 +108,7 @@ class Handling:
             return
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.may_move = operation is not None and may_move(operation)
+        self.always_moves = operation is not None and always_moves(operation)
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"

@@ -355,7 +355,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.settles:
             settle(result)
-        moves = handling.may_move and is_move(func, args, kwargs)
+        moves = handling.always_moves or (handling.may_move and is_move(func, args, kwargs))
         handling.moved += moves
         if (handling.rounds or observer) and not (moves and self._leaves_moves):
             self._round_results(handling, args, kwargs, result)

@@ -69,6 +69,10 @@ class _Question(NamedTuple):
     windows: tuple[tuple[int, str], ...]
     types: tuple[tuple[int, str], ...]
     signed: bool
+    asks_more: bool
+    """Whether more decides than types of tensors."""
+    always: bool
+    """Whether nothing does."""
 
 
 def plain_name(name: str) -> str:
@@ -81,7 +85,7 @@ def _question(operation: OpOverload) -> _Question | None:
     name = plain_name(operation.overloadpacket.__name__)
     if name not in MOVES:
         return None
-    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in _Question._fields[:-1]}
+    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in _Question._fields[:5]}
     for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001  the only access there is
         kind, place = str(argument.type), (position, argument.name)
         compared = (name in _COMPARED and argument.name in _COMPARED_ARGUMENTS) or name == "copysign"
@@ -96,7 +100,13 @@ def _question(operation: OpOverload) -> _Question | None:
                 places["numbers"].append(place)
         elif "Tensor" in kind and argument.name not in _CHOOSING:
             places["tensors"].append(place)
-    return _Question(**{kind: tuple(found) for kind, found in places.items()}, signed=name in SIGNED)
+    signed = name in SIGNED
+    asks_more = any(found for kind, found in places.items() if kind != "tensors")
+    one = len(places["tensors"]) == 1 and "List" not in str(operation._schema.arguments[places["tensors"][0][0]].type)  # noqa: SLF001
+    always = one and not asks_more and not signed
+    return _Question(
+        **{kind: tuple(found) for kind, found in places.items()}, signed=signed, asks_more=asks_more, always=always
+    )
 
 
 def may_move(operation: OpOverload) -> bool:
@@ -129,21 +139,41 @@ def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     if question is None:
         return False
 
+    return (not question.asks_more or _only_moves(question, args, kwargs)) and _of_one_type(question, args, kwargs)
+
+
+def always_moves(operation: OpOverload) -> bool:
+    """Whether every call of the operation is an exact move."""
+    question = _question(operation)
+    return question is not None and question.always
+
+
+def _only_moves(question: _Question, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether no argument makes the call compute, or bring numbers in."""
+
     def given(places: tuple[tuple[int, str], ...]) -> list[Any]:
         return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
 
-    if (
-        (question.combining and any(given(question.combining)))
-        or (question.types and any(x is not None for x in given(question.types)))
-        or (question.numbers and not all(map(is_zero, given(question.numbers))))
-        or (question.windows and any(step != 1 for steps in given(question.windows) for step in _listed(steps)))
-    ):
-        return False
-    tensors = given(question.tensors)
-    if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor):
-        return not (question.signed and tensors[0].is_complex())
-    dtypes = {x.dtype for value in tensors for x in _listed(value) if isinstance(x, torch.Tensor)}
-    return len(dtypes) <= 1 and not (question.signed and any(dtype.is_complex for dtype in dtypes))
+    return not (
+        any(given(question.combining))
+        or any(x is not None for x in given(question.types))
+        or not all(map(is_zero, given(question.numbers)))
+        or any(step != 1 for steps in given(question.windows) for step in _listed(steps))
+    )
+
+
+def _of_one_type(question: _Question, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the tensors whose numbers come into the results need no conversion."""
+    dtype = None
+    for i, name in question.tensors:
+        value = args[i] if i < len(args) else kwargs.get(name)
+        for x in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(x, torch.Tensor):
+                if dtype is None:
+                    dtype = x.dtype
+                elif x.dtype is not dtype:
+                    return False
+    return not (question.signed and dtype is not None and dtype.is_complex)
 
 
 def _listed(value: Any) -> Sequence[Any]:

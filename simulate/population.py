@@ -8,9 +8,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from roundoff.formats import FormatError, Rounding
-from roundoff.simulate.compiler import reason_against_compiling
 from roundoff.simulate.graph_writer import FormatsAsData
-from roundoff.simulate.program import Program
+from roundoff.simulate.program import Program, reason_against_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

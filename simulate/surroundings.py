@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 
 from roundoff.formats import FormatError
-from roundoff.simulate.code_names import Libraries
 from roundoff.simulate.found import Found, filled, floats_of, tensors_of
 from roundoff.simulate.step_arguments import kinds
-from roundoff.simulate.walk import Walk
+from roundoff.simulate.walk import Libraries, Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

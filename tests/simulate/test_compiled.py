@@ -284,7 +284,7 @@ def test_what_cannot_be_traced(bad, message):
 
 def test_tensors_around_a_step():
     """What its code finds in globals and closures it reads and writes, in every call; and others that are put there."""
-    kept = {"sum": torch.zeros(3)}
+    kept = {"sum": torch.zeros(3), "latest": torch.zeros(3)}
 
     def step(x):
         kept["sum"].add_(SUM).add_(x)
@@ -294,13 +294,13 @@ def test_tensors_around_a_step():
     program, eager = roundoff.compile(step, simulate("e5m6")), simulate("e5m6")
     results = []
     for run in (program, step):
-        kept["sum"] = torch.zeros(3)
-        kept.pop("latest", None)
+        kept.update({"sum": torch.zeros(3), "latest": torch.zeros(3)})
         SUM.fill_(1.0)
         for i in range(3):
             kept["sum"] = kept["sum"].clone()
+            x = torch.full((3,), 0.1 * i)
             with eager if run is step else nullcontext():
-                run(torch.full((3,), 0.1 * i))
+                run(x)
         results.append([kept["sum"].clone(), kept["latest"].clone(), SUM.clone()])
     SUM.zero_()
     assert program.reason is None
