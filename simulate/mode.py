@@ -355,9 +355,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.settles:
             settle(result)
-        moves = handling.always_moves or (handling.may_move and is_move(func, args, kwargs))
-        handling.moved += moves
-        if (handling.rounds or observer) and not (moves and self._leaves_moves):
+        moved = handling.may_move and self._moves(handling, args, kwargs)
+        if (handling.rounds or observer) and not (moved and self._leaves_moves):
             self._round_results(handling, args, kwargs, result)
         if self._operands.tracks_inputs:
             self._operands.computed(result)
@@ -366,6 +365,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if shadow:
             shadow.after((handling.role, handling.module, handling.name), func, twins, given, given_by_name, result)
         return result
+
+    def _moves(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether this call is an exact move, of which the operation keeps count."""
+        assert handling.operation is not None
+        moves = handling.always_moves or is_move(handling.operation, args, kwargs)
+        handling.moved += moves
+        return moves
 
     def _compute(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
         """What the operation computes, with sums as the policy says."""
