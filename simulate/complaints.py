@@ -1,19 +1,70 @@
-"""What a policy meant and did not reach: rules that matched nothing, products that no rule about products matched."""
+"""What a simulation warns of: rules that matched nothing, products that none reached, metrics that are rounded."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from roundoff.formats import round
+from roundoff.simulate.entering import SimulationWarning, this_thread
 from roundoff.simulate.policy import CONTRACTIONS, OPTIMIZER_STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from roundoff.formats import Format
     from roundoff.simulate.handling import Handling
     from roundoff.simulate.policy import Policy, Rule
 
 _MOST_NAMED = 30
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+_said: set[str] = set()
+
+
+def on_reading(fmt: Format) -> Callable[[torch.Tensor], Any]:
+    """What is done before a program reads a number (``.item()``): it is told, once per process, of rounded metrics.
+
+    Of whole numbers, which count steps or hits, and of numbers that are not of the format nothing is said.
+
+    Args:
+        fmt: of results.
+    """
+
+    def tell(x: torch.Tensor) -> Any:
+        if "metrics" in _said or not x.is_floating_point() or x.is_meta:
+            return NotImplemented
+        this_thread.rounding = True
+        try:
+            number = float(x.detach())
+            is_rounded = number % 1 != 0 and float(round(x.detach(), fmt)) == number
+        finally:
+            this_thread.rounding = False
+        if is_rounded:
+            _said.add("metrics")
+            warnings.warn(
+                f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them are"
+                f" rounded to {fmt} like all results; compute what you report outside of the block (said once)",
+                SimulationWarning,
+                stacklevel=_level_of_program(),
+            )
+        return NotImplemented
+
+    return tell
+
+
+def _level_of_program() -> int:
+    """The ``stacklevel`` of the innermost line that is neither PyTorch's nor a simulation's, for the caller."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:

@@ -13,6 +13,7 @@ from roundoff.formats import Rounding
 from roundoff.simulate import exact_operations, products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
+from roundoff.simulate.complaints import on_reading
 from roundoff.simulate.higher_order import steps
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
 from roundoff.simulate.primitives import decomposition
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Operation = OpOverload | HigherOrderOperator
 
+_READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
 # Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
@@ -102,6 +104,9 @@ class Handling:
             self.decomposition = steps(operation)
             return
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
+        if name == _READING and self.rounds:
+            self.decomposition = on_reading(self.arithmetic.format)
+            return
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"
