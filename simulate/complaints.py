@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundoff.formats import round
-from roundoff.simulate.entering import SimulationWarning, this_thread
+from roundoff.simulate.entering import SimulationWarning
 from roundoff.simulate.policy import CONTRACTIONS, OPTIMIZER_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from torch._ops import OpOverload
 
     from roundoff.formats import Format
     from roundoff.simulate.handling import Handling
@@ -28,25 +30,19 @@ _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _said: set[str] = set()
 
 
-def on_reading(fmt: Format) -> Callable[[torch.Tensor], Any]:
-    """What is done before a program reads a number (``.item()``): it is told, once per process, of rounded metrics.
+def reading(operation: OpOverload, fmt: Format) -> Callable[[torch.Tensor], Any]:
+    """The kernel of ``operation``, which reads a number (``.item()``), with a word, once per process, on metrics.
 
     Of whole numbers, which count steps or hits, and of numbers that are not of the format nothing is said.
 
     Args:
+        operation: the one.
         fmt: of results.
     """
 
-    def tell(x: torch.Tensor) -> Any:
-        if "metrics" in _said or not x.is_floating_point() or x.is_meta:
-            return NotImplemented
-        this_thread.rounding = True
-        try:
-            number = float(x.detach())
-            is_rounded = number % 1 != 0 and float(round(x.detach(), fmt)) == number
-        finally:
-            this_thread.rounding = False
-        if is_rounded:
+    def read(x: torch.Tensor) -> Any:
+        number = operation(x)
+        if isinstance(number, float) and number % 1 and "metrics" not in _said and float(round(x, fmt)) == number:
             _said.add("metrics")
             warnings.warn(
                 f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them are"
@@ -54,9 +50,9 @@ def on_reading(fmt: Format) -> Callable[[torch.Tensor], Any]:
                 SimulationWarning,
                 stacklevel=_level_of_program(),
             )
-        return NotImplemented
+        return number
 
-    return tell
+    return read
 
 
 def _level_of_program() -> int:

@@ -13,7 +13,7 @@ from roundoff.formats import Rounding
 from roundoff.simulate import exact_operations, products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
-from roundoff.simulate.complaints import on_reading
+from roundoff.simulate.complaints import reading
 from roundoff.simulate.higher_order import steps
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
 from roundoff.simulate.primitives import decomposition
@@ -104,8 +104,8 @@ class Handling:
             self.decomposition = steps(operation)
             return
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
-        if name == _READING and self.rounds:
-            self.decomposition = on_reading(self.arithmetic.format)
+        if operation is not None and name == _READING and self.rounds:
+            self.kernel = reading(operation, self.arithmetic.format)
             return
         if operation is None or not (self.treatment.results or self.treatment.written):
             return

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -518,7 +518,10 @@ def _at_work() -> Simulation | None:
 
 
 def _is_inside() -> bool:
-    return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+    # PyTorch asks at every operation, when the mode that sees it is off the stack: which is empty then, nearly always.
+    return _len_torch_dispatch_stack() > 0 and any(
+        isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 _process = Process(_at_work, _is_inside)
