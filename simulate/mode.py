@@ -474,7 +474,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 " (sparse=False of an embedding), or have a rule leave what computes with sparse ones in the carrier,"
                 " such as Rule(role=['backward', 'optimizer'], format='fp32')"
             )
-        if not has_memory(x):
+        if type(x) is not torch.Tensor and not has_memory(x):
             raise FormatError(
                 f"{handling} computed a {type(x).__name__}, which stands for other tensors, from plain ones: what it"
                 " computed for them was not seen, and cannot be rounded; leave the operation out of the simulation"
