@@ -42,6 +42,9 @@ def scales_of(
 
 def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[int, int]) -> torch.Tensor:
     """The scale, or the largest with which every code stands for a finite number."""
+    most = torch.finfo(scale.dtype).max / (2 * (codes[1] - codes[0]))
+    if in_memory(scale) and not (scale > most).any():  # nearly always
+        return scale
     wide = zero.to(torch.float64)
     reach = torch.maximum(codes[1] - wide, wide - codes[0])
     # A little less than the quotient, so that its rounding does not matter. Number / tensor would not be a division.
