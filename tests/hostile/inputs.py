@@ -176,12 +176,16 @@ def replaced(value, way, text):
     return json.dumps(copy).replace(json.dumps(mark), text)
 
 
+class Late(BaseException):
+    """Raised where something hangs; no program takes it for one of its own errors."""
+
+
 @contextmanager
 def no_longer_than(seconds):
     """Ends what hangs, at a pipe or in a loop."""
 
     def late(*_):
-        raise TimeoutError("hangs")
+        raise Late
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -212,7 +216,9 @@ class Commands:
         for name in ("file", "folder/file", ".bashrc"):
             (self.precious / name).write_text("mine")
         for module in ("evil", "random", "torch"):  # that a sweep file may name, or that a worker may find here
-            (self.work / f"{module}.py").write_text(f"import pathlib; pathlib.Path({str(self.precious / 'ran')!r}).touch()")
+            (self.work / f"{module}.py").write_text(
+                f"import pathlib; pathlib.Path({str(self.precious / 'ran')!r}).touch()"
+            )
         monkeypatch.chdir(self.work)
 
     def run(self, *arguments, allowed=(0, 2)):
@@ -226,7 +232,7 @@ class Commands:
         self.monkeypatch.setattr(sys, "argv", ["roundoff", *map(str, arguments)])
         self.capfd.readouterr()
         status = 0
-        with no_longer_than(120):
+        with no_longer_than(60):
             try:
                 main()
             except SystemExit as end:

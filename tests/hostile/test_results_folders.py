@@ -219,7 +219,7 @@ SNAPSHOTS = {
     "texts": lambda path: np.savez(path, actor_0=np.array(["x"]), critic_0=np.array(["2020"], "datetime64[s]")),
     "complex": lambda path: np.savez(path, actor_0=np.ones((1, 2, 2)) * 1j, critic_0=np.ones((2, 2, 1)) * 1j),
     "empty": lambda path: np.savez(path, actor_0=np.ones(0), critic_0=np.ones((0, 0))),
-    "nothing": lambda path: np.savez(path),
+    "nothing": np.savez,
     "single": lambda path: np.savez(path, actor_0=np.float64(3), critic_0=np.float64(3)),
     "not finite": lambda path: np.savez(path, actor_0=np.full((1, 2, 2), np.nan), critic_0=np.full((2, 2, 1), np.inf)),
 }
