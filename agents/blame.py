@@ -8,7 +8,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from roundoff.agents.config import TrainConfig
+from roundoff.agents.errors import FileError
 from roundoff.agents.training import train
+from roundoff.files import read_bytes
 from roundoff.formats import Format
 from roundoff.simulate.delta_debugging import HIGH, Blame, BlameError, minimal, smallest_format
 from roundoff.simulate.moves import MOVES, plain_name
@@ -86,13 +88,19 @@ class _Trials:
     def observed(self, policy: dict[str, Any], name: str) -> tuple[bool, set[str]]:
         """Whether the run succeeds under one more policy, and the units at work in it."""
         passed, folder = self._run(policy, name, observe=True)
-        with (folder / "numerics.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["results"])]
-        # No agent computes with these, nor brings numbers in.
-        rows = [row for row in rows if plain_name(row["operation"]) not in MOVES]
-        if self._over == "role":
-            return passed, {row["role"] for row in rows}
-        return passed, {plain_name(row["operation"]) for row in rows}
+        path = folder / "numerics.csv"
+        try:
+            table = csv.DictReader(read_bytes(path).decode().splitlines())
+            # No agent computes with operations that move, nor brings numbers in by them.
+            rows = [row for row in table if int(row["results"]) and plain_name(row["operation"]) not in MOVES]
+            units = {row[self._over] for row in rows}
+        except OSError as error:
+            raise FileError(
+                f"{path}: cannot be read ({error.strerror}); delete {folder} to repeat the trial"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+            raise FileError(f"{path}: is damaged; delete {folder} to repeat the trial") from error
+        return passed, {plain_name(unit) for unit in units}
 
     def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
         """Whether the run succeeds with ``high`` in float32 and ``others`` in formats of their own."""

@@ -55,9 +55,23 @@ class Result:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Reads what :meth:`as_json` returned; raises KeyError or TypeError for anything else."""
-        crash = Crash(value["crash"]["step"], value["crash"]["reason"]) if value["crash"] else None
-        return cls(value["status"], value["return"], value["return_std"], value["step"], crash)
+        """Reads what :meth:`as_json` returned; raises KeyError, TypeError or ValueError for anything else."""
+        crash = Crash(_whole(value["crash"]["step"]), str(value["crash"]["reason"])) if value["crash"] else None
+        if value["status"] != ("crashed" if crash else "done"):
+            raise ValueError(value["status"])
+        return cls(value["status"], _real(value["return"]), _real(value["return_std"]), _whole(value["step"]), crash)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
 
 
 @final
@@ -109,7 +123,7 @@ class RunDirectory:
             return None
         try:
             return Result.from_json(read_json(self.result))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FileError(f"{self.result}: is not the result of a run; delete it to repeat the run") from error
 
 

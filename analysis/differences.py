@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # These may differ in a pair: what the arithmetic is, and what changes no number.
 _ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every", "environment_workers"}
+_STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
 _COLUMNS = {
     "actor_l1": "mean |difference| of actor weights",
     "critic_l1": "mean |difference| of critic weights",
@@ -50,19 +52,15 @@ def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     for reference, run in _pairs(experiment):
         there, here = (experiment.folders[identity] / "snapshots" for identity in (reference, run["id"]))
         inputs = _load(there / "states.npz", warnings).get("inputs")
-        for path in sorted(here.glob("[0-9]*.npz"), key=lambda path: int(path.stem)):
+        known = {key: run[key] for key in ("task", "format", "seed", "id")} | {"reference": reference}
+        files = (path for path in here.glob("*.npz") if _STEP.fullmatch(path.stem))
+        for path in sorted(files, key=lambda path: int(path.stem)):
             a, b = _load(there / path.name, warnings), _load(path, warnings)
             if a and a.keys() == b.keys():
-                rows.append(
-                    {
-                        **{key: run[key] for key in ("task", "format", "seed", "id")},
-                        "reference": reference,
-                        "step": int(path.stem),
-                        "actor_l1": _distance(a, b, "actor"),
-                        "critic_l1": _distance(a, b, "critic"),
-                        "q_difference": _of_values(a, b, inputs),
-                    }
-                )
+                try:
+                    rows.append({**known, "step": int(path.stem), **_compared(a, b, inputs)})
+                except (KeyError, IndexError, ValueError):  # layers are missing, or do not fit each other
+                    warnings.append(f"{path}: holds no networks that can be compared with {there / path.name}")
     return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *_COLUMNS])
 
 
@@ -113,12 +111,27 @@ def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
         with open_to_read(path) as raw, np.load(raw, allow_pickle=False) as file:
             if sum(part.file_size for part in file.zip.infolist()) > LARGEST:
                 raise ValueError(f"it unpacks to more than {LARGEST} bytes")  # noqa: TRY301  it is damaged
-            return {name: file[name].astype(np.float64) for name in file.files}
+            return {name: _numbers(file[name]) for name in file.files}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, MemoryError) as error:
         warnings.append(f"{path}: cannot be read ({error}); left out")
         return {}
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"it holds {values.dtype}, not numbers")
+    return values.astype(np.float64)
+
+
+def _compared(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> dict[str, float]:
+    with np.errstate(all="ignore"):  # weights that are not finite
+        return {
+            "actor_l1": _distance(a, b, "actor"),
+            "critic_l1": _distance(a, b, "critic"),
+            "q_difference": _of_values(a, b, inputs),
+        }
 
 
 def _layers(networks: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
@@ -128,15 +141,17 @@ def _layers(networks: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
 
 def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], name: str) -> float:
     parts = [np.abs(x - y).ravel() for x, y in zip(_layers(a, name), _layers(b, name), strict=True)]
-    return float(np.concatenate(parts).mean())
+    together = np.concatenate(parts)
+    if not together.size:
+        raise ValueError(f"no weights of {name}")
+    return float(together.mean())
 
 
 def _of_values(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> float:
-    if inputs is None or not len(inputs):
+    if inputs is None or not inputs.size:
         return float("nan")
-    with np.errstate(all="ignore"):  # weights that are not finite
-        values = [_forward(_layers(networks, "critic"), inputs) for networks in (a, b)]
-        return float(np.abs(values[0] - values[1]).mean())
+    values = [_forward(_layers(networks, "critic"), inputs) for networks in (a, b)]
+    return float(np.abs(values[0] - values[1]).mean())
 
 
 def _forward(layers: list[np.ndarray], x: np.ndarray) -> np.ndarray:

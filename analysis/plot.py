@@ -13,7 +13,7 @@ from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.figures import ALWAYS, FIGURES
 from roundoff.analysis.files import replace_file
 from roundoff.analysis.store import read_experiment
-from roundoff.analysis.style import SIZES
+from roundoff.analysis.style import SIZES, drawable
 from roundoff.analysis.summary import ended, summarize
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "scr
     """
     content = _csv(table)
     written = [replace_file(named.table, content)]
-    drawn = FIGURES[named.figure].draw(title, read_table(content), size=SIZES[size])
+    shown = read_table(content)
+    texts = shown.select_dtypes(exclude="number").columns
+    shown[texts] = shown[texts].map(drawable, na_action="ignore")
+    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size])
     images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
     return written + [replace_file(path, image) for path, image in images]
 

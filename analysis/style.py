@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+
+from roundoff.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +57,8 @@ SIZES = {
     "single": Size(3.25, 7.0, 1, 300.0, titled=False),
     "double": Size(6.75, 7.5, 3, 300.0, titled=False),
 }
+
+_LONGEST = 300  # characters of a text; laying out very long ones takes minutes
 
 _SETTINGS = {
     "axes.titlesize": "medium",
@@ -114,3 +119,13 @@ def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9, siz
     with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
         wide = size.width or width * columns + 0.6
         yield Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")
+
+
+def drawable(text: str) -> str:
+    """A text from a file, so that a figure shows it: without characters that no font has, formulas, or great length.
+
+    What tells a cut text from others with the same beginning stands at its end.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
+    return printable(text).replace("$", r"\$")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FIXED, _HASHED, _GIVEN = range(3)
 BETWEEN = 9
-"""Where the settings say whether numbers of a scaled grid are chosen as they are; see ``to_steps32``."""
+"""Where the settings say whether numbers of a scaled grid are chosen as they are; see ``between_steps32``."""
 _LOW = CHUNK - 1
 
 

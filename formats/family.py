@@ -61,7 +61,8 @@ class Family(Format):
         random: RandomBits | torch.Tensor | None = None,
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
-        if _lie_in_memory(source, random) and (target is source or in_memory(target)):
+        given = isinstance(random, torch.Tensor) and not in_memory(random)
+        if in_memory(source) and (target is source or in_memory(target)) and not given:
             self._round_plain(source, target, rounding, overflow, random)
         else:
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))

@@ -323,8 +323,7 @@ class FloatFormat(Family):
     ) -> None:
         # No element depends on its place, so the loops take memory in any order, if there are no random bits.
         if not self.signed:
-            target.copy_(source).masked_fill_(source.signbit() & ~source.isnan(), 0.0)
-            source = target
+            source = torch.clamp(source, min=0.0, out=target).abs_()  # of -0; NaN stays
         if rounding is Rounding.NEAREST_EVEN and overflow is None:
             self._kernels[source.dtype](source, target)
             return

@@ -15,7 +15,7 @@ from roundoff.formats.grid_kernels import round_rows
 from roundoff.formats.modes import Rounding
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.reinterpret import SCRATCH, bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_integer32, to_integer64, to_steps32, to_steps64
+from roundoff.formats.step_tail import between_steps32, between_steps64, on_grid, to_integer32, to_integer64
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,14 @@ def _runs32(
             fill(words, part, at, settings, given)
             for i in range(part):
                 bits[i] = bits_of32(source[at + i])
-            for i in range(part):
-                steps = to_steps32(float_of32(bits[i]), inverse, scale, zero, between, mode, words[i])
-                target[at + i] = on_grid(steps, scale, zero, low, high)
+            if between == 0:  # as two loops, of which the compiler vectorises this one
+                for i in range(part):
+                    steps = to_integer32(float_of32(bits[i]) * inverse, mode, words[i])
+                    target[at + i] = on_grid(steps, scale, zero, low, high)
+            else:
+                for i in range(part):
+                    steps = between_steps32(float_of32(bits[i]), inverse, scale, zero, mode, words[i])
+                    target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
 def _columns32(
@@ -61,12 +66,16 @@ def _columns32(
             fill(words, part, at, settings, given)
             for i in range(part):
                 bits[i] = bits_of32(source[at + i])
-            for i in range(part):
-                at_i = column + i
-                steps = to_steps32(
-                    float_of32(bits[i]), inverses[at_i], scales[at_i], zeros[at_i], between, mode, words[i]
-                )
-                target[at + i] = on_grid(steps, scales[at_i], zeros[at_i], low, high)
+            if between == 0:
+                for i in range(part):
+                    k = column + i
+                    steps = to_integer32(float_of32(bits[i]) * inverses[k], mode, words[i])
+                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
+            else:
+                for i in range(part):
+                    k = column + i
+                    steps = between_steps32(float_of32(bits[i]), inverses[k], scales[k], zeros[k], mode, words[i])
+                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
 
 
 def _wrapping32(
@@ -110,9 +119,14 @@ def _runs64(
             fill(words, part, at, settings, given)
             for i in range(part):
                 bits[i] = bits_of64(source[at + i])
-            for i in range(part):
-                steps = to_steps64(float_of64(bits[i]), inverse, scale, zero, between, mode, words[i])
-                target[at + i] = on_grid(steps, scale, zero, low, high)
+            if between == 0:  # as two loops, of which the compiler vectorises this one
+                for i in range(part):
+                    steps = to_integer64(float_of64(bits[i]) * inverse, mode, words[i])
+                    target[at + i] = on_grid(steps, scale, zero, low, high)
+            else:
+                for i in range(part):
+                    steps = between_steps64(float_of64(bits[i]), inverse, scale, zero, mode, words[i])
+                    target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
 def _columns64(
@@ -128,12 +142,16 @@ def _columns64(
             fill(words, part, at, settings, given)
             for i in range(part):
                 bits[i] = bits_of64(source[at + i])
-            for i in range(part):
-                at_i = column + i
-                steps = to_steps64(
-                    float_of64(bits[i]), inverses[at_i], scales[at_i], zeros[at_i], between, mode, words[i]
-                )
-                target[at + i] = on_grid(steps, scales[at_i], zeros[at_i], low, high)
+            if between == 0:
+                for i in range(part):
+                    k = column + i
+                    steps = to_integer64(float_of64(bits[i]) * inverses[k], mode, words[i])
+                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
+            else:
+                for i in range(part):
+                    k = column + i
+                    steps = between_steps64(float_of64(bits[i]), inverses[k], scales[k], zeros[k], mode, words[i])
+                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
 
 
 def _wrapping64(

@@ -15,7 +15,7 @@ from roundoff.formats.addends import BETWEEN, addends, fill, mode32, mode64
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.range_scales import FIRST32, FIRST64, LAST32, LAST64, key32, key64, range32, range64
 from roundoff.formats.reinterpret import SCRATCH, bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_steps32, to_steps64
+from roundoff.formats.step_tail import between_steps32, between_steps64, on_grid, to_integer32, to_integer64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,13 @@ def _quantize32(
     between: Any, mode: Any,
 ) -> None:  # fmt: skip
     inverse = float32(1.0) / scale
+    if between == 0:  # as two loops, of which the compiler vectorises this one
+        for i in range(count):
+            steps = to_integer32(float_of32(bits[first + i]) * inverse, mode, words[first + i])
+            target[at + i] = on_grid(steps, scale, zero, low, high)
+        return
     for i in range(count):
-        x = float_of32(bits[first + i])
-        steps = to_steps32(x, inverse, scale, zero, between, mode, words[first + i])
+        steps = between_steps32(float_of32(bits[first + i]), inverse, scale, zero, mode, words[first + i])
         target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
@@ -146,9 +150,13 @@ def _quantize64(
     between: Any, mode: Any,
 ) -> None:  # fmt: skip
     inverse = float64(1.0) / scale
+    if between == 0:  # as two loops, of which the compiler vectorises this one
+        for i in range(count):
+            steps = to_integer64(float_of64(bits[first + i]) * inverse, mode, words[first + i])
+            target[at + i] = on_grid(steps, scale, zero, low, high)
+        return
     for i in range(count):
-        x = float_of64(bits[first + i])
-        steps = to_steps64(x, inverse, scale, zero, between, mode, words[first + i])
+        steps = between_steps64(float_of64(bits[first + i]), inverse, scale, zero, mode, words[first + i])
         target[at + i] = on_grid(steps, scale, zero, low, high)
 
 

@@ -356,7 +356,7 @@ class IntegerFormat(Family):
 def _steps(
     x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
 ) -> torch.Tensor:
-    """As ``step_tail.to_steps32``, between two numbers as they are: the steps that tensors stand for; NaN stays."""
+    """As ``step_tail.between_steps32``: the steps that tensors stand for; NaN stays."""
     magnitude = x.abs()
     k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
     k = torch.where(k * scale > magnitude, k - 1, k)

@@ -18,6 +18,7 @@ from torch._C import (
     _push_on_torch_dispatch_stack,
     _TorchDispatchModeKey,
 )
+from torch.compiler import is_compiling
 
 from roundoff.formats.errors import FormatError
 
@@ -35,7 +36,7 @@ _TRACING = (_TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY, _TorchDispa
 
 def in_memory(x: torch.Tensor) -> bool:
     """Whether the numbers of ``x`` are what lies at its address in the CPU's memory, and torch is not compiling."""
-    if type(x) not in _PLAIN or torch.compiler.is_compiling() or not x.is_cpu or x.is_neg():
+    if type(x) not in _PLAIN or is_compiling() or not x.is_cpu or x.is_neg():
         return False
     try:
         # Gradients known to be zero, and storages that were freed, are at address 0; so are tensors without elements.
@@ -79,7 +80,7 @@ def apart(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if torch.compiler.is_compiling() or not _len_torch_dispatch_stack():
+        if is_compiling() or not _len_torch_dispatch_stack():
             return function(*args, **kwargs)
         others = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
         modes = [_pop_torch_dispatch_stack(None) for _ in range(others)]

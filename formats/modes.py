@@ -40,7 +40,9 @@ class Rounding(_Choice):
     """Which of the two neighbouring numbers of a format stands for a number between them."""
 
     NEAREST_EVEN = "nearest-even"
-    """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default)."""
+    """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default). Two exceptions:
+    ties of affine integers go to the even multiple of the scale, whose code is odd if the zero point is; and half of
+    the smallest normal number, where there are no subnormal ones, goes to zero: both codes are even."""
     NEAREST_AWAY = "nearest-away"
     """The nearer; a tie goes away from zero (IEEE 754 roundTiesToAway)."""
     TOWARD_ZERO = "toward-zero"

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from roundoff.files import atomic_writer
 from roundoff.formats.errors import FormatError
 from roundoff.formats.format import Format
 from roundoff.formats.modes import Rounding
@@ -65,7 +66,8 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     looks = list(zip(shown, cycle(_COLOURS), cycle(_STYLES), strict=False))
     _draw_spacing(spacing, looks)
     _draw_number_line(line, looks)
-    figure.savefig(path, dpi=150)
+    with atomic_writer(path) as file:
+        figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
     return path
 
 

@@ -64,21 +64,20 @@ def to_integer64(x: Any, mode: Any, word: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def to_steps32(x: Any, inverse: Any, scale: Any, zero: Any, between: Any, mode: Any, word: Any) -> Any:
+def between_steps32(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: Any) -> Any:
     """How many steps of a scale a float32 stands for: an integer, as a float32; NaN stays.
+
+    It is one of the two floats k * scale and (k + 1) * scale that the number lies between, as they are, so that each of
+    them stays what it is. (To nearest-even it is the number times the reciprocal, rounded to an integer.)
 
     Args:
         x: the number.
         inverse: the reciprocal of the scale.
         scale: the distance of the numbers.
         zero: the zero point; with it added, the steps are a code, whose parity rounding to odd looks at.
-        between: 0 to round ``x`` times the reciprocal to an integer; else to choose between the two floats k * scale
-            and (k + 1) * scale that ``x`` lies between, as they are, so that each of them stays what it is.
         mode: of :func:`roundoff.formats.addends.mode32`.
         word: the random word, uint32; 0 if rounding is not stochastic.
     """
-    if between == 0:
-        return to_integer32(x * inverse, mode, word)
     positive, negative, parity, sticky = mode
     minus = uint32(bits_of32(x) >> uint32(31))
     magnitude = abs(x)
@@ -101,10 +100,8 @@ def to_steps32(x: Any, inverse: Any, scale: Any, zero: Any, between: Any, mode: 
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def to_steps64(x: Any, inverse: Any, scale: Any, zero: Any, between: Any, mode: Any, word: Any) -> Any:
-    """As :func:`to_steps32`, for float64: uint64 and float64 throughout, but ``word`` is 32 bits."""
-    if between == 0:
-        return to_integer64(x * inverse, mode, word)
+def between_steps64(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: Any) -> Any:
+    """As :func:`between_steps32`, for float64: uint64 and float64 throughout, but ``word`` is 32 bits."""
     positive, negative, parity, sticky = mode
     minus = uint64(bits_of64(x) >> uint64(63))
     magnitude = abs(x)

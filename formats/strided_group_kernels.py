@@ -16,7 +16,7 @@ from roundoff.formats.addends import BETWEEN, addends, fill, mode32, mode64
 from roundoff.formats.native_loops import compiled, in_pieces
 from roundoff.formats.range_scales import FIRST32, FIRST64, LAST32, LAST64, key32, key64, range32, range64
 from roundoff.formats.reinterpret import bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from roundoff.formats.step_tail import on_grid, to_steps32, to_steps64
+from roundoff.formats.step_tail import between_steps32, between_steps64, on_grid, to_integer32, to_integer64
 from roundoff.formats.strided_block_kernels import STRIP, strip
 
 if TYPE_CHECKING:
@@ -52,6 +52,22 @@ def _run_ends32(
         bottoms[j], tops[j] = uint32(bottom), uint32(top)
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _row32(
+    target: Any, at: Any, count: Any, bits: Any, words: Any, inverses: Any, scales: Any, zeros: Any, low: Any,
+    high: Any, between: Any, mode: Any,
+) -> None:  # fmt: skip
+    if between == 0:  # as two loops, of which the compiler vectorises this one
+        for j in range(count):
+            steps = to_integer32(float_of32(bits[j]) * float_of32(inverses[j]), mode, words[j])
+            target[at + j] = on_grid(steps, float_of32(scales[j]), float_of32(zeros[j]), low, high)
+        return
+    for j in range(count):
+        inverse, scale, zero = float_of32(inverses[j]), float_of32(scales[j]), float_of32(zeros[j])
+        steps = between_steps32(float_of32(bits[j]), inverse, scale, zero, mode, words[j])
+        target[at + j] = on_grid(steps, scale, zero, low, high)
+
+
 def _strips32(
     source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, group: Any,
     known: Any, known_scales: Any, known_zeros: Any, low: Any, high: Any, symmetric: Any, least: Any, settings: Any,
@@ -80,10 +96,7 @@ def _strips32(
             fill(words, columns, at, settings, given)
             for j in range(columns):
                 bits[j] = bits_of32(source[at + j])
-            for j in range(columns):
-                inverse, scale, zero = float_of32(inverses[j]), float_of32(scales[j]), float_of32(zeros[j])
-                steps = to_steps32(float_of32(bits[j]), inverse, scale, zero, between, mode, words[j])
-                target[at + j] = on_grid(steps, scale, zero, low, high)
+            _row32(target, at, columns, bits, words, inverses, scales, zeros, low, high, between, mode)
 
 
 def _ranges32(
@@ -129,6 +142,22 @@ def _run_ends64(
         bottoms[j], tops[j] = uint64(bottom), uint64(top)
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _row64(
+    target: Any, at: Any, count: Any, bits: Any, words: Any, inverses: Any, scales: Any, zeros: Any, low: Any,
+    high: Any, between: Any, mode: Any,
+) -> None:  # fmt: skip
+    if between == 0:  # as two loops, of which the compiler vectorises this one
+        for j in range(count):
+            steps = to_integer64(float_of64(bits[j]) * float_of64(inverses[j]), mode, words[j])
+            target[at + j] = on_grid(steps, float_of64(scales[j]), float_of64(zeros[j]), low, high)
+        return
+    for j in range(count):
+        inverse, scale, zero = float_of64(inverses[j]), float_of64(scales[j]), float_of64(zeros[j])
+        steps = between_steps64(float_of64(bits[j]), inverse, scale, zero, mode, words[j])
+        target[at + j] = on_grid(steps, scale, zero, low, high)
+
+
 def _strips64(
     source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, group: Any,
     known: Any, known_scales: Any, known_zeros: Any, low: Any, high: Any, symmetric: Any, least: Any, settings: Any,
@@ -157,10 +186,7 @@ def _strips64(
             fill(words, columns, at, settings, given)
             for j in range(columns):
                 bits[j] = bits_of64(source[at + j])
-            for j in range(columns):
-                inverse, scale, zero = float_of64(inverses[j]), float_of64(scales[j]), float_of64(zeros[j])
-                steps = to_steps64(float_of64(bits[j]), inverse, scale, zero, between, mode, words[j])
-                target[at + j] = on_grid(steps, scale, zero, low, high)
+            _row64(target, at, columns, bits, words, inverses, scales, zeros, low, high, between, mode)
 
 
 def _ranges64(

@@ -1,19 +1,66 @@
-"""What a policy meant and did not reach: rules that matched nothing, products that no rule about products matched."""
+"""What a simulation warns of: rules that matched nothing, products that none reached, metrics that are rounded."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from roundoff.formats import round
+from roundoff.simulate.entering import SimulationWarning
 from roundoff.simulate.policy import CONTRACTIONS, OPTIMIZER_STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from torch._ops import OpOverload
+
+    from roundoff.formats import Format
     from roundoff.simulate.handling import Handling
     from roundoff.simulate.policy import Policy, Rule
 
 _MOST_NAMED = 30
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+_said: set[str] = set()
+
+
+def reading(operation: OpOverload, fmt: Format) -> Callable[[torch.Tensor], Any]:
+    """The kernel of ``operation``, which reads a number (``.item()``), with a word, once per process, on metrics.
+
+    Of whole numbers, which count steps or hits, and of numbers that are not of the format nothing is said.
+
+    Args:
+        operation: the one.
+        fmt: of results.
+    """
+
+    def read(x: torch.Tensor) -> Any:
+        number = operation(x)
+        if isinstance(number, float) and number % 1 and "metrics" not in _said and float(round(x, fmt)) == number:
+            _said.add("metrics")
+            warnings.warn(
+                f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them are"
+                f" rounded to {fmt} like all results; compute what you report outside of the block (said once)",
+                SimulationWarning,
+                stacklevel=_level_of_program(),
+            )
+        return number
+
+    return read
+
+
+def _level_of_program() -> int:
+    """The ``stacklevel`` of the innermost line that is neither PyTorch's nor a simulation's, for the caller."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:

@@ -13,6 +13,7 @@ from roundoff.formats import Rounding
 from roundoff.simulate import exact_operations, products
 from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
+from roundoff.simulate.complaints import reading
 from roundoff.simulate.higher_order import steps
 from roundoff.simulate.moves import always_moves, is_exact_in_carrier, may_move
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     Operation = OpOverload | HigherOrderOperator
 
+_READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 _CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
 # Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
@@ -109,6 +111,9 @@ class Handling:
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
         self.may_move = operation is not None and may_move(operation)
         self.always_moves = operation is not None and always_moves(operation)
+        if operation is not None and name == _READING and self.rounds:
+            self.kernel = reading(operation, self.arithmetic.format)
+            return
         if operation is None or not (self.treatment.results or self.treatment.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"

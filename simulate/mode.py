@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -499,7 +499,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 " (sparse=False of an embedding), or have a rule leave what computes with sparse ones in the carrier,"
                 " such as Rule(role=['backward', 'optimizer'], format='fp32')"
             )
-        if not has_memory(x):
+        if type(x) is not torch.Tensor and not has_memory(x):
             raise FormatError(
                 f"{handling} computed a {type(x).__name__}, which stands for other tensors, from plain ones: what it"
                 " computed for them was not seen, and cannot be rounded; leave the operation out of the simulation"
@@ -543,7 +543,10 @@ def _at_work() -> Simulation | None:
 
 
 def _is_inside() -> bool:
-    return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
+    # PyTorch asks at every operation, when the mode that sees it is off the stack: which is empty then, nearly always.
+    return _len_torch_dispatch_stack() > 0 and any(
+        isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 _process = Process(_at_work, _is_inside)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from roundoff.printable import printable
 from roundoff.sweeps.errors import Problem, SweepFileError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem(key_place, "a key must be text, not a list or a mapping"))
                 continue
-            key = key_node.value
+            key = self._text(key_node.value, key_place)
             if key in values:
                 self.problems.append(Problem(key_place, f"duplicate key {key!r}; it stands already at {places[key]}"))
                 continue
@@ -125,8 +126,15 @@ class _Reader:
             values[key] = self.read(value_node, depth + 1)
         return Located(values, place, places)
 
+    def _text(self, text: str, place: str) -> str:
+        """``text``; what no file could hold, as an escaped half of a surrogate pair, is made printable and noted."""
+        if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
+            return text
+        self.problems.append(Problem(place, f"the text '{printable(text)}' has half of a surrogate pair; remove it"))
+        return printable(text)
+
     def _scalar(self, node: ScalarNode, place: str) -> Any:
-        text: str = node.value
+        text = self._text(node.value, place)
         if node.style is not None:  # quoted or block text
             return text
         # Explicit tags (!!int, !x) are the only way to a tag that resolution would not give a plain scalar.

@@ -14,7 +14,8 @@ from roundoff.sweeps.expansion import expand
 from roundoff.sweeps.located_yaml import parse
 from roundoff.sweeps.outline import CASE, Exclusion, Outline, alternatives
 from roundoff.sweeps.reading import read_argument, read_file, read_outline
-from roundoff.sweeps.values import KEYS, shown, unknown
+from roundoff.sweeps.sections import complain_of_unknown
+from roundoff.sweeps.values import KEYS, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +147,5 @@ def _settings(outline: Outline, document: Located) -> dict[str, Located]:
         message = f"a run must be a mapping from keys to values, got {shown(document.plain())}"
         outline.complain(document.place, message)
         return {}
-    for key in document.value:
-        if key not in KEYS:
-            outline.complain((document.key_places or {})[key], unknown("key in a run", key, KEYS))
+    complain_of_unknown(outline, document, "key in a run", KEYS)
     return {key: value for key, value in document.value.items() if key in KEYS}

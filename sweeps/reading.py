@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,7 +183,7 @@ class _Reader:
 def _same(path: Path) -> str:
     """A path such that those of one file are equal; a text that is no path is none's."""
     try:
-        return str(path.resolve())
+        return os.path.realpath(path)
     except (OSError, ValueError):
         return str(path)
 

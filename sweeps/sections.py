@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roundoff.sweeps.located_yaml import Located
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
+_MOST = 20  # unknown keys that are named one by one: what each may have meant takes a while to find out
 _TOGETHER = ("zip", "cases")
 _RANDOM_KEYS = ("draws", "seed", "values")
 
@@ -29,7 +30,7 @@ def apply(outline: Outline, document: Located, *, own: bool = True, strict: bool
     if not isinstance(document.value, dict):
         outline.complain(document.place, f"a sweep is a mapping with the keys {', '.join(SECTIONS)}")
         return
-    _complain_of_unknown(outline, document, "key", SECTIONS, hint=" (keys of runs stand inside base or grid)")
+    complain_of_unknown(outline, document, "key", SECTIONS, hint=" (keys of runs stand inside base or grid)")
     parts = {key: item for key, item in document.value.items() if key in SECTIONS and item.value is not None}
     if own:
         _texts(outline, parts)
@@ -88,7 +89,7 @@ class _Parts:
             self.complain(item.place, f"{name} must be a mapping from keys to values, got {shown(item.plain())}")
             return {}
         known = (*KEYS, *other)
-        _complain_of_unknown(self.outline, item, f"key in {name}", known)
+        complain_of_unknown(self.outline, item, f"key in {name}", known)
         return {key: value for key, value in item.value.items() if key in known}
 
     def _claim(self, key: str, section: str, place: str) -> None:
@@ -181,7 +182,7 @@ class _Parts:
             self.complain(item.place, f"random must be a mapping with the keys {', '.join(_RANDOM_KEYS)}")
             return
         hint = " (keys of runs stand inside values)"
-        _complain_of_unknown(self.outline, item, "key in random", _RANDOM_KEYS, hint=hint)
+        complain_of_unknown(self.outline, item, "key in random", _RANDOM_KEYS, hint=hint)
         parts = self.outline.random
         parts |= {key: item.value[key] for key in ("draws", "seed") if key in item.value}
         parts.setdefault("values", {})
@@ -206,11 +207,14 @@ class _Parts:
                 self.outline.exclusions.append(Exclusion(values, entry.place, strict))
 
 
-def _complain_of_unknown(outline: Outline, item: Located, what: str, known: Sequence[str], *, hint: str = "") -> None:
+def complain_of_unknown(outline: Outline, item: Located, what: str, known: Sequence[str], *, hint: str = "") -> None:
     """Complains of the keys of a mapping that are not known, with a hint where they are keys of runs."""
-    for key in item.value:
-        if key not in known:
-            outline.complain((item.key_places or {})[key], unknown(what, key, known) + (hint if key in KEYS else ""))
+    strange = [key for key in item.value if key not in known]
+    places = item.key_places or {}
+    for key in strange[:_MOST]:
+        outline.complain(places[key], unknown(what, key, known) + (hint if key in KEYS else ""))
+    if len(strange) > _MOST:
+        outline.complain(places[strange[_MOST]], f"{len(strange) - _MOST} more are unknown from here on")
 
 
 def _is_name(text: str) -> bool:

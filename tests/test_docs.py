@@ -60,7 +60,7 @@ def test_the_code_on_the_page_about_environments_runs():
     assert names["steps"].rewards.shape == (2,)
 
 
-@pytest.mark.parametrize(("page", "least"), [("tutorial.md", 10), ("compiling.md", 1)])
+@pytest.mark.parametrize(("page", "least"), [("tutorial.md", 10), ("compiling.md", 1), ("formats.md", 6)])
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     count = 0

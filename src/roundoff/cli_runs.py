@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -53,12 +52,19 @@ def train(
 
 def _print_profile(path: Path) -> None:
     """Where the time of a run's last stretch without an interruption has gone."""
-    timing = json.loads(path.read_text())
-    spent = timing.get("spent", {})
+    from roundoff.errors import FileError
+    from roundoff.files import read_json
+
+    timing = read_json(path)
+    try:
+        spent = {name: float(seconds) for name, seconds in timing["spent"].items()}
+        speed = float(timing["steps_per_second"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"{path}: says not where a run's time has gone; it was damaged after it was written") from error
     total = sum(spent.values())
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        say(f"  {name:<13} {seconds:8.2f} s {100 * seconds / total:5.1f} %")
-    say(f"  {'together':<13} {total:8.2f} s, {timing['steps_per_second']:.0f} environment steps/s over the whole run")
+        say(f"  {name:<13} {seconds:8.2f} s {100 * seconds / (total or 1):5.1f} %")
+    say(f"  {'together':<13} {total:8.2f} s, {speed:.0f} environment steps/s over the whole run")
 
 
 def blame(

@@ -207,9 +207,10 @@ def make_directory_inside(root: Path, name: str) -> Path:
         FileError: it is a link to a place outside of ``root``, or cannot be made.
     """
     path = root / name
-    if not path.resolve().is_relative_to(root.resolve()):
+    target = Path(os.path.realpath(path))  # which follows links that lead to themselves as far as it can
+    if not target.is_relative_to(os.path.realpath(root)):
         raise FileError(
-            f"{path}: is a link that leads out of {root}, to {path.resolve()}; nothing is written there: remove the"
+            f"{path}: is a link that leads out of {root}, to {target}; nothing is written there: remove the"
             " link, or, to keep results elsewhere, give that place as the folder"
         )
     return make_directory(path)

@@ -11,7 +11,7 @@ from numba import carray, types
 
 from roundoff import caches
 from roundoff.caches import CacheWarning
-from roundoff.formats import c_functions, cpu_kernels, logarithmic_kernels, native_loops, nearest_loops
+from roundoff.formats import c_functions, logarithmic_kernels, native_loops, nearest_loops
 from roundoff.simulate import absorption, counting
 
 WORDS = types.CPointer(types.int64)
@@ -108,7 +108,7 @@ def test_what_another_machine_has_compiled_is_not_used(folder, compilations, mon
 def test_all_that_compile_loops_do_it_here(folder):
     """The loops of floats, of the other families, of counters, and of absorbed additions."""
     c_functions.c_function.cache_clear()
-    cpu_kernels._compiled.__wrapped__(nearest_loops.chain32, torch.float32, "ppnp")
+    native_loops.compiled.__wrapped__(nearest_loops.chain32, torch.float32, "bbib")
     native_loops.compiled.__wrapped__(logarithmic_kernels._nearest, torch.float32, "ppiiiimqq")
     counting._carrier.__wrapped__(torch.float32)
     absorption._compiled.__wrapped__(torch.float32)

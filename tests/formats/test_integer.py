@@ -1,6 +1,7 @@
 import bisect
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -55,13 +56,17 @@ def exact(fmt, x, scale, zero, rounding, dtype, word=None):
     return float(number(code - zero) * number(scale))
 
 
+@cache
+def numbers_and_one_beyond(fmt, scale, zero, number):
+    with np.errstate(over="ignore"):
+        return [float(number(code - zero) * scale) for code in range(fmt.code_min - 1, fmt.code_max + 2)]
+
+
 def between_neighbours(fmt, x, scale, zero, rounding, number, word):
     """Found by looking at all numbers of the format and of one step beyond either end."""
     if math.isnan(x):
         return math.nan
-    codes = range(fmt.code_min - 1, fmt.code_max + 2)
-    with np.errstate(over="ignore"):
-        grid = [float(number(code - zero) * scale) for code in codes]
+    codes, grid = range(fmt.code_min - 1, fmt.code_max + 2), numbers_and_one_beyond(fmt, scale, zero, number)
     if not grid[0] <= x < grid[-1]:
         return grid[1] if x < 0 else grid[-2]
     lower = bisect.bisect_right(grid, x) - 1
@@ -259,9 +264,12 @@ def test_numbers_of_the_format_stay_what_they_are_in_every_mode(fmt, dtype):
     """IEEE 754, 4.3; with x (1/s) rounded before it is rounded up, they went a whole step."""
     x = torch.linspace(-12.7, 12.7, 6 * 9 * 20, dtype=dtype).view(6, 9, 20)
     numbers = rounded(fmt, x)
+    parameters = [fmt.quantize(data)[1:] for data in (x, numbers)]
+    same_scale = all(map(torch.equal, *parameters))  # not always, where the scale follows from the data
+    assert same_scale or not fmt.elementwise
     for rounding in Rounding:
         how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
-        if fmt.percentile is None:  # else the scale of rounded data is another
+        if same_scale:
             assert same_bits(rounded(fmt, numbers, **how), numbers), rounding
             assert same_bits(on_tensor_path(fmt, numbers, **how), numbers), rounding
         else:
@@ -274,7 +282,7 @@ def test_other_modes_choose_between_the_two_numbers_around(fmt, dtype):
     x = torch.randn(6, 9, 20, generator=torch.Generator().manual_seed(4)).to(dtype) * 3 + 1
     up, down = (rounded(fmt, x, rounding=mode) for mode in (Rounding.UP, Rounding.DOWN))
     inside = (down <= x) & (x <= up)
-    assert inside.sum() > 0.8 * inside.numel()  # what is beyond a percentile saturates
+    assert inside.sum() > 0.5 * inside.numel()  # what is beyond a percentile saturates
     for rounding in Rounding:
         how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
         near = rounded(fmt, x, **how)

@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unicodedata import category
 
 import numpy as np
 
@@ -83,8 +84,8 @@ FILES = {
 def write_results(folder, runs=3):
     """A small sweep that has ended, with one of every kind of file."""
     planned = []
-    for seed in range(runs):
-        fmt = ("fp32", "e5m10")[seed % 2]
+    for number in range(runs):
+        fmt, seed = ("fp32", "e5m10")[number % 2], number // 2
         identity = f"cartpole_swingup-{fmt}-s{seed}-0123456789"
         config = {
             "task": "cartpole_swingup",
@@ -97,12 +98,12 @@ def write_results(folder, runs=3):
         run = folder / "runs" / identity
         run.mkdir(parents=True)
         _write(run / "config.json", {"config": config, "version": "0.1.0"})
-        crash = {"step": 1500, "reason": "the policy took a non-finite action"} if seed == 2 else None
+        crash = {"step": 1500, "reason": "the policy took a non-finite action"} if number == 2 else None
         _write(
             run / "result.json",
             {
                 "status": "crashed" if crash else "done",
-                "return": 100.0 + seed,
+                "return": 100.0 + number,
                 "return_std": 2.0,
                 "step": 3000,
                 "crash": crash,
@@ -113,7 +114,7 @@ def write_results(folder, runs=3):
         for step in (1000, 2000, 3000):
             records.append({"kind": "train", "step": step, "episode_return": 1.0, "q": 0.5, "temperature": 0.1})
             records.append(
-                {"kind": "eval", "step": step, "return_mean": 30.0 * seed, "return_std": 1.0, "returns": [1.0]}
+                {"kind": "eval", "step": step, "return_mean": 30.0 * number, "return_std": 1.0, "returns": [1.0]}
             )
             records.append({"kind": "numerics", "step": step, "backward": {"results": 3, "exponents": {"-3": 3}}})
         (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -132,7 +133,13 @@ def write_results(folder, runs=3):
             f"role,operation,{','.join(columns)}\nbackward,mm,{','.join('1' * len(columns))}\n"
         )
         (run / "snapshots").mkdir()
-        np.savez(run / "snapshots" / "1000.npz", actor_0=np.ones((1, 2, 2)), critic_0=np.ones((2, 2, 1)))
+        np.savez(
+            run / "snapshots" / "1000.npz",
+            actor_0=np.ones((1, 2, 2)),
+            actor_1=np.ones((1, 1, 2)),
+            critic_0=np.full((2, 2, 1), number),
+            critic_1=np.ones((2, 1, 1)),
+        )
         np.savez(run / "snapshots" / "states.npz", inputs=np.ones((3, 2)))
         planned.append({"id": identity, "config": config, "case": "one"})
     (folder / "leases").mkdir()
@@ -169,12 +176,16 @@ def replaced(value, way, text):
     return json.dumps(copy).replace(json.dumps(mark), text)
 
 
+class Late(BaseException):
+    """Raised where something hangs; no program takes it for one of its own errors."""
+
+
 @contextmanager
 def no_longer_than(seconds):
     """Ends what hangs, at a pipe or in a loop."""
 
     def late(*_):
-        raise TimeoutError("hangs")
+        raise Late
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -204,26 +215,45 @@ class Commands:
         self.work.mkdir()
         for name in ("file", "folder/file", ".bashrc"):
             (self.precious / name).write_text("mine")
+        for module in ("evil", "random", "torch"):  # that a sweep file may name, or that a worker may find here
+            (self.work / f"{module}.py").write_text(
+                f"import pathlib; pathlib.Path({str(self.precious / 'ran')!r}).touch()"
+            )
         monkeypatch.chdir(self.work)
 
-    def run(self, *arguments, allowed=(0, 1, 2, 3)):
-        """Runs a command; returns its status and what it printed."""
+    def run(self, *arguments, allowed=(0, 2)):
+        """Runs a command; returns its status and what it printed.
+
+        It ends in time, with a status of those that are allowed and without a traceback. It prints nothing that a
+        terminal obeys or hides, leaves all precious files as they are, adds none, and imports no module that lies in
+        the working folder.
+        """
         before = tree(self.precious)
-        modules = set(sys.modules)
         self.monkeypatch.setattr(sys, "argv", ["roundoff", *map(str, arguments)])
         self.capfd.readouterr()
         status = 0
-        with no_longer_than(120):
+        with no_longer_than(60):
             try:
                 main()
             except SystemExit as end:
                 status = end.code or 0
         out, err = self.capfd.readouterr()
         said = out + err
-        about = f"roundoff {' '.join(map(str, arguments))}: {status}\n{said[-2000:]}"
+        about = f"roundoff {' '.join(map(str, arguments))}: {status}\n{said[-3000:]}".encode(errors="replace").decode()
         assert "Traceback" not in said, about
-        assert not {"\x1b", "\x9b", "\x07", "\u202e", "\0"} & set(said), about
+        obeyed = {character for character in said if category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {"\n"}
+        assert not obeyed, f"{obeyed}: {about}"
         assert status in allowed, about
         assert tree(self.precious) == before, about
-        assert not {name for name in set(sys.modules) - modules if "evil" in name}, about
+        assert "evil" not in sys.modules, about
         return status, out, err
+
+    def look(self, folder, *, page=True):
+        """Runs the commands that read a folder of results, ``report`` if ``page``; returns what they said."""
+        said = [
+            self.run("status", folder, allowed=(0, 1, 2, 3)),
+            self.run("collect", folder, "-o", self.work / "records.parquet"),
+        ]
+        if page:
+            said.append(self.run("report", folder))
+        return "".join(out + err for _, out, err in said)
