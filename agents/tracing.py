@@ -17,6 +17,7 @@ from roundoff.agents.compound_loss_scaling import HEADROOM, CompoundLossScaler
 from roundoff.agents.dynamic_loss_scale import SMALLEST_SCALE
 from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
 from roundoff.simulate import Simulation
+from roundoff.simulate.mode import is_exact
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LONGEST_TABLE = 400_000
 """Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
 
+_aten = torch.ops.aten
 _exactly = Simulation("fp32")
 """Inside a simulation: what is computed here is not rounded."""
 
@@ -45,6 +47,8 @@ def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tens
     """``x + factor * a * b``, as one operation; in a traced program the factor is a tensor itself."""
     if not isinstance(factor, torch.Tensor):
         return torch.addcmul(x, a, b, value=factor)
+    if is_exact(_aten._foreach_addcmul.Tensor):  # noqa: SLF001  which takes its factors in a tensor
+        return torch._foreach_addcmul([x], [a], [b], factor.view(1))[0]  # noqa: SLF001  it has no other name
     with _exactly:  # as the kernel multiplies first
         scaled = a * factor
     return torch.addcmul(x, scaled, b)
@@ -199,7 +203,12 @@ def _add_eps(denominators: list[Tensor], eps: Tensor) -> None:
 def _add_quotients(
     params: list[Tensor], moments: list[Tensor], denominators: list[Tensor], rates: list[Tensor]
 ) -> None:
-    """As ``AdamBase.add_quotients``, which takes numbers: the sum is computed exactly and rounded by the copy."""
+    """As ``AdamBase.add_quotients``, which takes numbers: the sum is computed by kernels and rounded by the copy."""
+    if is_exact(_aten._foreach_addcdiv_.Tensor):
+        with _exactly:
+            factors = torch.stack(rates)
+        torch._foreach_addcdiv_(params, moments, denominators, factors)
+        return
     for p, moment, denominator, rate in zip(params, moments, denominators, rates, strict=True):
         with _exactly:
             total = p + moment * rate / denominator
@@ -234,9 +243,9 @@ class TracedKahanEMA(KahanEMA):
             return factor.to(source.dtype)
 
     def _difference(self, source: Tensor) -> Tensor:
-        with _exactly:  # as torch.sub with alpha computes it, by one fused multiply-add
-            difference: Tensor = torch.addcmul(self.buffer, source, -self.scale)
-        return difference.clone()
+        with _exactly:
+            factor = -self.scale
+        return torch.addcmul(self.buffer, source, factor)  # which is what torch.sub with alpha computes
 
 
 def average_state(average: KahanEMA | PlainEMA) -> dict[str, Tensor]:

@@ -43,24 +43,26 @@ def reading(operation: OpOverload, fmt: Format) -> Callable[[torch.Tensor], Any]
     def read(x: torch.Tensor) -> Any:
         number = operation(x)
         if isinstance(number, float) and number % 1 and "metrics" not in _said and float(round(x, fmt)) == number:
-            _said.add("metrics")
-            warnings.warn(
-                f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them are"
-                f" rounded to {fmt} like all results; compute what you report outside of the block (said once)",
-                SimulationWarning,
-                stacklevel=_level_of_program(),
-            )
+            level, module = _reader()
+            if not module.startswith("roundoff."):  # our own agents know
+                _said.add("metrics")
+                warnings.warn(
+                    f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them"
+                    f" are rounded to {fmt} like all results; compute what you report outside of the block (said once)",
+                    SimulationWarning,
+                    stacklevel=level,
+                )
         return number
 
     return read
 
 
-def _level_of_program() -> int:
-    """The ``stacklevel`` of the innermost line that is neither PyTorch's nor a simulation's, for the caller."""
+def _reader() -> tuple[int, str]:
+    """The innermost function that is neither PyTorch's nor a simulation's: ``stacklevel`` for the caller, module."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         level, frame = level + 1, frame.f_back
-    return level
+    return level, str(frame.f_globals.get("__name__"))
 
 
 def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from roundoff.formats import FixedFormat, FloatFormat, PositFormat, Rounding
 from roundoff.formats.parameters import LARGEST_EXPONENT, STORED_BITS
@@ -344,6 +345,7 @@ def _column(x: Any, count: int) -> Sequence[Any] | None:
     if isinstance(x, (list, tuple)):
         return x if len(x) == count else None
     if isinstance(x, torch.Tensor) and x.dim():  # numbers in a tensor
-        known = type(x) is torch.Tensor and x.shape == (count,)
-        return x.tolist() if known else None
+        if x.shape != (count,) or type(x) not in (torch.Tensor, FakeTensor):
+            return None
+        return x.tolist() if type(x) is torch.Tensor else x.unbind()
     return [x] * count

@@ -536,6 +536,16 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
 
+def is_exact(operation: OpOverload) -> bool:
+    """Whether the simulation that the caller runs in rounds the exact results of an operation: once, then."""
+    simulation = _at_work()
+    if simulation is None:
+        return False
+    place = simulation._places.here() if simulation._places else ("", "")  # noqa: SLF001  of this file
+    key = (operation, *place) if simulation._places else operation  # noqa: SLF001
+    return (simulation._handlings.get(key) or simulation._resolve(key, operation, *place)).exact  # noqa: SLF001
+
+
 def _at_work() -> Simulation | None:
     """The simulation that the code of this thread runs in now."""
     stack = (mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, Simulation))

@@ -82,10 +82,10 @@ def test_each_transition_is_learned_from_once(tmp_path, monkeypatch):
     batches, updates, rows = [], [], []
     act, update = SAC.act, SAC.update
 
-    def watched_act(self, observations, *, deterministic):
+    def watched_act(self, observations, *, deterministic, **rest):
         if not deterministic:
             batches.append(len(observations))
-        return act(self, observations, deterministic=deterministic)
+        return act(self, observations, deterministic=deterministic, **rest)
 
     def watched_update(self, batch):
         updates.append(self.updates)
