@@ -78,6 +78,8 @@ class Moves(NamedTuple):
     """Whether more decides than types of tensors."""
     always: bool
     """Whether nothing does."""
+    single: bool
+    """Whether there is one tensor, the first argument, whose numbers come into the results."""
     pair: tuple[int, ...] | None
     """The positions of two tensors, whose types alone decide."""
     several: int | None
@@ -95,19 +97,24 @@ class Moves(NamedTuple):
 
     def _only_move(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether no argument makes the call compute, or bring numbers in."""
-
-        def given(places: _Places) -> list[Any]:
-            return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
-
-        return not (
-            any(given(self.combining))
-            or any(x is not None for x in given(self.types))
-            or not all(map(is_zero, given(self.numbers)))
-            or any(step != 1 for steps in given(self.windows) for step in _listed(steps))
-        )
+        for i, name in self.numbers:
+            if not is_zero(args[i] if i < len(args) else kwargs.get(name)):
+                return False
+        for i, name in self.combining:
+            if args[i] if i < len(args) else kwargs.get(name):
+                return False
+        for i, name in self.types:
+            if (args[i] if i < len(args) else kwargs.get(name)) is not None:
+                return False
+        for i, name in self.windows:
+            if any(step != 1 for step in _listed(args[i] if i < len(args) else kwargs.get(name))):
+                return False
+        return True
 
     def _are_of_one_type(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the tensors whose numbers come into the results need no conversion."""
+        if self.single:
+            return not (self.signed and args and args[0].dtype.is_complex)
         given = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
         dtypes = {x.dtype for value in given for x in _listed(value) if isinstance(x, torch.Tensor)}
         return len(dtypes) <= 1 and not (self.signed and any(dtype.is_complex for dtype in dtypes))
@@ -147,6 +154,7 @@ def moves_of(operation: OpOverload) -> Moves | None:
         signed=name in SIGNED,
         asks_more=asks_more,
         always=simple and kinds == ["Tensor"],
+        single=kinds == ["Tensor"] and places["tensors"][0][0] == 0,
         pair=tuple(i for i, _ in places["tensors"]) if simple and kinds == ["Tensor", "Tensor"] else None,
         several=places["tensors"][0][0] if simple and kinds == ["List[Tensor]"] else None,
     )
@@ -183,8 +191,8 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def is_zero(number: Any) -> bool:
     """Zero in every format: -0.0 is not."""
-    if isinstance(number, (list, tuple)):
-        return all(map(is_zero, number))
     if number is None:  # the default of padding
         return True
+    if isinstance(number, (list, tuple)):
+        return all(map(is_zero, number))
     return bool(number == 0) and not (isinstance(number, float) and math.copysign(1.0, number) < 0)
