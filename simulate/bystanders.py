@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from torch.utils._pytree import tree_leaves
 
 from roundoff.simulate.entering import SimulationWarning, this_thread
-from roundoff.simulate.moves import may_move
+from roundoff.simulate.moves import moves_of
 from roundoff.simulate.treatment import treatment
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _computes(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  the type of an operation
         return False
     how = treatment(func)
-    moves = may_move(func) or func.overloadpacket.__name__ in _COPIES
+    moves = moves_of(func) is not None or func.overloadpacket.__name__ in _COPIES
     return bool(how.results or how.written) and not moves
 
 

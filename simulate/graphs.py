@@ -74,6 +74,8 @@ class Traced(NamedTuple):
             inputs: all in front of them.
             numbers: given to the record before the step was traced.
         """
+        if not self.numbers.values and not self.chance:
+            return []
         known: dict[Any, float] = {}
         values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number, known))
         if values is None:

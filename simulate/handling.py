@@ -15,7 +15,7 @@ from roundoff.simulate.accumulation import accumulates
 from roundoff.simulate.collectives import communicates
 from roundoff.simulate.complaints import reading
 from roundoff.simulate.higher_order import steps
-from roundoff.simulate.moves import always_moves, is_exact_in_carrier, may_move
+from roundoff.simulate.moves import Moves, is_exact_in_carrier, moves_of
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
 from roundoff.simulate.primitives import decomposition
 from roundoff.simulate.treatment import Treatment, treatment
@@ -68,8 +68,7 @@ class Handling:
         accumulate: whether its sums are accumulated by the policy's accumulator.
         accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
-        may_move: whether a call can be an exact move.
-        always_moves: whether every call is one.
+        moves: which calls of it are exact moves; None if no call is.
         calls: how often it ran.
         moved: how often it was an exact move.
         rounded: how many tensors of its results were rounded.
@@ -79,9 +78,27 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "always_moves", "arithmetic", "calls", "decomposition", "exact", "kernel",
-        "may_move", "module", "moved", "name", "operation", "prepares", "role", "rounded", "rounds", "rules",
-        "settles", "taken_apart", "takes_nested", "treatment",
+        "accumulate",
+        "accumulated",
+        "arithmetic",
+        "calls",
+        "decomposition",
+        "exact",
+        "kernel",
+        "module",
+        "moved",
+        "moves",
+        "name",
+        "operation",
+        "prepares",
+        "role",
+        "rounded",
+        "rounds",
+        "rules",
+        "settles",
+        "taken_apart",
+        "takes_nested",
+        "treatment",
     )  # fmt: skip
 
     def __init__(
@@ -101,7 +118,7 @@ class Handling:
         self.rounds = str(self.arithmetic.format) != _CARRIER
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
         self.accumulate = self.exact = self.prepares = self.settles = self.takes_nested = False
-        self.always_moves = self.may_move = False
+        self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
         if isinstance(operation, HigherOrderOperator):
@@ -109,8 +126,7 @@ class Handling:
             self.decomposition = steps(operation)
             return
         self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
-        self.may_move = operation is not None and may_move(operation)
-        self.always_moves = operation is not None and always_moves(operation)
+        self.moves = None if operation is None else moves_of(operation)
         if operation is not None and name == _READING and self.rounds:
             self.kernel = reading(operation, self.arithmetic.format)
             return

@@ -31,7 +31,6 @@ from roundoff.simulate.draws import STEP_BITS, Draws
 from roundoff.simulate.entering import Presence, SimulationWarning, this_thread
 from roundoff.simulate.handling import Handling
 from roundoff.simulate.host_numbers import recognized
-from roundoff.simulate.moves import is_move
 from roundoff.simulate.operands import Operands
 from roundoff.simulate.places import Places
 from roundoff.simulate.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Rule, Scalars
@@ -355,7 +354,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = kernel(*args, **kwargs) if kwargs else kernel(*args)
         if handling.settles:
             settle(result)
-        moved = handling.may_move and self._moves(handling, args, kwargs)
+        moved = handling.moves is not None and handling.moves.these(args, kwargs)
+        handling.moved += moved
         if (handling.rounds or observer) and not (moved and self._leaves_moves):
             self._round_results(handling, args, kwargs, result)
         if self._operands.tracks_inputs:
@@ -365,13 +365,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if shadow:
             shadow.after((handling.role, handling.module, handling.name), func, twins, given, given_by_name, result)
         return result
-
-    def _moves(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether this call is an exact move, of which the operation keeps count."""
-        assert handling.operation is not None
-        moves = handling.always_moves or is_move(handling.operation, args, kwargs)
-        handling.moved += moves
-        return moves
 
     def _compute(self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
         """What the operation computes, with sums as the policy says."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -58,21 +59,65 @@ _COMBINING = {"accumulate", "reduce"}
 _WINDOWS = {"dilation"}
 
 
-class _Question(NamedTuple):
-    """Where the arguments stand that decide: position, name, default."""
+_Places = tuple[tuple[int, str], ...]
+_dtype = attrgetter("dtype")
 
-    numbers: tuple[tuple[int, str], ...]
+
+class Moves(NamedTuple):
+    """When a call of an operation is an exact move: where the arguments stand that decide, by position and name."""
+
+    numbers: _Places
     """Python numbers that come into the results: they must be zero."""
-    tensors: tuple[tuple[int, str], ...]
+    tensors: _Places
     """Tensors whose numbers do: they must be of one type."""
-    combining: tuple[tuple[int, str], ...]
-    windows: tuple[tuple[int, str], ...]
-    types: tuple[tuple[int, str], ...]
+    combining: _Places
+    windows: _Places
+    types: _Places
     signed: bool
     asks_more: bool
     """Whether more decides than types of tensors."""
     always: bool
     """Whether nothing does."""
+    single: bool
+    """Whether there is one tensor, the first argument, whose numbers come into the results."""
+    pair: tuple[int, ...] | None
+    """The positions of two tensors, whose types alone decide."""
+    several: int | None
+    """The position of a list of tensors, whose types alone decide."""
+
+    def these(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the call with these arguments is one; of tensors only types are looked at."""
+        if self.always:
+            return True
+        if self.pair and len(args) > self.pair[1]:
+            return args[self.pair[0]].dtype is args[self.pair[1]].dtype
+        if self.several is not None and len(args) > self.several:
+            return len(set(map(_dtype, args[self.several]))) <= 1
+        return (not self.asks_more or self._only_move(args, kwargs)) and self._are_of_one_type(args, kwargs)
+
+    def _only_move(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether no argument makes the call compute, or bring numbers in."""
+        for i, name in self.numbers:
+            if not is_zero(args[i] if i < len(args) else kwargs.get(name)):
+                return False
+        for i, name in self.combining:
+            if args[i] if i < len(args) else kwargs.get(name):
+                return False
+        for i, name in self.types:
+            if (args[i] if i < len(args) else kwargs.get(name)) is not None:
+                return False
+        for i, name in self.windows:
+            if any(step != 1 for step in _listed(args[i] if i < len(args) else kwargs.get(name))):
+                return False
+        return True
+
+    def _are_of_one_type(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the tensors whose numbers come into the results need no conversion."""
+        if self.single:
+            return not (self.signed and args and args[0].dtype.is_complex)
+        given = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
+        dtypes = {x.dtype for value in given for x in _listed(value) if isinstance(x, torch.Tensor)}
+        return len(dtypes) <= 1 and not (self.signed and any(dtype.is_complex for dtype in dtypes))
 
 
 def plain_name(name: str) -> str:
@@ -81,11 +126,12 @@ def plain_name(name: str) -> str:
 
 
 @cache
-def _question(operation: OpOverload) -> _Question | None:
+def moves_of(operation: OpOverload) -> Moves | None:
+    """Which calls of an operation are exact moves; None if no call is."""
     name = plain_name(operation.overloadpacket.__name__)
     if name not in MOVES:
         return None
-    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in _Question._fields[:5]}
+    places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}
     for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001  the only access there is
         kind, place = str(argument.type), (position, argument.name)
         compared = (name in _COMPARED and argument.name in _COMPARED_ARGUMENTS) or name == "copysign"
@@ -100,27 +146,27 @@ def _question(operation: OpOverload) -> _Question | None:
                 places["numbers"].append(place)
         elif "Tensor" in kind and argument.name not in _CHOOSING:
             places["tensors"].append(place)
-    signed = name in SIGNED
+    kinds = [str(operation._schema.arguments[i].type) for i, _ in places["tensors"]]  # noqa: SLF001  likewise
     asks_more = any(found for kind, found in places.items() if kind != "tensors")
-    one = len(places["tensors"]) == 1 and "List" not in str(operation._schema.arguments[places["tensors"][0][0]].type)  # noqa: SLF001
-    always = one and not asks_more and not signed
-    return _Question(
-        **{kind: tuple(found) for kind, found in places.items()}, signed=signed, asks_more=asks_more, always=always
+    simple = not asks_more and name not in SIGNED
+    return Moves(
+        **{kind: tuple(found) for kind, found in places.items()},
+        signed=name in SIGNED,
+        asks_more=asks_more,
+        always=simple and kinds == ["Tensor"],
+        single=kinds == ["Tensor"] and places["tensors"][0][0] == 0,
+        pair=tuple(i for i, _ in places["tensors"]) if simple and kinds == ["Tensor", "Tensor"] else None,
+        several=places["tensors"][0][0] if simple and kinds == ["List[Tensor]"] else None,
     )
-
-
-def may_move(operation: OpOverload) -> bool:
-    """Whether any call of the operation is an exact move."""
-    return _question(operation) is not None
 
 
 def is_exact_in_carrier(operation: OpOverload | None) -> bool:
     """Whether the kernel of the operation has nothing to round: rounding its results is the only rounding."""
     if operation is None:
         return False
-    question = _question(operation)
-    if question is not None:
-        return not question.combining
+    moves = moves_of(operation)
+    if moves is not None:
+        return not moves.combining
     return plain_name(operation.overloadpacket.__name__) in _CARRIER_NUMBERS
 
 
@@ -135,45 +181,8 @@ def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
         args: its arguments; of tensors only types are looked at, so that they may stand for others.
         kwargs: its arguments by name.
     """
-    question = _question(operation)
-    if question is None:
-        return False
-
-    return (not question.asks_more or _only_moves(question, args, kwargs)) and _of_one_type(question, args, kwargs)
-
-
-def always_moves(operation: OpOverload) -> bool:
-    """Whether every call of the operation is an exact move."""
-    question = _question(operation)
-    return question is not None and question.always
-
-
-def _only_moves(question: _Question, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether no argument makes the call compute, or bring numbers in."""
-
-    def given(places: tuple[tuple[int, str], ...]) -> list[Any]:
-        return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
-
-    return not (
-        any(given(question.combining))
-        or any(x is not None for x in given(question.types))
-        or not all(map(is_zero, given(question.numbers)))
-        or any(step != 1 for steps in given(question.windows) for step in _listed(steps))
-    )
-
-
-def _of_one_type(question: _Question, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the tensors whose numbers come into the results need no conversion."""
-    dtype = None
-    for i, name in question.tensors:
-        value = args[i] if i < len(args) else kwargs.get(name)
-        for x in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(x, torch.Tensor):
-                if dtype is None:
-                    dtype = x.dtype
-                elif x.dtype is not dtype:
-                    return False
-    return not (question.signed and dtype is not None and dtype.is_complex)
+    moves = moves_of(operation)
+    return moves is not None and moves.these(args, kwargs)
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -182,8 +191,8 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def is_zero(number: Any) -> bool:
     """Zero in every format: -0.0 is not."""
-    if isinstance(number, (list, tuple)):
-        return all(map(is_zero, number))
     if number is None:  # the default of padding
         return True
+    if isinstance(number, (list, tuple)):
+        return all(map(is_zero, number))
     return bool(number == 0) and not (isinstance(number, float) and math.copysign(1.0, number) < 0)
