@@ -93,6 +93,10 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leave_moves: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._made_with = {
+            "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "products": products,
+            "warn_unused": warn_unused, "leave_moves": leave_moves,
+        }  # fmt: skip
         self.policy = policy = Policy.of(policy)
         assert isinstance(policy.format, Format)
         self.format = policy.format
@@ -129,6 +133,10 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return f"Simulation({self.policy}, products={self.products})"
+
+    def __reduce__(self) -> Any:
+        """A copy is made as this was, without ``root``; it is at the same step, and has seen nothing."""
+        return _remade, (self._made_with, self.step)
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
@@ -527,6 +535,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _warn_of_unused_rules(self) -> None:
         for text in complaints(self.policy, self._handlings.values()):
             warnings.warn(text, PolicyWarning, stacklevel=3)
+
+
+def _remade(made_with: dict[str, Any], step: int) -> Simulation:
+    simulation = Simulation(**made_with)
+    simulation.step = step
+    return simulation
 
 
 def is_exact(operation: OpOverload) -> bool:

@@ -1,5 +1,7 @@
 """The simulation mode: everything computed inside is a value of the format, and nothing else changes."""
 
+import copy
+import pickle
 import threading
 import warnings
 from pathlib import Path
@@ -390,3 +392,20 @@ def test_rounded_metrics_are_spoken_of_once(monkeypatch):
     assert "0.875" in str(caught[0].message)
     assert "e5m3" in str(caught[0].message)
     assert "detach" not in str(simulation.audit())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_simulations_travel(copied):
+    """Alone, and within a module that holds one; the copy draws what the original would have drawn."""
+    net = small_net()
+    net.simulation = simulate("e5m3", rounding="stochastic", seed=5, observe=True)
+    net.simulation.step = 7
+    twin = copied(net)
+    assert twin.simulation is not net.simulation
+    results = []
+    for one in (net, twin):
+        with one.simulation:
+            results.append(torch.ones(100) * 1.01)
+    assert torch.equal(*results)
+    assert str(twin.simulation) == str(net.simulation)
+    assert len(net.simulation.handlings()) == len(twin.simulation.handlings()) > 0
