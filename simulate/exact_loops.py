@@ -25,7 +25,7 @@ from roundoff.simulate.error_free import LARGEST, odd64, two_product64, two_sum
 from roundoff.simulate.exact_formulas import Dialect, double, single
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roundoff.formats.modes import RandomBits
     from roundoff.simulate.exact_results import CarrierRounding
@@ -243,6 +243,14 @@ def _nearest_root(x: Any, target: Any, n: Any) -> None:
         target[i] = sqrt(x[i])
 
 
+@cache
+def _function(formula: str, dtype: torch.dtype) -> Callable[..., None]:
+    """The loop with this formula in it; one for all simulations, since reading it from disk takes 20 ms."""
+    body = _loop32 if dtype == torch.float32 else _loop64
+    names = {**body.__globals__, "formula": getattr(_FORMULAS[dtype], formula)}
+    return compiled(FunctionType(body.__code__, names, f"{formula}{8 * dtype.itemsize}"), dtype, "pppidpiimii")
+
+
 @final
 class Loop:
     """A formula, a carrier and a mode, ready to run over tensors.
@@ -254,10 +262,7 @@ class Loop:
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
-        body = _loop32 if dtype == torch.float32 else _loop64
-        names = {**body.__globals__, "formula": getattr(_FORMULAS[dtype], formula)}
-        body = FunctionType(body.__code__, names, f"{formula}{8 * dtype.itemsize}")
-        self._function = compiled(body, dtype, "pppidpiimii")
+        self._function = _function(formula, dtype)
         over = FP32.parameters(torch.float32, how.mode, Overflow.SATURATE if how.saturating else None)
         sign = -1 if how.mode is Rounding.DOWN else 1
         ends = over.over_positive, over.over_negative, how.saturating

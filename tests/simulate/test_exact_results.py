@@ -16,7 +16,7 @@ import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
 from roundoff.formats.random_words import random_words
-from roundoff.simulate import exact_results
+from roundoff.simulate import exact_loops, exact_results
 from roundoff.simulate.exact_operations import carrier_rounding, exact_to_nearest
 from roundoff.simulate.exact_results import Call, CarrierRounding, Way, result
 
@@ -430,3 +430,10 @@ def test_the_same_bits_on_a_gpu(mode):
                 results += [args[0] * 0.3, args[0].clone().add_(args[1], alpha=0.7)] if mode not in NEAREST else []
                 outcomes.append([one.cpu() for one in results])
         assert all(itertools.starmap(same_bits, zip(*outcomes, strict=True)))
+
+
+def test_simulations_share_their_loops():
+    """Reading one from disk takes 20 ms, which every operation of every simulation took."""
+    modes = CarrierRounding(Rounding.UP), CarrierRounding(Rounding.DOWN)
+    one, other = (exact_loops.Loop("sum", torch.float64, mode) for mode in modes)
+    assert one._function is other._function
