@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 install: $(INSTALLED)
 
-$(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/setup.py $(ROOT)/constraints.txt
+$(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "roundoff needs Python >= 3.11, got " + sys.version.split()[0] + "; name one with make PYTHON=...")'
 	@echo "Installing into $(VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
@@ -44,7 +44,7 @@ test-slow: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 lint: $(INSTALLED)
-	@cd $(ROOT) && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	@cd $(ROOT) && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports --no-cache --no-logo
 
 format: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/ruff check --fix && $(BIN)/ruff format

@@ -10,28 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roundoff.agents.adam import Adam
-    from roundoff.agents.baselines import BASELINES
-    from roundoff.agents.coercion import coerce_
-    from roundoff.agents.compound_loss_scaling import CompoundLossScaler
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.errors import FileError, RunError
-    from roundoff.agents.fixes import FIXES, OPTIONAL_FIXES
-    from roundoff.agents.hadam import HAdam
-    from roundoff.agents.kahan_gradients import kahan_add_
-    from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
-    from roundoff.agents.loss_scaling import LossScaler
-    from roundoff.agents.master_weights import MasterWeights
-    from roundoff.agents.noise_log_prob import noise_log_prob
-    from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
-    from roundoff.agents.run import Progress
-    from roundoff.agents.run_directory import Crash, Result
-    from roundoff.agents.sac import SAC
-    from roundoff.agents.softplus_fix import softplus, softplus_naive
-    from roundoff.agents.squashed_normal import SquashedNormal
-    from roundoff.agents.tasks import TASKS
-    from roundoff.agents.together import Job, train_together
-    from roundoff.agents.training import train
+    from .adam import Adam
+    from .baselines import BASELINES
+    from .coercion import coerce_
+    from .compound_loss_scaling import CompoundLossScaler
+    from .config import TrainConfig
+    from .errors import FileError, RunError
+    from .fixes import FIXES, OPTIONAL_FIXES
+    from .hadam import HAdam
+    from .kahan_gradients import kahan_add_
+    from .kahan_momentum import KahanEMA, PlainEMA
+    from .loss_scaling import LossScaler
+    from .master_weights import MasterWeights
+    from .noise_log_prob import noise_log_prob
+    from .normal_fix import normal_log_prob, normal_log_prob_naive
+    from .run import Progress
+    from .run_directory import Crash, Result
+    from .sac import SAC
+    from .softplus_fix import softplus, softplus_naive
+    from .squashed_normal import SquashedNormal
+    from .tasks import TASKS
+    from .together import Job, train_together
+    from .training import train
 
 _MODULES = {
     "BASELINES": "baselines",

@@ -10,8 +10,8 @@ import torch
 # The list versions of the in-place operations, one kernel launch for all parameters.
 from torch import _foreach_add_, _foreach_addcdiv_, _foreach_addcmul_, _foreach_mul_
 
-from roundoff.agents.errors import RunError
-from roundoff.agents.kahan_gradients import kahan_add_
+from .errors import RunError
+from .kahan_gradients import kahan_add_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from roundoff.formats import Format, round
+from ..formats import Format, round
 
 
 def random_shift(images: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:

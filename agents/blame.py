@@ -7,13 +7,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.errors import FileError
-from roundoff.agents.training import train
 from roundoff.files import read_bytes
-from roundoff.formats import Format
-from roundoff.simulate.delta_debugging import HIGH, Blame, BlameError, minimal, smallest_format
-from roundoff.simulate.moves import MOVES, plain_name
+
+from ..formats import Format
+from ..simulate.aten.moves import MOVES, plain_name
+from ..simulate.blame import HIGH, Blame, BlameError, minimal, smallest_format
+from .config import TrainConfig
+from .errors import FileError
+from .training import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.agents.errors import FileError
 from roundoff.files import atomic_writer, cannot_be_written, open_to_read
+
+from .errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from roundoff.agents.networks import forward
-from roundoff.agents.replay import Replay
-from roundoff.agents.sac import SAC, SoftActorCritic
-from roundoff.agents.traced_agent import TracedAgent
-from roundoff.agents.tracing import LONGEST_TABLE, steps_until_constant
-from roundoff.formats import FloatFormat, Rounding
-from roundoff.simulate import CompiledStep
-from roundoff.simulate.graph_writer import FormatsAsData
+from ..formats import FloatFormat, Rounding
+from ..simulate import CompiledStep
+from ..simulate.dispatch.graph_writer import FormatsAsData
+from .networks import forward
+from .replay import Replay
+from .sac import SAC, SoftActorCritic
+from .traced_agent import TracedAgent
+from .tracing import LONGEST_TABLE, steps_until_constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.replay import Batch
-    from roundoff.agents.sac import Metrics
-    from roundoff.simulate import Simulation
+    from ..simulate import Simulation
+    from .config import TrainConfig
+    from .replay import Batch
+    from .sac import Metrics
 
 _BASELINES = ("none", "naive", "eps")
 

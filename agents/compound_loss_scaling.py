@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from roundoff.agents.dynamic_loss_scale import DynamicLossScale
+from .dynamic_loss_scale import DynamicLossScale
 
 # How much below the largest number buffers must stay when the scale grows.
 HEADROOM = 1.1

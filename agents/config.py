@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from roundoff.agents.baselines import check_baseline
-from roundoff.agents.fixes import FIXES, parse_fixes
-from roundoff.agents.pixel_keys import check_pixel_keys
-from roundoff.agents.tasks import check_task
+from .baselines import check_baseline
+from .fixes import FIXES, parse_fixes
+from .pixel_keys import check_pixel_keys
+from .task_check import check_task
 
 
 def _canonical_format(name: str) -> str:
-    from roundoff.formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
+    from ..formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
 
     fmt = Format.parse(name)
     if not isinstance(fmt, FloatFormat):
@@ -27,8 +27,8 @@ def _canonical_format(name: str) -> str:
 
 
 def _check_policy(policy: Any) -> dict[str, Any]:
-    from roundoff.formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
-    from roundoff.simulate import Policy  # noqa: PLC0415  likewise
+    from ..formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
+    from ..simulate import Policy  # noqa: PLC0415  likewise
 
     if isinstance(policy, str):
         policy = {"preset": policy}

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from roundoff.agents.augmentation import images_to_format, random_shift
-from roundoff.agents.encoder import Parts, PixelNetwork, convolve, features
-from roundoff.agents.networks import forward
-from roundoff.agents.sac import Metrics, SoftActorCritic
-from roundoff.agents.streams import Stream, torch_generator
-from roundoff.formats import Format
+from ..formats import Format
+from .augmentation import images_to_format, random_shift
+from .encoder import Parts, PixelNetwork, convolve, features
+from .networks import forward
+from .sac import Metrics, SoftActorCritic
+from .streams import Stream, torch_generator
 
 if TYPE_CHECKING:
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.frame_replay import FrameBatch
+    from .config import TrainConfig
+    from .frame_replay import FrameBatch
 
 _COPIES = 2
 

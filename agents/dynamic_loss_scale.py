@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.agents.adam import AdamBase
-from roundoff.agents.errors import RunError
+from .adam import AdamBase
+from .errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor

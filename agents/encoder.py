@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self, final
 import torch
 from torch.nn import functional
 
-from roundoff.agents.networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
-from roundoff.agents.weight_standardization import scale_down, standardize_matrix, standardize_units
+from .networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
+from .weight_standardization import scale_down, standardize_matrix, standardize_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.agents.config import TrainConfig
+    from .config import TrainConfig
 
 _STRIDES = (2, 1, 1, 1)
 _CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from dm_control.rl.control import PhysicsError
 
-from roundoff.agents.errors import RunError
-from roundoff.agents.suite import load_task
-from roundoff.agents.tasks import DOMAIN_AND_TASK, check_task
+from .errors import RunError
+from .suite import load_task
+from .tasks import DOMAIN_AND_TASK, check_suite_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ class Environment:
 
     def __init__(self, task: str, action_repeat: int) -> None:
         try:
-            domain, name = DOMAIN_AND_TASK[check_task(task)]
+            domain, name = DOMAIN_AND_TASK[check_suite_task(task)]
         except ValueError as error:
             raise RunError(str(error)) from error
         self._env: Any = load_task(domain, name)

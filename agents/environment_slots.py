@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from mmap import mmap
 
-    from roundoff.agents.environments import TaskEnvironment
+    from .environments import TaskEnvironment
 
 
 @final

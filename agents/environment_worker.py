@@ -18,9 +18,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from roundoff.agents.environment_slots import Exchange, Slots
-from roundoff.agents.environments import open_environment
 from roundoff.errors import RoundoffError
+
+from .environment_slots import Exchange, Slots
+from .environments import open_environment
 
 # Sent before a group's number: somebody has asked this process to stop.
 STOP = 255

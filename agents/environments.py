@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roundoff.agents.environment import Environment
-from roundoff.agents.errors import RunError
-from roundoff.agents.tasks import GYMNASIUM_PREFIX, module_of
+from .environment import Environment
+from .errors import RunError
+from .tasks import GYMNASIUM_PREFIX, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from roundoff.agents.environment import Transition
+    from .environment import Transition
 
 
 class TaskEnvironment(Protocol):
@@ -50,7 +50,7 @@ def check_imports(task: str, allow_imports: Collection[str]) -> None:
         RunError: the module is not allowed, or its environment is none to train in.
     """
     if module_of(task):
-        from roundoff.agents.gymnasium_environment import check_gymnasium_task  # noqa: PLC0415  likewise
+        from .gymnasium_environment import check_gymnasium_task  # noqa: PLC0415  likewise
 
         try:
             check_gymnasium_task(task, allow_imports)
@@ -74,12 +74,12 @@ def open_environment(
             renderer.
     """
     if pixels is not None:
-        from roundoff.agents.pixel_environment import PixelEnvironment  # noqa: PLC0415  states need no renderer
+        from .pixel_environment import PixelEnvironment  # noqa: PLC0415  states need no renderer
 
         return PixelEnvironment(task, action_repeat, **pixels)
     if task.startswith(GYMNASIUM_PREFIX):
         # Only those who use Gymnasium import it.
-        from roundoff.agents.gymnasium_environment import GymnasiumEnvironment  # noqa: PLC0415
+        from .gymnasium_environment import GymnasiumEnvironment  # noqa: PLC0415
 
         return GymnasiumEnvironment(task, action_repeat, allow_imports)
     return Environment(task, action_repeat)

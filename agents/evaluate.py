@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from roundoff.agents.streams import Stream, sequence
+from .streams import Stream, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from roundoff.agents.vector_environment import EnvironmentGroup
+    from .vector_environment import EnvironmentGroup
 
 
 @final

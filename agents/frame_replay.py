@@ -8,8 +8,8 @@ from typing import Any, final
 
 import torch
 
-from roundoff.agents.checkpoint import filled_part
-from roundoff.agents.errors import RunError
+from .checkpoint import filled_part
+from .errors import RunError
 
 
 @final

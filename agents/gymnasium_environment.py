@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import gymnasium
 import numpy as np
 
-from roundoff.agents.environment import Transition
-from roundoff.agents.errors import RunError
-from roundoff.agents.tasks import GYMNASIUM_PREFIX, may_import, module_of
+from .environment import Transition
+from .errors import RunError
+from .tasks import GYMNASIUM_PREFIX, may_import, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

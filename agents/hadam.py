@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import _foreach_mul_
 
-from roundoff.agents.adam import AdamBase
+from .adam import AdamBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from roundoff.agents.augmentation import images_to_format
-from roundoff.formats import round
+from ..formats import round
+from .augmentation import images_to_format
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from roundoff.agents.frame_replay import FrameReplay
-    from roundoff.agents.replay import Replay
-    from roundoff.agents.sampling import Sample
-    from roundoff.agents.vector_environment import Steps
-    from roundoff.formats import Format
+    from ..formats import Format
+    from .frame_replay import FrameReplay
+    from .replay import Replay
+    from .sampling import Sample
+    from .vector_environment import Steps
 
 
 class Intake(ABC):

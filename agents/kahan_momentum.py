@@ -8,8 +8,8 @@ from typing import Any, final
 
 import torch
 
-from roundoff.agents.errors import RunError
-from roundoff.agents.kahan_gradients import kahan_add_
+from .errors import RunError
+from .kahan_gradients import kahan_add_
 
 
 class MovingAverage(ABC):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from roundoff.agents.kahan_momentum import MovingAverage, PlainEMA
-from roundoff.formats import FloatFormat, round
-from roundoff.simulate import Simulation
+from ..formats import FloatFormat, round
+from ..simulate import Simulation
+from .kahan_momentum import MovingAverage, PlainEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,9 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
-from roundoff.agents.errors import FileError
 from roundoff.files import cannot_be_written, make_directory_inside, open_to_append
+
+from .errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

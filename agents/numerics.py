@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roundoff.simulate import Simulation
+    from ..simulate import Simulation
 
 _COUNTS = ("results", "overflow", "underflow", "subnormal", "infinite", "nan", "additions", "absorbed")
 

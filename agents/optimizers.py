@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from roundoff.agents.adam import Adam
-from roundoff.agents.baselines import BASELINES
-from roundoff.agents.coercion import coerce_
-from roundoff.agents.compound_loss_scaling import CompoundLossScaler
-from roundoff.agents.hadam import HAdam
-from roundoff.agents.loss_scaling import LossScaler
-from roundoff.agents.master_weights import MasterWeights
+from .adam import Adam
+from .baselines import BASELINES
+from .coercion import coerce_
+from .compound_loss_scaling import CompoundLossScaler
+from .hadam import HAdam
+from .loss_scaling import LossScaler
+from .master_weights import MasterWeights
 
 if TYPE_CHECKING:
-    from roundoff.agents.adam import AdamBase
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.dynamic_loss_scale import DynamicLossScale
-    from roundoff.formats import FloatFormat
+    from ..formats import FloatFormat
+    from .adam import AdamBase
+    from .config import TrainConfig
+    from .dynamic_loss_scale import DynamicLossScale
 
 
 @final

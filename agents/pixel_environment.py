@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from roundoff.agents.environment import Environment, Transition
-from roundoff.agents.renderer import Renderer
+from .environment import Environment, Transition
+from .renderer import Renderer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from roundoff.agents.tasks import GYMNASIUM_PREFIX
-
-if TYPE_CHECKING:
-    from roundoff.agents.config import TrainConfig
+from .tasks import GYMNASIUM_PREFIX
 
 # Four 3x3 convolutions, the first with stride 2, leave at least one pixel.
 SMALLEST_IMAGE = 15
@@ -25,8 +22,11 @@ PIXEL_KEYS = (
 )
 
 
-def check_pixel_keys(config: TrainConfig) -> None:
+def check_pixel_keys(config: Any) -> None:
     """Refuses keys about pixels in a run from states, those about states in one from pixels, and sizes too small.
+
+    Args:
+        config: a ``TrainConfig``, which calls this when it is made.
 
     Raises:
         ValueError: naming the key, its value and what to do.

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents.compiled_updates import compile_acting, kind, programs_of, reason_against, reason_not_to
-from roundoff.agents.sac import simulation_of
-from roundoff.agents.traced_agent import TracedAgent
-from roundoff.simulate.population import PopulationStep, reason_against_sharing
+from ..simulate.compiling.population import PopulationStep, reason_against_sharing
+from .compiled_updates import compile_acting, kind, programs_of, reason_against, reason_not_to
+from .sac import simulation_of
+from .traced_agent import TracedAgent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.replay import Batch
-    from roundoff.agents.sac import Metrics
+    from .config import TrainConfig
+    from .replay import Batch
+    from .sac import Metrics
 
 _SMALL = 1 << 15
 _ALIGNED = 16

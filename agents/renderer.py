@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from roundoff.agents.errors import RunError
+from .errors import RunError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

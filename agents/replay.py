@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from roundoff.agents.checkpoint import filled_part
+from .checkpoint import filled_part
 
 
 @final

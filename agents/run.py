@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from roundoff.agents import checkpoint
-from roundoff.agents.errors import FileError
-from roundoff.agents.evaluate import Evaluation, evaluate
-from roundoff.agents.metrics import MetricsLog
-from roundoff.agents.numerics import Numerics
-from roundoff.agents.replay import Replay
-from roundoff.agents.run_directory import Crash, Result, RunDirectory, check_same_config
-from roundoff.agents.run_parts import make_agent, make_intake
-from roundoff.agents.sampling import Sampler
-from roundoff.agents.snapshots import write_networks, write_states
-from roundoff.agents.stopping import Stopped, StopRequest
-from roundoff.agents.stopwatch import Stopwatch
-from roundoff.agents.streams import Stream, sequence, torch_generator
 from roundoff.files import write_json
+
+from . import checkpoint
+from .errors import FileError
+from .evaluate import Evaluation, evaluate
+from .metrics import MetricsLog
+from .numerics import Numerics
+from .replay import Replay
+from .run_directory import Crash, Result, RunDirectory, check_same_config
+from .run_parts import make_agent, make_intake
+from .sampling import Sampler
+from .snapshots import write_networks, write_states
+from .stopping import Stopped, StopRequest
+from .stopwatch import Stopwatch
+from .streams import Stream, sequence, torch_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.sac import Metrics
-    from roundoff.agents.sampling import Sample
-    from roundoff.agents.vector_environment import VectorEnvironment
+    from .config import TrainConfig
+    from .sac import Metrics
+    from .sampling import Sample
+    from .vector_environment import VectorEnvironment
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 

@@ -7,11 +7,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
-from roundoff.agents.errors import FileError, RunError
 from roundoff.files import read_json, write_json
 
+from .errors import FileError, RunError
+
 if TYPE_CHECKING:
-    from roundoff.agents.config import TrainConfig
+    from .config import TrainConfig
 
 
 @final

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.frame_replay import FrameReplay
-from roundoff.agents.intake import PixelIntake, StateIntake
-from roundoff.agents.replay import Replay
-from roundoff.agents.sac import SAC, SoftActorCritic
-from roundoff.agents.vector_environment import VectorEnvironment
-from roundoff.formats import Format
+from ..formats import Format
+from .frame_replay import FrameReplay
+from .intake import PixelIntake, StateIntake
+from .replay import Replay
+from .sac import SAC, SoftActorCritic
+from .vector_environment import VectorEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     import torch
 
-    from roundoff.agents.config import TrainConfig
+    from .config import TrainConfig
 
 
 def open_environments(
@@ -40,7 +40,7 @@ def open_environments(
 def make_agent(config: TrainConfig, environments: VectorEnvironment, device: torch.device) -> SoftActorCritic[Any, Any]:
     """The agent with its initial weights."""
     if config.observations == "pixels":
-        from roundoff.agents.drq import DrQ  # noqa: PLC0415  states need none of it
+        from .drq import DrQ  # noqa: PLC0415  states need none of it
 
         return DrQ(environments.action_size, config, device)
     return SAC(environments.observation_size, environments.action_size, config, device)

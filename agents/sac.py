@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 import torch
 
-from roundoff.agents.baselines import BASELINES
-from roundoff.agents.coercion import coerce_
-from roundoff.agents.config import NATIVE_FORMATS
-from roundoff.agents.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
-from roundoff.agents.master_weights import MasterEMA
-from roundoff.agents.networks import MLP, forward
-from roundoff.agents.optimizers import NetworkOptimizer
-from roundoff.agents.squashed_normal import SquashedNormal
-from roundoff.agents.streams import Stream, torch_generator
-from roundoff.agents.tracing import add_product, filled_like
-from roundoff.formats import FloatFormat, Format, round
-from roundoff.simulate import Policy, Simulation
+from ..formats import FloatFormat, Format, round
+from ..simulate import Policy, Simulation
+from .baselines import BASELINES
+from .coercion import coerce_
+from .config import NATIVE_FORMATS
+from .kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from .master_weights import MasterEMA
+from .networks import MLP, forward
+from .optimizers import NetworkOptimizer
+from .squashed_normal import SquashedNormal
+from .streams import Stream, torch_generator
+from .tracing import add_product, filled_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.networks import FlatNetwork
-    from roundoff.agents.replay import Batch
+    from .config import TrainConfig
+    from .networks import FlatNetwork
+    from .replay import Batch
 
 Metrics = dict[str, torch.Tensor]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from roundoff.agents.vector_environment import EnvironmentGroup, Steps
+    from .vector_environment import EnvironmentGroup, Steps
 
 
 class Sample(NamedTuple):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from roundoff.agents.replay import Replay
+    from .replay import Replay
 
 STATES = 2000
 

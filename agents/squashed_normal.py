@@ -8,9 +8,9 @@ from typing import final
 
 import torch
 
-from roundoff.agents.noise_log_prob import noise_log_prob
-from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
-from roundoff.agents.softplus_fix import softplus, softplus_naive
+from .noise_log_prob import noise_log_prob
+from .normal_fix import normal_log_prob, normal_log_prob_naive
+from .softplus_fix import softplus, softplus_naive
 
 
 @final

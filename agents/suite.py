@@ -9,7 +9,7 @@ from importlib.util import find_spec, module_from_spec
 from types import SimpleNamespace
 from typing import Any
 
-from roundoff.agents.tolerance import tolerance
+from .tolerance import tolerance
 
 
 def load_task(domain: str, task: str) -> Any:

@@ -61,29 +61,12 @@ def may_import(module: str, allowed: Collection[str]) -> bool:
     return module in sys.modules or any(".".join(parts[: i + 1]) in allowed for i in range(len(parts)))
 
 
-def check_task(name: str) -> str:
-    """Returns ``name`` if it is a task; imports nothing that it names.
-
-    Args:
-        name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; or ``gym:<id>`` of a
-            Gymnasium environment with continuous actions, as in ``gym:Pendulum-v1``; or ``gym:<module>:<id>``, which is
-            looked at when it is opened (``open_environment``).
+def check_suite_task(name: str) -> str:
+    """Returns ``name`` if it is a task of the DeepMind control suite.
 
     Raises:
-        ValueError: there is no such task; the message names the nearest ones.
+        ValueError: it is none; the message names the nearest ones.
     """
-    if name.startswith(GYMNASIUM_PREFIX) and ":" in name.removeprefix(GYMNASIUM_PREFIX):
-        if module_of(name) is None:
-            raise ValueError(
-                f'unknown task "{name}"; the id of an environment that a module registers is written'
-                f" {GYMNASIUM_PREFIX}<module>:<id>, as in {GYMNASIUM_PREFIX}my_package:Mine-v0"
-            )
-        return name
-    if name.startswith(GYMNASIUM_PREFIX):
-        # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
-        from roundoff.agents.gymnasium_environment import check_gymnasium_task  # noqa: PLC0415
-
-        return check_gymnasium_task(name)
     if name in DOMAIN_AND_TASK:
         return name
     near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.5)

@@ -7,19 +7,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from roundoff.agents.memory import keep_freed_memory
-from roundoff.agents.population import Population, shared_kind, worth_sharing
-from roundoff.agents.run_directory import Result
-from roundoff.agents.training import open_run, train_alone
-from roundoff.simulate.program import reason_against_compiling
+from ..simulate.compiling.program import reason_against_compiling
+from .memory import keep_freed_memory
+from .population import Population, shared_kind, worth_sharing
+from .run_directory import Result
+from .training import open_run, train_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.run import Progress, Run, Training
-    from roundoff.agents.stopping import StopRequest
+    from .config import TrainConfig
+    from .run import Progress, Run, Training
+    from .stopping import StopRequest
 
 
 @final

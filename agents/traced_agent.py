@@ -6,14 +6,14 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
-from roundoff.agents.tracing import OptimizerState, TracedOptimizer, average_state, traced_average
+from .kahan_momentum import KahanEMA, PlainEMA
+from .tracing import OptimizerState, TracedOptimizer, average_state, traced_average
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from roundoff.agents.replay import Replay
-    from roundoff.agents.sac import SAC, Metrics
+    from .replay import Replay
+    from .sac import SAC, Metrics
 
 
 @final

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from roundoff.agents.adam import StepNumbers
-from roundoff.agents.compound_loss_scaling import HEADROOM, CompoundLossScaler
-from roundoff.agents.dynamic_loss_scale import SMALLEST_SCALE
-from roundoff.agents.kahan_momentum import KahanEMA, PlainEMA
-from roundoff.simulate import Simulation
-from roundoff.simulate.mode import is_exact
+from ..simulate import Simulation
+from ..simulate.dispatch.simulation import is_exact
+from .adam import StepNumbers
+from .compound_loss_scaling import HEADROOM, CompoundLossScaler
+from .dynamic_loss_scale import SMALLEST_SCALE
+from .kahan_momentum import KahanEMA, PlainEMA
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from roundoff.agents.adam import AdamBase
-    from roundoff.agents.optimizers import NetworkOptimizer
+    from .adam import AdamBase
+    from .optimizers import NetworkOptimizer
 
 LONGEST_TABLE = 400_000
 """Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""

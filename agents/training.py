@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from roundoff.agents.compiled_updates import compile_updates
-from roundoff.agents.environments import check_imports
-from roundoff.agents.errors import RunError
-from roundoff.agents.run import Run
-from roundoff.agents.run_directory import Result, RunDirectory
-from roundoff.agents.run_parts import open_environments
-from roundoff.agents.stopping import StopRequest
 from roundoff.files import directory_lock, make_directory, remove_temporaries
+
+from .compiled_updates import compile_updates
+from .environments import check_imports
+from .errors import RunError
+from .run import Run
+from .run_directory import Result, RunDirectory
+from .run_parts import open_environments
+from .stopping import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from roundoff.agents.config import TrainConfig
-    from roundoff.agents.run import Progress
+    from .config import TrainConfig
+    from .run import Progress
 
 
 def train(

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import numpy as np
 
-from roundoff.agents.environment_slots import Exchange, Slots
-from roundoff.agents.environment_worker import MOST_GROUPS, STOP, answer
-from roundoff.agents.environments import open_environment
-from roundoff.agents.errors import RunError
-from roundoff.agents.tasks import module_of
+from .environment_slots import Exchange, Slots
+from .environment_worker import MOST_GROUPS, STOP, answer
+from .environments import open_environment
+from .errors import RunError
+from .tasks import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

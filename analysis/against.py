@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.needed_bits import LEVEL, MARGIN, needed_bits
-from roundoff.analysis.pairs import difference, holm, probability_of_improvement
-from roundoff.analysis.statistics import generator_for
-from roundoff.analysis.summary import (
+from .needed_bits import LEVEL, MARGIN, needed_bits
+from .pairs import difference, holm, probability_of_improvement
+from .statistics import generator_for
+from .summary import (
     ALL_TASKS,
     REFERENCE,
     condition_label,
@@ -23,7 +23,7 @@ from roundoff.analysis.summary import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
     Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of that seed
     ByTask = dict[str, Scores]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roundoff.analysis.markup import Safe, element
+from .markup import Safe, element
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

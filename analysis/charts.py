@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from roundoff.analysis.chart_marks import WIDTH, Point, Series, look, picture, place, readable, style, ticks
-from roundoff.analysis.markup import Safe, element, tick
+from .chart_marks import WIDTH, Point, Series, look, picture, place, readable, style, ticks
+from .markup import Safe, element, tick
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

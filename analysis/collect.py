@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import planned_runs, read_json, write_file
 from roundoff.files import parse_json, read_bytes
+
+from .errors import AnalysisError
+from .files import planned_runs, read_json, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.analysis.points import return_limits, titles
-from roundoff.analysis.style import CRASH, SCREEN, Size, figure, look, points
-from roundoff.analysis.summary import ALL_TASKS
+from .points import return_limits, titles
+from .style import CRASH, SCREEN, Size, figure, look, points
+from .summary import ALL_TASKS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from roundoff.analysis.points import return_limits
-from roundoff.analysis.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
-from roundoff.analysis.summary import REFERENCE as FP32
+from .points import return_limits
+from .style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
+from .summary import REFERENCE as FP32
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roundoff.analysis.points import return_limits, titles
-from roundoff.analysis.style import CRASH, REFERENCE, SCREEN, Size, figure, look, points
-from roundoff.analysis.summary import ALL_TASKS
-from roundoff.analysis.summary import REFERENCE as FP32
+from .points import return_limits, titles
+from .style import CRASH, REFERENCE, SCREEN, Size, figure, look, points
+from .summary import ALL_TASKS
+from .summary import REFERENCE as FP32
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
-from roundoff.analysis.summary import REFERENCE, exponent_bits, significand_bits
 from roundoff.files import LARGEST, open_to_read
+
+from .style import SCREEN, Size, figure, ordered_looks, points
+from .summary import REFERENCE, exponent_bits, significand_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 # These may differ in a pair: what the arithmetic is, and what changes no number.
 _ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every", "environment_workers"}

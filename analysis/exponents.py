@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patheffects import withStroke
 
-from roundoff.analysis.style import SCREEN, Size, figure, points
-from roundoff.analysis.summary import exponent_bits, significand_bits
-from roundoff.formats import FloatFormat, Format
+from ..formats import FloatFormat, Format
+from .style import SCREEN, Size, figure, points
+from .summary import exponent_bits, significand_bits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _ROLES = ("forward", "backward", "optimizer")
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white

@@ -5,31 +5,31 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roundoff.analysis.comparison import draw_comparison
-from roundoff.analysis.curves import draw_curves
-from roundoff.analysis.degradation import draw_degradation
-from roundoff.analysis.differences import differences, draw_differences
-from roundoff.analysis.exponents import draw_exponents, exponents_over_time
-from roundoff.analysis.gradients import draw_gradients
-from roundoff.analysis.hyperparameters import draw_hyperparameters, hyperparameter_points
-from roundoff.analysis.plane import draw_plane, plane_points
-from roundoff.analysis.points import (
+from .comparison import draw_comparison
+from .curves import draw_curves
+from .degradation import draw_degradation
+from .differences import differences, draw_differences
+from .exponents import draw_exponents, exponents_over_time
+from .gradients import draw_gradients
+from .hyperparameters import draw_hyperparameters, hyperparameter_points
+from .plane import draw_plane, plane_points
+from .points import (
     comparison_points,
     curve_points,
     degradation_points,
     exponent_points,
     profile_points,
 )
-from roundoff.analysis.profiles import draw_profiles
-from roundoff.analysis.summary import REFERENCE, conditions
-from roundoff.analysis.training import draw_training, training_points
+from .profiles import draw_profiles
+from .summary import REFERENCE, conditions
+from .training import draw_training, training_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pandas as pd
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
     Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roundoff.analysis.errors import AnalysisError
 from roundoff.errors import FileError
 from roundoff.files import atomic_writer, is_name, parse_json, read_bytes
+
+from .errors import AnalysisError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
+from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     import pandas as pd

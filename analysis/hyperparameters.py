@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.points import from_wide_to_narrow
-from roundoff.analysis.statistics import bootstrap_interval, generator_for, mean_and_std
-from roundoff.analysis.style import REFERENCE as REFERENCE_LOOK
-from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks, points
-from roundoff.analysis.summary import REFERENCE, conditions, ended
+from .points import from_wide_to_narrow
+from .statistics import bootstrap_interval, generator_for, mean_and_std
+from .style import REFERENCE as REFERENCE_LOOK
+from .style import SCREEN, Size, figure, ordered_looks, points
+from .summary import REFERENCE, conditions, ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _FEWEST = 3  # draws that make a distribution
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roundoff.analysis.differences import differences
-from roundoff.analysis.hyperparameters import hyperparameter_points
-from roundoff.analysis.points import exponent_points, titles
-from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, records
+from .differences import differences
+from .hyperparameters import hyperparameter_points
+from .points import exponent_points, titles
+from .summary import ALL_TASKS, condition_label, conditions, records
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 
 class Measured(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roundoff.analysis.statistics import NO_INTERVAL, Interval, percentiles
+from .statistics import NO_INTERVAL, Interval, percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

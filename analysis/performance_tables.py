@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from roundoff.analysis.markdown import table
-from roundoff.analysis.published import PAPER, published
+from .markdown import table
+from .published import PAPER, published
 
 _ON_STATES = (
     "`python -m bench.update` measures this on a machine with a GPU: fp32 and native fp16 in these sizes, 500 updates"

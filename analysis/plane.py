@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.analysis.points import return_limits, titles
-from roundoff.analysis.style import SCREEN, Size, figure
-from roundoff.analysis.summary import ALL_TASKS, REFERENCE, records
+from .points import return_limits, titles
+from .style import SCREEN, Size, figure
+from .summary import ALL_TASKS, REFERENCE, records
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import matplotlib as mpl
 import pandas as pd
 
-from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.figures import ALWAYS, FIGURES
-from roundoff.analysis.files import replace_file
-from roundoff.analysis.store import read_experiment
-from roundoff.analysis.style import SIZES, drawable
-from roundoff.analysis.summary import ended, summarize
+from .errors import AnalysisError
+from .figures import ALWAYS, FIGURES
+from .files import replace_file
+from .store import read_experiment
+from .style import SIZES, drawable
+from .summary import ended, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 # Neither dates nor versions: the same runs give the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {

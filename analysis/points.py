@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.statistics import bootstrap_interval, generator_for, performance_profile, profile_band
-from roundoff.analysis.summary import (
+from .statistics import bootstrap_interval, generator_for, performance_profile, profile_band
+from .summary import (
     ALL_TASKS,
     REFERENCE,
     condition_label,
@@ -17,12 +17,12 @@ from roundoff.analysis.summary import (
     records,
     significand_bits,
 )
-from roundoff.analysis.summary import exponent_bits as exponents_of
+from .summary import exponent_bits as exponents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 ROLES = ("forward", "backward", "optimizer")
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]

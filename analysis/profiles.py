@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roundoff.analysis.points import titles
-from roundoff.analysis.style import REFERENCE as REFERENCE_LOOK
-from roundoff.analysis.style import SCREEN, Size, figure, ordered_looks
-from roundoff.analysis.summary import ALL_TASKS, REFERENCE
+from .points import titles
+from .style import REFERENCE as REFERENCE_LOOK
+from .style import SCREEN, Size, figure, ordered_looks
+from .summary import ALL_TASKS, REFERENCE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from roundoff.analysis.markup import number, plural
-from roundoff.analysis.points import ROLES, from_wide_to_narrow
 from roundoff.files import parse_json, read_bytes
+
+from .markup import number, plural
+from .points import ROLES, from_wide_to_narrow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _COUNTS = ["results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed"]
 
@@ -58,7 +59,7 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
         warnings: gets a line for each file that cannot be understood.
 
     Returns:
-        ``format``, ``role`` and counts (see :mod:`roundoff.simulate.observer`); no rows if no run was observed.
+        ``format``, ``role`` and counts (see :mod:`.observer`); no rows if no run was observed.
     """
     tables = []
     for identity, name in zip(experiment.runs["id"], experiment.runs["format"], strict=True):

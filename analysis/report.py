@@ -5,28 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundoff.analysis import report_figures as figures
-from roundoff.analysis import report_tables as tables
-from roundoff.analysis.against import against_reference, needed_table
-from roundoff.analysis.files import replace_file
-from roundoff.analysis.markup import Safe, definitions, element, join, percent, plural
-from roundoff.analysis.needed_bits import LEVEL, MARGIN
-from roundoff.analysis.page import page
-from roundoff.analysis.points import (
+from . import report_figures as figures
+from . import report_tables as tables
+from .against import against_reference, needed_table
+from .files import replace_file
+from .markup import Safe, definitions, element, join, percent, plural
+from .needed_bits import LEVEL, MARGIN
+from .page import page
+from .points import (
     comparison_points,
     curve_points,
     degradation_points,
     exponent_points,
     profile_points,
 )
-from roundoff.analysis.provenance import environment, numerics, recipe, settings
-from roundoff.analysis.store import read_experiment
-from roundoff.analysis.summary import REFERENCE, conditions, ended, summarize
+from .provenance import environment, numerics, recipe, settings
+from .store import read_experiment
+from .summary import REFERENCE, conditions, ended, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roundoff.analysis.chart_marks import Point, Series, swatch
-from roundoff.analysis.charts import Axes, chart, rows_chart
-from roundoff.analysis.markup import Safe, element, interval, number, percent, plural, tick
-from roundoff.analysis.points import return_limits, titles
-from roundoff.analysis.summary import ALL_TASKS, REFERENCE, records
+from .chart_marks import Point, Series, swatch
+from .charts import Axes, chart, rows_chart
+from .markup import Safe, element, interval, number, percent, plural, tick
+from .points import return_limits, titles
+from .summary import ALL_TASKS, REFERENCE, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from roundoff.analysis.markup import Column, Safe, element, interval, number, percent, table, tick
-from roundoff.analysis.summary import ALL_TASKS, condition_label, conditions, records
+from .markup import Column, Safe, element, interval, number, percent, table, tick
+from .summary import ALL_TASKS, condition_label, conditions, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pandas as pd
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _LONG = 24  # rows
 _TEXT: dict[str, Any] = {"numeric": False}

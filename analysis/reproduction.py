@@ -7,23 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.figures import FIGURES
-from roundoff.analysis.files import replace_file
-from roundoff.analysis.markdown import plain, table
-from roundoff.analysis.measured import distances, draws, gradients, q_distances, returns
-from roundoff.analysis.plot import Named, about_open_runs, write_figure
-from roundoff.analysis.published import PAPER, Printed, published
-from roundoff.analysis.store import read_experiment
-from roundoff.analysis.summary import summarize
+from .errors import AnalysisError
+from .figures import FIGURES
+from .files import replace_file
+from .markdown import plain, table
+from .measured import distances, draws, gradients, q_distances, returns
+from .plot import Named, about_open_runs, write_figure
+from .published import PAPER, Printed, published
+from .store import read_experiment
+from .summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pandas as pd
 
-    from roundoff.analysis.measured import Measured
-    from roundoff.analysis.store import Experiment
+    from .measured import Measured
+    from .store import Experiment
 
 
 class Shown(NamedTuple):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from roundoff.analysis.errors import AnalysisError
-from roundoff.analysis.files import planned_runs, read_json
 from roundoff.files import parse_json, read_bytes
+
+from .errors import AnalysisError
+from .files import planned_runs, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

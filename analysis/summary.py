@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from roundoff.analysis.statistics import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
-from roundoff.formats import FloatFormat, Format, FormatError
+from ..formats import FloatFormat, Format, FormatError
+from .statistics import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 ALL_TASKS = "all"
 REFERENCE = "fp32"

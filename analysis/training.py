@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roundoff.analysis.style import REFERENCE as REFERENCE_LOOK
-from roundoff.analysis.style import SCREEN, Look, Size, figure, look, ordered_looks, points
-from roundoff.analysis.summary import REFERENCE, condition_label, conditions, exponent_bits, records, significand_bits
+from .style import REFERENCE as REFERENCE_LOOK
+from .style import SCREEN, Look, Size, figure, look, ordered_looks, points
+from .summary import (
+    REFERENCE,
+    condition_label,
+    conditions,
+    exponent_bits,
+    records,
+    significand_bits,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from roundoff.analysis.store import Experiment
+    from .store import Experiment
 
 _PANELS = {
     "q": ("mean Q value", "linear"),

@@ -6,7 +6,7 @@ import torch
 
 from bench.timing import interleaved, record
 from roundoff.formats import round
-from roundoff.simulate.accumulation import Accumulation, accumulate
+from roundoff.simulate.accumulation.run import Accumulation, accumulate
 
 ROWS, DEPTH, COLUMNS = 256, 1024, 1024
 

@@ -12,7 +12,7 @@ from roundoff.agents.replay import Replay
 from roundoff.agents.sac import SAC
 from roundoff.formats import round
 from roundoff.simulate import Simulation
-from roundoff.simulate.products import reason_against
+from roundoff.simulate.aten.products import reason_against
 
 
 def product(side: int, layout: str) -> dict[str, object]:

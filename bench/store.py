@@ -16,7 +16,7 @@ from roundoff.agents import TrainConfig, train
 from roundoff.analysis.collect import collect
 from roundoff.sweeps import plan_file, plan_text, run_sweep
 from roundoff.sweeps.leases import this_process
-from roundoff.sweeps.presets import find_sweep
+from roundoff.sweeps.preset_plans import find_sweep
 from roundoff.sweeps.processes import LocalProcesses
 from roundoff.sweeps.status import read_status
 

@@ -1,23 +1,23 @@
 """What a number format is, and rounding a tensor into it."""
 
-from roundoff.formats.block import BlockFloatFormat
-from roundoff.formats.codebook import TableFormat
-from roundoff.formats.elements import ScaleRule
-from roundoff.formats.errors import FormatError, RoundoffError
-from roundoff.formats.fixed import FixedFormat
-from roundoff.formats.floats import FloatFormat
-from roundoff.formats.format import Format
-from roundoff.formats.gradients import fake_round
-from roundoff.formats.integer import IntegerFormat
-from roundoff.formats.logarithmic import LogarithmicFormat
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.mx import MXFormat
-from roundoff.formats.nvfp4 import NVFP4Format
-from roundoff.formats.packing import pack, unpack
-from roundoff.formats.posit import PositFormat
-from roundoff.formats.power_of_two import PowerOfTwoFormat
-from roundoff.formats.qtorch_legacy import QtorchFormat
-from roundoff.formats.rounding import round
+from .arithmetic.elements import ScaleRule
+from .base.errors import FormatError, RoundoffError
+from .base.format import Format
+from .base.modes import Overflow, RandomBits, Rounding
+from .families.block_float import BlockFloatFormat
+from .families.fixed import FixedFormat
+from .families.floats import FloatFormat
+from .families.integer import IntegerFormat
+from .families.logarithmic import LogarithmicFormat
+from .families.mx import MXFormat
+from .families.nvfp4 import NVFP4Format
+from .families.posit import PositFormat
+from .families.power_of_two import PowerOfTwoFormat
+from .families.qtorch import QtorchFormat
+from .families.table import TableFormat
+from .gradients import fake_round
+from .packing import pack, unpack
+from .rounding import round
 
 __all__ = [
     "BlockFloatFormat",

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundoff.formats.errors import FormatError
-from roundoff.formats.floats import FloatFormat
-from roundoff.formats.format import Format, check_roundable
-from roundoff.formats.parameters import FloatParameters
-from roundoff.formats.tensor_kernels import INTEGER, round_nearest, signed
+from .arithmetic.carriers import INTEGER
+from .arithmetic.float_parameters import FloatParameters
+from .arithmetic.float_tensors import round_nearest, signed
+from .base.errors import FormatError
+from .base.format import Format, check_roundable
+from .families.floats import FloatFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

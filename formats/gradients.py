@@ -8,10 +8,10 @@ import torch
 from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
-from roundoff.formats.errors import FormatError
-from roundoff.formats.format import Format
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.rounding import round
+from .base.errors import FormatError
+from .base.format import Format
+from .base.modes import Overflow, RandomBits, Rounding
+from .rounding import round
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from roundoff.formats.codes import PAIRS, TYPES, as_torch_type, integer_codes
-from roundoff.formats.errors import FormatError
-from roundoff.formats.memory import apart
+from .arithmetic.codes import PAIRS, TYPES, as_torch_type, integer_codes
+from .base.errors import FormatError
+from .base.memory import apart
 
 
 def _group(bits: int) -> tuple[int, int]:

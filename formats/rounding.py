@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch._C import _len_torch_dispatch_stack
 
-from roundoff.formats.as_data import row_parameters
-from roundoff.formats.compiled import as_operator
-from roundoff.formats.errors import FormatError
-from roundoff.formats.family import Family
-from roundoff.formats.format import Format, check_roundable
-from roundoff.formats.layouts import is_dense
-from roundoff.formats.memory import apart, is_traced, is_virtual, settled
-from roundoff.formats.modes import Overflow, RandomBits, Rounding, check_choices
-from roundoff.formats.tensor_kernels import round_nearest
+from .arithmetic.float_tensors import round_nearest
+from .as_data import row_parameters
+from .base.errors import FormatError
+from .base.family import Family
+from .base.format import Format, check_roundable
+from .base.layouts import is_dense
+from .base.memory import apart, is_traced, is_virtual, settled
+from .base.modes import Overflow, RandomBits, Rounding, check_choices
+from .base.operator import as_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ def _round_with(
 ) -> torch.Tensor:
     if backend != "qtorch":
         raise FormatError(f"backend must be 'native' or 'qtorch', got {backend!r}")
-    from roundoff.formats.qtorch_backend import round_qtorch  # noqa: PLC0415  compiles C++ when imported
+    from .qtorch_library import round_qtorch  # noqa: PLC0415  compiles C++ when imported
 
     if rounding is not Rounding.NEAREST_EVEN or overflow is not None:
         raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")

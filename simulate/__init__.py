@@ -1,11 +1,11 @@
 """Running any PyTorch computation in simulated arithmetic."""
 
-from roundoff.simulate.accumulation import Accumulation
-from roundoff.simulate.compiled import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
-from roundoff.simulate.delta_debugging import Blame, BlameError, blame
-from roundoff.simulate.entering import SimulationWarning
-from roundoff.simulate.mode import PolicyWarning, Simulation, simulate
-from roundoff.simulate.policy import Policy, Rule
+from .accumulation.description import Accumulation
+from .blame import Blame, BlameError, blame
+from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
+from .dispatch.simulation import PolicyWarning, Simulation, simulate
+from .policy.policy import Policy, Rule
+from .presence.entering import SimulationWarning
 
 __all__ = [
     "Accumulation",

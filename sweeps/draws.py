@@ -10,12 +10,12 @@ import math
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from roundoff.sweeps.located_yaml import Located
-from roundoff.sweeps.outline import Choice
-from roundoff.sweeps.values import is_whole, mistakes, shown, unknown
+from .located_yaml import Located
+from .outline import Choice
+from .values import is_whole, mistakes, shown, unknown
 
 if TYPE_CHECKING:
-    from roundoff.sweeps.outline import Outline
+    from .outline import Outline
 
 DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.tasks import module_of
-from roundoff.sweeps.estimate import estimate
-from roundoff.sweeps.store import MARKER, SweepDirectory
+from ..agents.tasks import module_of
+from .estimate import estimate
+from .store import MARKER, SweepDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from roundoff.sweeps.plan import Plan
+    from .plan import Plan
 
 
 def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:

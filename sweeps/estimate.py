@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.errors import RoundoffError
 from roundoff.files import read_json
+
+from ..agents.stopping import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from roundoff.agents import Progress, TrainConfig
-    from roundoff.sweeps.plan import Run
+    from ..agents import Progress, TrainConfig
+    from .plan import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
@@ -110,7 +111,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
 
 def _kind(config: dict[str, Any], ignored: frozenset[str]) -> str:
     """What runs that take equally long have in common."""
-    from roundoff.formats import Format, FormatError  # noqa: PLC0415  imports torch
+    from ..formats import Format, FormatError  # noqa: PLC0415  imports torch
 
     relevant = {key: value for key, value in config.items() if key not in ignored}
     if not relevant.get("native"):
@@ -185,7 +186,7 @@ class _Watch:
 
     def run(self, config: TrainConfig, folder: Path) -> None:
         """Trains until enough is seen, or to the end."""
-        from roundoff.agents import train  # noqa: PLC0415  imports the simulator
+        from ..agents import train  # noqa: PLC0415  imports the simulator
 
         with suppress(Stopped):
             # Not compiled, which would take longer than what is measured.

@@ -9,17 +9,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from roundoff.agents.stopping import PATIENCE
-from roundoff.agents.tasks import may_import, module_of
-from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.grouping import group
+from ..agents.stopping import PATIENCE
+from ..agents.tasks import may_import, module_of
+from .errors import SweepError
+from .grouping import group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
 
-    from roundoff.sweeps.leases import Leases
-    from roundoff.sweeps.plan import Run
+    from .leases import Leases
+    from .plan import Run
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop
 _POLL = 0.5  # seconds between two looks at runs that another sweep holds

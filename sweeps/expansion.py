@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from roundoff.agents import TrainConfig
-from roundoff.sweeps.draws import draw_choices
-from roundoff.sweeps.outline import CASE, Choice, names_of_cases
-from roundoff.sweeps.values import canonical, complaint, mistakes, shown, unknown
+from ..agents import TrainConfig
+from .draws import draw_choices
+from .outline import CASE, Choice, names_of_cases
+from .values import canonical, complaint, mistakes, shown, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from roundoff.sweeps.located_yaml import Located
-    from roundoff.sweeps.outline import Exclusion, Outline
+    from .located_yaml import Located
+    from .outline import Exclusion, Outline
 
 MAX_RUNS = 100_000
 _MAX_MISTAKES = 20  # of runs whose values do not go together

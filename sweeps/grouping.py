@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.sweeps.plan import Run
+    from .plan import Run
 
 
 def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool | None) -> list[list[Run]]:
@@ -38,7 +38,7 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
 
 def _kind(run: Run, *, forced: bool) -> str | None:
     """What runs that can share a program have in common; None for one that cannot, or gains nothing."""
-    from roundoff.agents.population import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
+    from ..agents.population import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
     config = run.config
     return shared_kind(config) if forced or worth_sharing(config, config.steps // config.action_repeat) else None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from roundoff.printable import printable
-from roundoff.sweeps.errors import Problem, SweepFileError
+
+from .errors import Problem, SweepFileError
 
 if TYPE_CHECKING:
     from yaml.error import Mark

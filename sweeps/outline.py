@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roundoff.sweeps.errors import Problem
+from .errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from roundoff.sweeps.located_yaml import Located
+    from .located_yaml import Located
 
 SECTIONS = ("name", "description", "reproduces", "include", "base", "grid", "zip", "cases", "random", "exclude")
 CASE = "case"

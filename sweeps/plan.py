@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roundoff.sweeps.errors import SweepFileError
-from roundoff.sweeps.expansion import expand
-from roundoff.sweeps.located_yaml import parse
-from roundoff.sweeps.outline import CASE, Exclusion, Outline, alternatives
-from roundoff.sweeps.reading import read_argument, read_file, read_outline
-from roundoff.sweeps.sections import complain_of_unknown
-from roundoff.sweeps.values import KEYS, shown
+from .errors import SweepFileError
+from .expansion import expand
+from .located_yaml import parse
+from .outline import CASE, Exclusion, Outline, alternatives
+from .reading import read_argument, read_file, read_outline
+from .sections import complain_of_unknown
+from .values import KEYS, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.agents import TrainConfig
-    from roundoff.sweeps.located_yaml import Located
+    from ..agents import TrainConfig
+    from .located_yaml import Located
 
 
 class Run(NamedTuple):

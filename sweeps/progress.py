@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from roundoff.agents import Progress
-    from roundoff.sweeps.executor import Event
-    from roundoff.sweeps.plan import Run
-    from roundoff.sweeps.store import Status
+    from ..agents import Progress
+    from .executor import Event
+    from .plan import Run
+    from .store import Status
 
 
 class ProgressDisplay:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.processes import WorkerProcess
+from .errors import SweepError
+from .processes import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundoff.files import read_bytes
-from roundoff.sweeps.errors import SweepError, SweepFileError
-from roundoff.sweeps.located_yaml import Located, parse
-from roundoff.sweeps.outline import SECTIONS, Outline, texts
-from roundoff.sweeps.presets import includable_files, preset_files
-from roundoff.sweeps.sections import apply
-from roundoff.sweeps.values import KEYS, shown, unknown
+
+from .errors import SweepError, SweepFileError
+from .located_yaml import Located, parse
+from .outline import SECTIONS, Outline, texts
+from .presets import includable_files, preset_files
+from .sections import apply
+from .values import KEYS, shown, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,6 @@ import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
-from roundoff.agents.errors import FileError
 from roundoff.errors import RoundoffError
 from roundoff.files import (
     cannot_be_written,
@@ -20,16 +19,19 @@ from roundoff.files import (
     sync,
     temporary_beside,
 )
-from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.leases import Leases
-from roundoff.sweeps.presets import QUICK, preset_plans
-from roundoff.sweeps.store import MARKER, SweepDirectory
+
+from ..agents.errors import FileError
+from .errors import SweepError
+from .leases import Leases
+from .preset_plans import preset_plans
+from .presets import QUICK
+from .store import MARKER, SweepDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from roundoff.sweeps.plan import Plan, Run
+    from .plan import Plan, Run
 
 
 def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequence[str] = ()) -> tuple[Plan, list[str]]:

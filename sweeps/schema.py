@@ -10,12 +10,12 @@ import inspect
 import re
 from typing import Any
 
-from roundoff.agents import FIXES, TrainConfig
-from roundoff.agents.baselines import BASELINES
-from roundoff.agents.fixes import OPTIONAL_FIXES
-from roundoff.agents.tasks import GYMNASIUM_PREFIX, TASKS
-from roundoff.sweeps.draws import MAX_DRAWS
-from roundoff.sweeps.outline import CASE, SECTIONS
+from ..agents import FIXES, TrainConfig
+from ..agents.baselines import BASELINES
+from ..agents.fixes import OPTIONAL_FIXES
+from ..agents.tasks import GYMNASIUM_PREFIX, TASKS
+from .draws import MAX_DRAWS
+from .outline import CASE, SECTIONS
 
 _DESCRIPTIONS = {
     "name": "Of the sweep, and of its folder of results; that of the file if it is missing.",

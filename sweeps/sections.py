@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roundoff.sweeps.outline import CASE, SECTIONS, Axis, Choice, Exclusion, Outline, alternatives, texts
-from roundoff.sweeps.values import KEYS, shown, unknown
+from .outline import CASE, SECTIONS, Axis, Choice, Exclusion, Outline, alternatives, texts
+from .values import KEYS, shown, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from roundoff.sweeps.located_yaml import Located
+    from .located_yaml import Located
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 _MOST = 20  # unknown keys that are named one by one: what each may have meant takes a while to find out

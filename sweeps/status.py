@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from roundoff.files import open_to_read, parse_json, read_bytes
-from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.leases import STALE, Leases, alive
-from roundoff.sweeps.store import FAILURE, SweepDirectory
+
+from .errors import SweepError
+from .leases import STALE, Leases, alive
+from .store import FAILURE, SweepDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path

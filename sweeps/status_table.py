@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from roundoff.printable import printable
-from roundoff.sweeps.progress import describe_progress
-from roundoff.sweeps.status import STATES, read_status
+
+from .progress import describe_progress
+from .status import STATES, read_status
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roundoff.sweeps.status import RunStatus, SweepStatus
+    from .status import RunStatus, SweepStatus
 
 _REFRESH = 2.0  # seconds
 _UNFINISHED = 3

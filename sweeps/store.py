@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundoff.errors import RoundoffError
-from roundoff.files import is_name, is_temporary, make_directory, make_directory_inside, read_json, write_json
-from roundoff.sweeps.errors import SweepError
+from roundoff.files import (
+    is_name,
+    is_temporary,
+    make_directory,
+    make_directory_inside,
+    read_json,
+    write_json,
+)
+
+from .errors import SweepError
 
 if TYPE_CHECKING:
-    from roundoff.sweeps.plan import Plan, Run
+    from .plan import Plan, Run
 
 LAYOUT = 1
 MARKER = "sweep.json"

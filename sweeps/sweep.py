@@ -7,19 +7,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from roundoff.agents.environments import check_imports
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
-from roundoff.sweeps.executor import execute
-from roundoff.sweeps.leases import Leases
-from roundoff.sweeps.store import SweepDirectory
+
+from ..agents.environments import check_imports
+from .executor import execute
+from .leases import Leases
+from .store import SweepDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from roundoff.sweeps.executor import Event, Executor
-    from roundoff.sweeps.plan import Plan, Run
-    from roundoff.sweeps.store import Status
+    from .executor import Event, Executor
+    from .plan import Plan, Run
+    from .store import Status
 
 
 class Watcher(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from roundoff.agents import FIXES, TrainConfig
+from ..agents import FIXES, TrainConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

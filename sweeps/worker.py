@@ -23,11 +23,11 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
-from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
-from roundoff.sweeps.leases import Lease
+from ..agents.stopping import Stopped, StopRequest, stopping_on_sigterm
+from .leases import Lease
 
 if TYPE_CHECKING:
-    from roundoff.agents import Progress
+    from ..agents import Progress
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def _leave_to_another() -> NoReturn:
 
 def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
     """Brings runs to their end while it holds their leases."""
-    from roundoff.formats import RoundoffError  # noqa: PLC0415  after main has imported it
+    from ..formats import RoundoffError  # noqa: PLC0415  after main has imported it
 
     held: list[_Held] = []
     for run in order["runs"]:
@@ -106,8 +106,8 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
 
 
 def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None) -> None:
-    from roundoff.agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
-    from roundoff.agents.together import Job, train_together  # noqa: PLC0415
+    from ..agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
+    from ..agents.together import Job, train_together  # noqa: PLC0415
 
     jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
     if len(jobs) == 1:
@@ -159,7 +159,7 @@ class _Held:
 
     def end(self, error: Exception | None) -> None:
         """Gives it back, and says how it has ended."""
-        from roundoff.formats import RoundoffError  # noqa: PLC0415
+        from ..formats import RoundoffError  # noqa: PLC0415
 
         if error is None:
             self.give_back(ended=True)

@@ -6,8 +6,8 @@ from fractions import Fraction
 from families_exact import float_element
 from formats_exact import exponent
 
-from roundoff.formats.elements import ScaleRule
-from roundoff.formats.modes import Rounding
+from roundoff.formats.arithmetic.elements import ScaleRule
+from roundoff.formats.base.modes import Rounding
 
 NAN_SCALE = None
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 import torch
 
 from roundoff.formats import Rounding
-from roundoff.formats.floats import FP32, FP64
-from roundoff.formats.reference import round_exactly
+from roundoff.formats.families.floats import FP32, FP64
+from roundoff.formats.tools.reference import round_exactly
 
 CARRIERS = {torch.float32: FP32, torch.float64: FP64}
 ROOT_BITS = 300

@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from formats_exact import exponent, round_to_integer
 
-from roundoff.formats.modes import Rounding
+from roundoff.formats.base.modes import Rounding
 
 DETERMINISTIC = [mode for mode in Rounding if mode != Rounding.STOCHASTIC]
 

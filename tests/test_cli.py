@@ -239,6 +239,8 @@ def test_the_command_says_what_it_can_without_pytorch():
 
 
 def test_the_function_and_the_package_simulate_are_kept_apart():
-    program = "import roundoff.simulate.policy, roundoff; print(roundoff.simulate('e5m2').__enter__, roundoff.formats)"
+    program = (
+        "import roundoff.simulate.policy.policy, roundoff; print(roundoff.simulate('e5m2').__enter__, roundoff.formats)"
+    )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundoff.analysis.markup import Safe, element, join
+from ..markup import Safe, element, join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Simulation,
         SimulationWarning,
         blame,
-        compile,  # noqa: A004  torch's name
+        compile,  # noqa: A004  the name that torch has for it
         simulate,
     )
 

@@ -19,10 +19,10 @@ def formats(
     out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
 ) -> None:
     """Print what number formats can hold: a table, or everything about one."""
-    from roundoff.formats.table import describe, format_table
+    from roundoff.formats.tools.table import describe, format_table
 
     if plot:
-        from roundoff.formats.plot import plot_formats
+        from roundoff.formats.tools.plot import plot_formats
 
         if not names:
             raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
@@ -40,7 +40,7 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
 ) -> None:
     """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
-    from roundoff.formats.verify import verify as verify_formats
+    from roundoff.formats.tools.verify import verify as verify_formats
 
     report = verify_formats(names or None, device, quick=quick)
     say(report)

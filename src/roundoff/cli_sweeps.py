@@ -58,7 +58,7 @@ def sweep(
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
-    from roundoff.sweeps.presets import find_sweep
+    from roundoff.sweeps.preset_plans import find_sweep
     from roundoff.sweeps.processes import LocalProcesses
     from roundoff.sweeps.sweep import usable_cores
 
@@ -190,7 +190,7 @@ def status(
 
 def presets() -> None:
     """List the sweeps that are shipped, as a table."""
-    from roundoff.sweeps.presets import presets_table
+    from roundoff.sweeps.preset_plans import presets_table
 
     say(presets_table())
 

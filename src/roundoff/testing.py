@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from roundoff.simulate.edge_values import edge_values
-from roundoff.simulate.equivalence import Equivalence, NotEquivalentError, assert_equivalent, compare
+from roundoff.simulate.testing.edge_values import edge_values
+from roundoff.simulate.testing.equivalence import Equivalence, NotEquivalentError, assert_equivalent, compare
 
 if TYPE_CHECKING:
-    from roundoff.simulate.strategies import formats, tensors
+    from roundoff.simulate.testing.strategies import formats, tensors
 
 __all__ = [
     "Equivalence",
@@ -22,7 +22,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Hypothesis is needed by those alone who use its strategies.
     if name in ("formats", "tensors"):
-        from roundoff.simulate import strategies  # noqa: PLC0415
+        from roundoff.simulate.testing import strategies  # noqa: PLC0415
 
         return getattr(strategies, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

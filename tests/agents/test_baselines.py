@@ -9,7 +9,17 @@ import torch
 from pydantic import ValidationError
 from torch.utils._pytree import tree_leaves
 
-from roundoff.agents import BASELINES, FIXES, SAC, Adam, LossScaler, MasterWeights, TrainConfig, coerce_, train
+from roundoff.agents import (
+    BASELINES,
+    FIXES,
+    SAC,
+    Adam,
+    LossScaler,
+    MasterWeights,
+    TrainConfig,
+    coerce_,
+    train,
+)
 from roundoff.agents.optimizers import NetworkOptimizer
 from roundoff.agents.replay import Replay
 from roundoff.analysis import read_experiment

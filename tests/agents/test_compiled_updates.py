@@ -10,8 +10,8 @@ from roundoff.agents.compiled_updates import CompiledUpdates, compile_acting, co
 from roundoff.agents.replay import Replay
 from roundoff.agents.stopping import Stopped, StopRequest
 from roundoff.formats import round
-from roundoff.simulate import graphs
-from roundoff.simulate.compiled import reason_against_compiling
+from roundoff.simulate.compiling.graphs import tracing as graphs
+from roundoff.simulate.compiling.step import reason_against_compiling
 
 CPU = torch.device("cpu")
 SMALL = {"task": "cartpole_swingup", "hidden_units": 8, "batch_size": 8, "lr": 3e-3, "tau": 0.02}

@@ -10,8 +10,8 @@ from roundoff.agents.errors import FileError
 from roundoff.agents.stopping import StopRequest
 from roundoff.agents.together import Job, train_together
 from roundoff.files import directory_lock
-from roundoff.simulate import graphs
-from roundoff.simulate.compiled import reason_against_compiling
+from roundoff.simulate.compiling.graphs import tracing as graphs
+from roundoff.simulate.compiling.step import reason_against_compiling
 
 # Scales that are too large at first and soon grow: steps are skipped, scales halve and double.
 TINY = {

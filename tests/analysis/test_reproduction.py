@@ -15,7 +15,7 @@ from roundoff.analysis.reproduction import REPRODUCIBLE, reproduce
 from roundoff.cli import main
 from roundoff.files import temporary_beside
 from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.presets import preset_plans
+from roundoff.sweeps.preset_plans import preset_plans
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
 from roundoff.sweeps.store import SweepDirectory
 

@@ -6,9 +6,9 @@ from families_exact import random_patterns, same_bits
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding, fake_round
+from roundoff.formats.arithmetic.float_tensors import round_by_mode, round_nearest
 from roundoff.formats.as_data import compiled_nearest, row_parameters
-from roundoff.formats.random_words import hash_tensor, keys
-from roundoff.formats.tensor_kernels import round_by_mode, round_nearest
+from roundoff.formats.base.random_words import hash_tensor, keys
 
 ROWS = ["e5m10", "bf16", "fp8_e4m3", "e4m3fnuz", "binary8p1", "e5m2b20_nosub", "fp32", "e3m0_saturate"]
 

@@ -4,9 +4,9 @@ from block_exact import exact_block
 from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
 
 from roundoff.formats import FormatError
-from roundoff.formats.block import BlockFloatFormat
-from roundoff.formats.elements import ScaleRule
-from roundoff.formats.mx import MXFormat
+from roundoff.formats.arithmetic.elements import ScaleRule
+from roundoff.formats.families.block_float import BlockFloatFormat
+from roundoff.formats.families.mx import MXFormat
 
 
 @pytest.mark.parametrize("rule", ScaleRule)

@@ -11,8 +11,11 @@ from numba import carray, types
 
 from roundoff import caches
 from roundoff.caches import CacheWarning
-from roundoff.formats import c_functions, logarithmic_kernels, native_loops, nearest_loops
-from roundoff.simulate import absorption, counting
+from roundoff.formats.cpu import c_functions
+from roundoff.formats.cpu import threads as native_loops
+from roundoff.formats.cpu.numbers import floats_nearest as nearest_loops
+from roundoff.formats.cpu.numbers import logarithms as logarithmic_kernels
+from roundoff.simulate.watching import absorption, counting
 
 WORDS = types.CPointer(types.int64)
 

@@ -10,7 +10,7 @@ from families_exact import around, on_tensor_path, random_patterns, rounded, sam
 
 import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, TableFormat, fake_round
-from roundoff.formats.codebook import ScaledCodes
+from roundoff.formats.families.table import ScaledCodes
 
 random_numbers = random.Random(1)
 TABLES = {

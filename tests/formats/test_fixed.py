@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundoff.formats import FormatError
-from roundoff.formats.fixed import FixedFormat
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.families.fixed import FixedFormat
 
 FORMATS = [FixedFormat(3, 4), FixedFormat(4, 4, signed=False), FixedFormat(0, 7), FixedFormat(7, 0), FixedFormat(1, 14),
            FixedFormat(0, 1), FixedFormat(8, 8, signed=False)]  # fmt: skip

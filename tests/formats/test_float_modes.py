@@ -65,7 +65,7 @@ def test_stochastic_rounding_is_exact_given_its_words(name, bits):
     fmt, random = Format.parse(name), RandomBits(seed=11, step=2, bits=bits)
     for dtype in (torch.float32, torch.float64):
         x = trying(fmt, dtype)
-        words = roundoff.formats.random_words.random_words(random, x).tolist()
+        words = roundoff.formats.base.random_words.random_words(random, x).tolist()
         expected = reference(fmt, x, Rounding.STOCHASTIC, words=words)
         how = {"rounding": Rounding.STOCHASTIC, "random": random}
         assert same_bits(rounded(fmt, x, **how), expected)

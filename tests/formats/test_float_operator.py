@@ -9,8 +9,8 @@ from strategies import float_formats
 
 import roundoff
 from roundoff.formats import Format
-from roundoff.formats.float_operator import float_data, round_float
-from roundoff.simulate.accumulation_fast_kernels import chains
+from roundoff.formats.compiling.float_data import float_data, round_float
+from roundoff.simulate.accumulation.fast_loops import chains
 
 CPU = torch.device("cpu")
 BY_ADDITION = ["e5m10", "e5m2", "e4m7", "e3m4", "e2m1", "e6m9", "e7m10", "e5m21"]

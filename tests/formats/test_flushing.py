@@ -15,10 +15,10 @@ from formats_exact import exponent, round_float, round_to_integer
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
-from roundoff.formats.float_operator import float_data
-from roundoff.formats.float_operator import round_float as operator
-from roundoff.formats.floats import Flush
-from roundoff.formats.random_words import random_words
+from roundoff.formats.arithmetic.float_layout import Flush
+from roundoff.formats.base.random_words import random_words
+from roundoff.formats.compiling.float_data import float_data
+from roundoff.formats.compiling.float_data import round_float as operator
 
 NAMES = ["e5m10", "fp4_e2m1", "e4m3fnuz", "binary8p4", "e8m7", "e8m22", "e8m23", "e5m3b40"]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import roundoff
 from roundoff.formats import Format, FormatError
-from roundoff.formats.integer import IntegerFormat, Quantized
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.families.integer import IntegerFormat, Quantized
 
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 GIVEN = [

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundoff.formats import FormatError
-from roundoff.formats.logarithmic import LogarithmicFormat
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.families.logarithmic import LogarithmicFormat
 
 FORMATS = [LogarithmicFormat(*w) for w in ((8, 3), (3, 0), (3, 1), (5, 3), (8, 0), (8, 6), (10, 4), (12, 3), (16, 12))]
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}

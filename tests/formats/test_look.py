@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from roundoff.formats import FloatFormat, Format, FormatError
-from roundoff.formats.neighbours import neighbours
-from roundoff.formats.plot import plot_formats
-from roundoff.formats.table import describe, format_table
+from roundoff.formats.tools.neighbours import neighbours
+from roundoff.formats.tools.plot import plot_formats
+from roundoff.formats.tools.table import describe, format_table
 
 EVERY_FAMILY = [
     *("fp64", "fp32", "fp16", "e4m3", "q3.4", "uq4.4_wrap", "int8", "uint4_g32", "int8_s0.1", "mxfp8_e4m3"),
@@ -110,7 +110,7 @@ def test_the_plot_shows_every_family(tmp_path, suffix):
 
 
 def test_what_the_plot_draws_are_the_distances_of_neighbours(tmp_path, monkeypatch):
-    import roundoff.formats.plot as module
+    import roundoff.formats.tools.plot as module
 
     drawn = {}
     draw = module._draw_spacing

@@ -6,8 +6,8 @@ import numba
 import numpy as np
 from numba import njit
 
-from roundoff.formats.block_mode_kernels import _rows32
-from roundoff.formats.loop_names import named_after_content
+from roundoff.formats.cpu.content_names import named_after_content
+from roundoff.formats.cpu.scaled.blocks import _rows32
 
 SOURCE = """
 @njit(inline="always")
@@ -41,7 +41,7 @@ def test_a_change_anywhere_gives_another_name():
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
     name = named_after_content(_rows32).__qualname__
     assert name.startswith("_rows32_")
-    from roundoff.formats import tail
+    from roundoff.formats.arithmetic import tail
 
     tail_of = tail.round_shifted32
     changed = types.FunctionType(

@@ -7,8 +7,8 @@ import torch
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow
-from roundoff.formats.elements import ScaleRule
-from roundoff.formats.names import ALIASES
+from roundoff.formats.arithmetic.elements import ScaleRule
+from roundoff.formats.base.names import ALIASES
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from families_exact import DETERMINISTIC, float_element, on_tensor_path, rounded, same_bits
 
 from roundoff.formats import FormatError
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.nvfp4 import NVFP4Format
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.families.nvfp4 import NVFP4Format
 
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 

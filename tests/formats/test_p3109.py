@@ -9,9 +9,9 @@ from formats_exact import round_float
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
-from roundoff.formats.float_operator import float_data
-from roundoff.formats.float_operator import round_float as operator
-from roundoff.formats.random_words import random_words
+from roundoff.formats.base.random_words import random_words
+from roundoff.formats.compiling.float_data import float_data
+from roundoff.formats.compiling.float_data import round_float as operator
 
 # From the value tables of the working group (github.com/P3109/Public, Value Tables): the numbers of codes from 0.
 TABLES = {

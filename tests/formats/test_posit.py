@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundoff.formats import FormatError
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.posit import PositFormat
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.families.posit import PositFormat
 
 SMALL = [PositFormat(n, es) for n in (2, 3, 4, 5, 8) for es in range(5)]
 SIXTEEN = [PositFormat(16, es) for es in range(5)]

@@ -10,7 +10,7 @@ from formats_exact import exponent, goes_up
 
 import roundoff
 from roundoff.formats import Format, Overflow, RandomBits, Rounding
-from roundoff.formats.random_words import random_words
+from roundoff.formats.base.random_words import random_words
 
 BIAS, LARGEST = 127, 254
 INWARD = (Rounding.TOWARD_ZERO, Rounding.DOWN, Rounding.TO_ODD)

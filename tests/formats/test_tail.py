@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy import uint32, uint64
 
-from roundoff.formats.errors import FormatError
-from roundoff.formats.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.random_words import hash32, hash_reference, hash_tensor, keys, random_words, thinning
-from roundoff.formats.tail import addend32, addend64, round_shifted, round_shifted32, round_shifted64, rule
+from roundoff.formats.arithmetic.tail import round_shifted, rule
+from roundoff.formats.base.errors import FormatError
+from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.random_words import hash32, hash_reference, hash_tensor, keys, random_words, thinning
+from roundoff.formats.cpu.tail import addend32, addend64, round_shifted32, round_shifted64
 
 
 @njit

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from roundoff.formats import FloatFormat, Format, FormatError
-from roundoff.formats.verify import verify
+from roundoff.formats.tools.verify import verify
 
 
 def test_every_family_passes():

@@ -12,8 +12,8 @@ from torch._inductor.codegen.cpp import CppVecOverrides
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
 from roundoff.simulate import CompiledStep
-from roundoff.simulate import compiled as compiled_module
-from roundoff.simulate.graph_writer import FormatsAsData
+from roundoff.simulate.compiling import step as compiled_module
+from roundoff.simulate.dispatch.graph_writer import FormatsAsData
 
 N = 1003  # no multiple of a vector
 

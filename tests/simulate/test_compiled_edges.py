@@ -9,8 +9,8 @@ from torch._inductor.exc import InductorError
 
 import roundoff
 from roundoff import CompileWarning, FormatError, simulate
-from roundoff.simulate import compiled as compiled_module
-from roundoff.simulate import graphs
+from roundoff.simulate.compiling import step as compiled_module
+from roundoff.simulate.compiling.graphs import tracing as graphs
 
 
 def line(n=6):

@@ -7,7 +7,7 @@ from torch import optim
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.simulate import graphs
+from roundoff.simulate.compiling.graphs import tracing as graphs
 
 STEPS = 4
 

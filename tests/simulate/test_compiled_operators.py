@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import roundoff
 from roundoff import FormatError, simulate
-from roundoff.simulate import graphs
-from roundoff.simulate.graph_writer import FormatsAsData
+from roundoff.simulate.compiling.graphs import tracing as graphs
+from roundoff.simulate.dispatch.graph_writer import FormatsAsData
 
 SAMPLES = 2
 A_PROGRAM = 16

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundoff.formats import FormatError
-from roundoff.simulate.delta_debugging import BlameError, blame, minimal
+from roundoff.simulate.blame import BlameError, blame, minimal
 
 
 @given(st.data())

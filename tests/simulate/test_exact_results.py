@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
-from roundoff.formats.random_words import random_words
-from roundoff.simulate import exact_loops, exact_results
-from roundoff.simulate.exact_operations import carrier_rounding, exact_to_nearest
-from roundoff.simulate.exact_results import Call, CarrierRounding, Way, result
+from roundoff.formats.base.random_words import random_words
+from roundoff.simulate.exact import loops as exact_loops
+from roundoff.simulate.exact import results as exact_results
+from roundoff.simulate.exact.operations import carrier_rounding, exact_to_nearest
+from roundoff.simulate.exact.results import Call, CarrierRounding, Way, result
 
 CARRIERS = [torch.float32, torch.float64]
 FORMULAS = {

@@ -11,10 +11,10 @@ from families_exact import DETERMINISTIC, same_bits
 import roundoff
 from roundoff import FormatError, Policy, RandomBits, Rounding, Rule, simulate
 from roundoff.formats import Format
-from roundoff.formats.random_words import random_words
-from roundoff.formats.reference import round_exactly
-from roundoff.simulate.accumulation import Accumulation, accumulate
-from roundoff.simulate.exact_results import CarrierRounding
+from roundoff.formats.base.random_words import random_words
+from roundoff.formats.tools.reference import round_exactly
+from roundoff.simulate.accumulation.run import Accumulation, accumulate
+from roundoff.simulate.exact.results import CarrierRounding
 
 aten = torch.ops.aten
 EXACT = Accumulation("exact")

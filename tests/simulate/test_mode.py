@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import roundoff
 from roundoff.formats import FormatError
-from roundoff.simulate import SimulationWarning, complaints, simulate
+from roundoff.simulate import SimulationWarning, simulate
+from roundoff.simulate.dispatch import complaints
 
 
 class EveryResult(TorchDispatchMode):

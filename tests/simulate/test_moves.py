@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from roundoff.simulate.moves import is_exact_in_carrier, is_move
+from roundoff.simulate.aten.moves import is_exact_in_carrier, is_move
 
 aten = torch.ops.aten
 X, D, C = torch.rand(3), torch.rand(3).double(), torch.rand(3, dtype=torch.complex64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import roundoff
 from roundoff.formats import Format, FormatError
 from roundoff.simulate import simulate
-from roundoff.simulate.counting import EXPONENTS, LOWEST_EXPONENT, Counter
+from roundoff.simulate.watching.counting import EXPONENTS, LOWEST_EXPONENT, Counter
 
 
 @settings(deadline=None)

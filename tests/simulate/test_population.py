@@ -5,8 +5,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from roundoff import FormatError, Policy, Rule, simulate
-from roundoff.simulate.compiled import CompiledStep
-from roundoff.simulate.population import PopulationStep
+from roundoff.simulate.compiling.population import PopulationStep
+from roundoff.simulate.compiling.step import CompiledStep
 
 
 def same(a, b):

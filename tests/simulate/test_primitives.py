@@ -16,7 +16,7 @@ from roundoff.agents.hadam import HAdam
 from roundoff.agents.normal_fix import normal_log_prob
 from roundoff.agents.softplus_fix import softplus
 from roundoff.agents.squashed_normal import SquashedNormal
-from roundoff.simulate.primitives import composites, decomposition
+from roundoff.simulate.composites.primitives import composites, decomposition
 
 aten = torch.ops.aten
 SAMPLES = 12

@@ -8,7 +8,7 @@ import torch
 import roundoff
 from roundoff import FormatError, Policy, Rule, simulate
 
-products = sys.modules["roundoff.simulate.products"]
+products = sys.modules["roundoff.simulate.aten.products"]
 aten = torch.ops.aten
 onednn = pytest.mark.skipif(products.reason_against() is not None, reason=str(products.reason_against()))
 

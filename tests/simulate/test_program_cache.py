@@ -11,8 +11,9 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 from torch._inductor.utils import clear_caches
 
 import roundoff
-from roundoff.simulate import program_cache, simulate
-from roundoff.simulate.program_cache import compiled_on_disk
+from roundoff.simulate import simulate
+from roundoff.simulate.compiling import program_cache
+from roundoff.simulate.compiling.program_cache import compiled_on_disk
 
 
 @pytest.fixture

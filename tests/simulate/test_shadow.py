@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import roundoff
 from roundoff.formats import FormatError
-from roundoff.simulate.shadow import Shadow
-from roundoff.simulate.treatment import treatment
+from roundoff.simulate.aten.treatment import treatment
+from roundoff.simulate.shadow.shadow import Shadow
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-300}
 

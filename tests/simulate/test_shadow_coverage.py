@@ -7,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import roundoff
-from roundoff.simulate.shadow import Shadow
-from roundoff.simulate.treatment import treatment
+from roundoff.simulate.aten.treatment import treatment
+from roundoff.simulate.shadow.shadow import Shadow
 
 RANDOM = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "normal_in_place", "normal_number_mean",

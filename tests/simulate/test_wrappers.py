@@ -7,7 +7,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import roundoff
 from roundoff import FormatError, Policy, Rule, simulate
-from roundoff.simulate import wrappers
+from roundoff.simulate.aten import wrappers
 
 MODES = (
     {"format": "e5m10"},

@@ -10,7 +10,8 @@ import pytest
 
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.located_yaml import parse
-from roundoff.sweeps.presets import find_sweep, includable_files, preset_files, preset_plans, presets_table
+from roundoff.sweeps.preset_plans import find_sweep, preset_plans, presets_table
+from roundoff.sweeps.presets import includable_files, preset_files
 from roundoff.sweeps.schema import sweep_schema
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,1 +1,0 @@
-../../src/roundoff/__init__.py

@@ -1,1 +1,0 @@
-../../src/roundoff/caches.py

@@ -1,1 +1,0 @@
-../../src/roundoff/cli_results.py

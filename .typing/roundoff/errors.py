@@ -1,1 +1,0 @@
-../../src/roundoff/errors.py

@@ -1,0 +1,1 @@
+"""The arithmetic of rounding that does not depend on where it runs."""

@@ -1,0 +1,78 @@
+"""What a block shares a scale for: its elements, and the rule by which the scale is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import torch
+
+from ..base.family import power_of_two
+
+
+class ScaleRule(StrEnum):
+    """How the shared exponent follows from the largest magnitude of a block, A, and the largest element, M.
+
+    All are clamped to -127 .. 127, the range of the E8M0 scale; a block of zeros has -127.
+    """
+
+    FLOOR = "floor"
+    """floor(log2 A) - floor(log2 M), as in OCP MX v1.0, section 6.3; elements may saturate."""
+    CEIL = "ceil"
+    """ceil(log2 A) - floor(log2 M)."""
+    EVEN = "even"
+    """floor(log2 of A rounded to the element's significand) - floor(log2 M): as floor, unless A rounds up to 2^n."""
+    RCEIL = "rceil"
+    """ceil(log2(A / M)): the smallest scale at which no element saturates."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """What the scaled numbers of a block are rounded to: floats, or integers (one binade and subnormals: emin = 0)."""
+
+    bits: int
+    """Storage size, sign included."""
+    emin: int
+    """Exponent of the smallest normal element."""
+    significand_bits: int
+    """Stored significand bits m."""
+    max: float
+    """The largest element; beyond it, elements saturate."""
+    integer: bool = False
+    """Whether codes are two's complement integers, which have no negative zero, rather than sign and magnitude."""
+    specials: tuple[float, ...] = ()
+    """What the codes above that of ``max`` stand for: infinity and NaN."""
+    text: str = ""
+    """The float format that they are, if torch has a type for it; see :mod:`.codes`."""
+
+    @property
+    def emax(self) -> int:
+        """floor(log2 of the largest element)."""
+        return math.frexp(self.max)[1] - 1
+
+    @property
+    def signed_zero(self) -> bool:
+        """Whether there is a negative zero."""
+        return not self.integer
+
+    @property
+    def table(self) -> torch.Tensor:
+        """The element of each code, 2^bits float64 numbers, on the CPU."""
+        return _table(self)
+
+
+@cache  # not a cached_property, whose lock torch.compile cannot trace
+def _table(element: Element) -> torch.Tensor:
+    half = torch.arange(1 << (element.bits - 1), device="cpu")
+    if element.integer:
+        return torch.cat([half, half - len(half)]).to(torch.float64) * 2.0**-element.significand_bits
+    field = half >> element.significand_bits
+    fraction = half & ((1 << element.significand_bits) - 1)
+    significand = torch.where(field > 0, fraction + (1 << element.significand_bits), fraction)
+    exponent = field.clamp(min=1) - 1 + element.emin - element.significand_bits
+    numbers = significand.to(torch.float64) * power_of_two(exponent)
+    if element.specials:
+        numbers[-len(element.specials) :] = torch.tensor(element.specials, dtype=torch.float64)
+    return torch.cat([numbers, -numbers])

@@ -1,0 +1,90 @@
+"""The shared tail of every rounding: an integer significand loses its lowest bits, and goes up or stays.
+
+Whatever the family, rounding ends so: the magnitude is ``significand / 2^shift``; the result is its integer part, plus
+1 if the dropped fraction F, as a number of W bits, and an addend carry: ``F + addend >= 2^W``. The addend is the mode:
+
+    nearest-even  2^(W-1) - 1 + odd     toward-zero  0          up, down    0 or 2^W - 1, by the sign
+    nearest-away  2^(W-1)               to-odd       2^W - 1 + odd (mod 2^W: 0 where odd)
+    stochastic    a random word
+
+so that no mode needs a branch. ``odd`` is 1 where the integer part is odd (or its code, if the format says so).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from ..base.modes import WORD_BITS, Rounding
+
+
+class Rule(NamedTuple):
+    """A rounding mode as data: the addends, for fractions of W bits. Stochastic has zeros; its addend is the word."""
+
+    positive: int
+    """Addend of positive numbers."""
+    negative: int
+    """Addend of negative numbers."""
+    parity: int
+    """1 if ``odd`` is added to the addend."""
+    sticky: int
+    """1 if what is lost beyond W bits must be jammed into the last bit of the fraction; 0 for stochastic."""
+
+
+@cache
+def rule(rounding: Rounding, width: int = WORD_BITS) -> Rule:
+    """The rule of a mode for fractions of ``width`` bits (32 or 64)."""
+    ones = (1 << width) - 1
+    half = 1 << (width - 1)
+    return {
+        Rounding.NEAREST_EVEN: Rule(half - 1, half - 1, 1, 1),
+        Rounding.NEAREST_AWAY: Rule(half, half, 0, 1),
+        Rounding.TOWARD_ZERO: Rule(0, 0, 0, 1),
+        Rounding.UP: Rule(ones, 0, 0, 1),
+        Rounding.DOWN: Rule(0, ones, 0, 1),
+        Rounding.TO_ODD: Rule(ones, ones, 1, 1),
+        Rounding.STOCHASTIC: Rule(0, 0, 0, 0),
+    }[rounding]
+
+
+def round_shifted(
+    significand: torch.Tensor,
+    shift: torch.Tensor | int,
+    mode: Rule,
+    negative: torch.Tensor,
+    *,
+    odd: torch.Tensor | None = None,
+    words: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``significand / 2^shift`` rounded to an integer, as tensor operations on any device: as :mod:`.tail`.
+
+    Args:
+        significand: int64, 0 to 2^62; the magnitude is ``significand / 2^shift``.
+        shift: int64 or a Python int, 0 or more; broadcasts.
+        mode: of :func:`rule`, for fractions of 32 bits.
+        negative: bool, where the number is negative.
+        odd: int64, 0 or 1: the parity that a tie looks at; of the integer part if None.
+        words: random words for stochastic rounding, int64 in [0, 2^32); None for the other modes.
+
+    Returns:
+        int64, the rounded magnitudes.
+    """
+    shift = torch.as_tensor(shift, device=significand.device)
+    whole = significand >> shift.clamp(max=63)
+    # Up to 32 dropped bits fill the fraction from above; of more, the highest 32 stay and the rest is jammed into one.
+    few = shift.clamp(max=32)
+    many = (shift - 32).clamp(min=0, max=63)
+    upper = (significand >> many) & ((1 << few) - 1)
+    fraction = upper << (32 - few)
+    if mode.sticky:
+        lost = significand & ((1 << many) - 1)
+        fraction = fraction | ((lost != 0) | ((many == 63) & (significand != 0))).to(torch.int64)
+    if words is None:
+        addend = torch.where(negative, mode.negative, mode.positive)
+        if mode.parity:
+            addend = (addend + (whole & 1 if odd is None else odd)) & 0xFFFFFFFF
+    else:
+        addend = words
+    return whole + ((fraction + addend) >> 32)

@@ -1,0 +1,1 @@
+"""What all formats share: the interface, names, modes, random bits, where tensors lie."""

@@ -1,0 +1,93 @@
+"""Whether a tensor's numbers are what lies at its address, and what stands in for those of which that is not so.
+
+A compiled loop is given addresses. PyTorch has many tensors whose address says little: a lazily negated view
+(``z.conj().imag``), a gradient that is known to be zero, a tensor inside ``torch.vmap``, a wrapper subclass such as
+DTensor. Every way to an address in this package leads through :func:`in_memory`.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import torch
+from torch._C import (
+    _get_dispatch_mode,
+    _len_torch_dispatch_stack,
+    _pop_torch_dispatch_stack,
+    _push_on_torch_dispatch_stack,
+    _TorchDispatchModeKey,
+)
+from torch.compiler import is_compiling
+
+from .errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# A subclass may mean something else by its operations; it is given tensor operations, which it can have a say in.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_TRACING = (_TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FUNCTIONAL)
+
+
+def in_memory(x: torch.Tensor) -> bool:
+    """Whether the numbers of ``x`` are what lies at its address in the CPU's memory, and torch is not compiling."""
+    if type(x) not in _PLAIN or is_compiling() or not x.is_cpu or x.is_neg():
+        return False
+    try:
+        # Gradients known to be zero, and storages that were freed, are at address 0; so are tensors without elements.
+        return x.data_ptr() != 0 or x.numel() == 0
+    except RuntimeError:  # inside torch.func: no storage
+        return False
+
+
+def is_virtual(x: torch.Tensor) -> bool:
+    """Whether ``x`` stands for numbers elsewhere: fake, inside a transform of torch.func, or of a wrapper subclass."""
+    return (
+        type(x).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # noqa: SLF001  no other test
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # noqa: SLF001
+        or torch._is_functional_tensor(x)  # noqa: SLF001
+    )
+
+
+def settled(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or where PyTorch has only noted that it is negated, conjugated or all zeros, a tensor of its numbers.
+
+    Raises:
+        FormatError: they are nowhere: the storage was freed.
+    """
+    if x._is_zerotensor():  # noqa: SLF001  the only test there is
+        return torch.zeros_like(x)
+    if type(x) in _PLAIN and x.is_cpu and not is_virtual(x) and not x.data_ptr() and x.numel():
+        raise FormatError(f"a tensor of shape {tuple(x.shape)} has no memory: its storage was freed")
+    return x.resolve_conj().resolve_neg()
+
+
+def is_traced() -> bool:
+    """Whether a mode of PyTorch writes operations down, or runs them without numbers, rather than computing them."""
+    return any(_get_dispatch_mode(key) is not None for key in _TRACING)
+
+
+def apart(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function`` so that its arithmetic is its own affair: no simulation around the call rounds or counts it.
+
+    What a program is traced with sees the operations as before.
+    """
+
+    @wraps(function)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if is_compiling() or not _len_torch_dispatch_stack():
+            return function(*args, **kwargs)
+        others = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
+        modes = [_pop_torch_dispatch_stack(None) for _ in range(others)]
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for mode in reversed(modes):
+                _push_on_torch_dispatch_stack(mode)
+
+    return alone

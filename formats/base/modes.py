@@ -1,0 +1,125 @@
+"""How to round and what to do on overflow: the choices every format family shares, and the source of random bits."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import torch
+
+from .errors import FormatError
+
+WORD_BITS = 32
+"""Width of a random word; also the precision of the probabilities of stochastic rounding."""
+
+
+class _Choice(StrEnum):
+    """An enumeration that reads its members from text and suggests the nearest one for a misspelt name."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The member whose text this is; underscores and capitals are accepted.
+
+        Raises:
+            FormatError: there is none; the message lists all and suggests the nearest.
+        """
+        if isinstance(text, cls):
+            return text
+        names = [str(member) for member in cls]
+        name = str(text).strip().lower().replace("_", "-")
+        if name in names:
+            return cls(name)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
+
+
+class Rounding(_Choice):
+    """Which of the two neighbouring numbers of a format stands for a number between them."""
+
+    NEAREST_EVEN = "nearest-even"
+    """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default). Two exceptions:
+    ties of affine integers go to the even multiple of the scale, whose code is odd if the zero point is; and half of
+    the smallest normal number, where there are no subnormal ones, goes to zero: both codes are even."""
+    NEAREST_AWAY = "nearest-away"
+    """The nearer; a tie goes away from zero (IEEE 754 roundTiesToAway)."""
+    TOWARD_ZERO = "toward-zero"
+    """The one of smaller magnitude."""
+    UP = "up"
+    """The larger, toward plus infinity."""
+    DOWN = "down"
+    """The smaller, toward minus infinity."""
+    TO_ODD = "to-odd"
+    """The one whose code is odd, so that rounding again to a format two bits narrower is exact (Boldo, Melquiond)."""
+    STOCHASTIC = "stochastic"
+    """The upper one with the probability that makes the expectation exact."""
+
+
+class Overflow(_Choice):
+    """What stands for a number that rounds beyond the largest one."""
+
+    INFINITY = "infinity"
+    SATURATE = "saturate"
+    """The largest number, of an infinity too (SatFinite of IEEE P3109)."""
+    NAN = "nan"
+    WRAP = "wrap"
+    """Integers and fixed point: the code modulo 2^bits."""
+    PROPAGATE = "propagate"
+    """The largest number; but an infinity stays one (SatPropagate of IEEE P3109)."""
+
+
+@dataclass(frozen=True)
+class RandomBits:
+    """The random bits of one stochastic rounding: a hash of (seed, step, element index), no hidden state.
+
+    Element index is the position in the tensor's logical (row-major) order, so that the same numbers come on every
+    device, for any thread count and any strides, eager or compiled.
+
+    Args:
+        seed: any integer; its lowest 64 bits count.
+        step: counts the roundings made with one seed; its lowest 64 bits count.
+        bits: how many random bits an element gets, 1 to 32. The probability of rounding up is the dropped fraction
+            rounded to the nearest multiple of 2^-bits; with 32 bits it is exact up to 32 dropped bits, beyond which the
+            fraction is cut.
+
+    Raises:
+        FormatError: ``bits`` is out of range, or an argument is no integer.
+    """
+
+    seed: int
+    step: int = 0
+    bits: int = WORD_BITS
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "step", "bits"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise FormatError(f"{name} of RandomBits must be an integer, got {value!r}")
+        if not 1 <= self.bits <= WORD_BITS:
+            raise FormatError(f"bits of RandomBits must be from 1 to {WORD_BITS}, got {self.bits}")
+
+
+def check_choices(
+    rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
+) -> tuple[Rounding, Overflow | None]:
+    """The mode and policy named, checked against each other.
+
+    Raises:
+        FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode;
+            they are neither a RandomBits nor a tensor.
+    """
+    if not isinstance(rounding, Rounding):
+        rounding = Rounding.parse(rounding)
+    if (rounding is Rounding.STOCHASTIC) != (random is not None):
+        raise FormatError(
+            "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
+            if random is None
+            else f"random bits are for rounding='stochastic' only, got rounding={str(rounding)!r}"
+        )
+    if random is not None and not isinstance(random, (RandomBits, torch.Tensor)):
+        raise FormatError(f"random must be RandomBits(seed, step, bits) or an integer tensor, got {random!r}")
+    if overflow is not None and not isinstance(overflow, Overflow):
+        overflow = Overflow.parse(overflow)
+    return rounding, overflow

@@ -1,0 +1,198 @@
+"""The names of formats: what families register, and the way from text to a format."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .errors import FormatError
+from .modes import Overflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Fields = dict[str, Any]
+
+_LONGEST_SHOWN = 80
+
+
+class Beginning(NamedTuple):
+    """What names of a family begin with."""
+
+    syntax: str
+    """For messages: ``eXmY``."""
+    pattern: str
+    """The regular expression that matches it, in lower case."""
+    fields: Callable[[re.Match[str]], Fields]
+    """What the format is made with; raises FormatError if a number is out of range."""
+
+
+class Suffix(NamedTuple):
+    """What may stand behind, after an underscore."""
+
+    syntax: str
+    """For messages: ``_bBLOCK``."""
+    field: str
+    """Which field it sets; each once."""
+    pattern: str
+    """The regular expression that matches it, without the underscore."""
+    value: Callable[[str], Any]
+    """Of the field, from what the pattern's first group found."""
+
+
+class Family(NamedTuple):
+    """What one class of formats has registered."""
+
+    kind: type[Any]
+    beginnings: tuple[Beginning, ...]
+    suffixes: tuple[Suffix, ...]
+
+
+FAMILIES: dict[str, Family] = {}
+"""By the name of the class, in the order in which they were registered."""
+ALIASES: dict[str, Any] = {}
+"""The formats that have a name of their own, or a canonical one that somebody is likely to misspell."""
+
+
+def register(
+    kind: type[Any],
+    beginnings: Sequence[Beginning] = (),
+    suffixes: Sequence[Suffix] = (),
+    aliases: Mapping[str, Any] | None = None,
+) -> None:
+    """Makes the names of a family known, to :meth:`Format.parse` and wherever formats are given as text.
+
+    To register a class of the same name again replaces what it had registered.
+
+    Args:
+        kind: the class, a frozen dataclass if its names have beginnings or suffixes.
+        beginnings: how names that state the fields of a format begin.
+        suffixes: what may stand behind, in any order; each sets a field.
+        aliases: formats by names of their own, in lower case.
+
+    Raises:
+        FormatError: an alias is the name of another family's format.
+    """
+    known = FAMILIES.get(kind.__name__)
+    for alias, fmt in (aliases or {}).items():
+        other = ALIASES.get(alias)
+        if other is not None and type(other).__name__ != kind.__name__:
+            raise FormatError(f"the name {alias!r} is taken by {other!r}; choose another for {fmt!r}")
+        if alias != alias.strip().lower():
+            raise FormatError(f"a name of a format is in lower case, without space around it, got {alias!r}")
+    if known is not None:
+        for alias in [alias for alias, fmt in ALIASES.items() if type(fmt) is known.kind]:
+            del ALIASES[alias]
+    FAMILIES[kind.__name__] = Family(kind, tuple(beginnings), tuple(suffixes))
+    ALIASES.update(aliases or {})
+    format_called.cache_clear()
+
+
+def overflow_suffix(*policies: str) -> Suffix:
+    """The suffix that sets the field ``overflow`` to one of ``policies``."""
+    return Suffix(", ".join(f"_{name}" for name in policies), "overflow", f"({'|'.join(policies)})", Overflow)
+
+
+AXIS_SUFFIX = Suffix("_axAXIS", "axis", r"ax(-?\d{1,3})", int)
+
+
+def parse_format(text: str) -> Any:
+    """The format called ``text``; see :meth:`roundoff.formats.Format.parse`."""
+    if not isinstance(text, str):
+        raise FormatError(f"a format is given as text such as 'e5m10', got {text!r}")
+    if text.strip().lower() == "e8m0":
+        warnings.warn(
+            "'e8m0' is a signed IEEE-like float of 8 exponent bits and no significand bits; the scale type of OCP MX is"
+            " 'fp8_e8m0'",
+            stacklevel=3,
+        )
+    return format_called(text)
+
+
+@cache
+def format_called(text: str) -> Any:
+    """:func:`parse_format` for text that a program has made, and that nobody can have meant otherwise."""
+    name = text.strip().lower()
+    if name in ALIASES:
+        return ALIASES[name]
+    problem = None
+    for family, fields, rest in _readings(text, name):
+        changes = _suffixes(family, fields, rest)
+        if isinstance(changes, dict):
+            return _made(text, family.kind, {**fields, **changes})
+        problem = problem or f"{changes} of {_shown(name.removesuffix(rest))}, which takes {_allowed(family, fields)}"
+    if problem:
+        raise FormatError(f"unknown format {_shown(text)}: there is no suffix {problem}")
+    close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    shapes = ", ".join(beginning.syntax for family in FAMILIES.values() for beginning in family.beginnings)
+    raise FormatError(
+        f"unknown format {_shown(text)}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16,"
+        " tf32, fp8_e4m3, mxfp4; docs/formats.md lists them all, and what may stand behind them"
+    )
+
+
+def _readings(text: str, name: str) -> Iterator[tuple[Family, Fields, str]]:
+    """What a name may begin with: the family and fields of a format, and the rest of the name; the longest first."""
+    found: list[tuple[str, Family, Any]] = []
+    for alias, fmt in ALIASES.items():
+        family = FAMILIES[type(fmt).__name__]
+        if name.startswith(alias + "_") and family.suffixes:
+            fields = {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}
+            found.append((name[len(alias) :], family, lambda fields=fields: fields))
+    for family in FAMILIES.values():
+        for beginning in family.beginnings:
+            match = re.compile(beginning.pattern, re.ASCII).match(name)
+            if match is not None and name[match.end() :][:1] in ("", "_"):
+                made = beginning.fields
+                found.append((name[match.end() :], family, lambda match=match, made=made: made(match)))
+    for rest, family, fields in sorted(found, key=lambda reading: len(reading[0])):
+        try:
+            yield family, fields(), rest
+        except FormatError as error:
+            raise _out_of_range(text, error) from None
+
+
+def _suffixes(family: Family, fields: Fields, rest: str) -> Fields | str:
+    """The fields that the suffixes set; or the suffix that there is not, or twice."""
+    changes: Fields = {}
+    for word in rest.split("_")[1:]:
+        for suffix in _possible(family, fields):
+            match = re.compile(suffix.pattern, re.ASCII).fullmatch(word)
+            if match is not None and suffix.field not in changes:
+                changes[suffix.field] = suffix.value(match[1])
+                break
+        else:
+            return _shown(f"_{word}") + (" a second time" if f"_{word}" in rest.replace(f"_{word}", "", 1) else "")
+    return changes
+
+
+def _possible(family: Family, fields: Fields) -> list[Suffix]:
+    """Suffixes that suit a format; special values are chosen only where the name has not chosen them."""
+    chosen = fields.get("specials", "ieee") != "ieee"
+    return [suffix for suffix in family.suffixes if not (chosen and suffix.field == "specials")]
+
+
+def _allowed(family: Family, fields: Fields) -> str:
+    allowed = ", ".join(suffix.syntax for suffix in _possible(family, fields))
+    return f"{allowed}, each once and in any order" if allowed else "none"
+
+
+def _made(text: str, kind: type[Any], fields: Fields) -> Any:
+    try:
+        return kind(**fields)
+    except FormatError as error:
+        raise _out_of_range(text, error) from None
+
+
+def _out_of_range(text: str, error: FormatError) -> FormatError:
+    return FormatError(f"format {_shown(text)} is out of range: {error}")
+
+
+def _shown(text: str) -> str:
+    """``text`` in quotes, cut where it is very long."""
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}...")

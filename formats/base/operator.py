@@ -1,0 +1,135 @@
+"""Rounding as one operator of PyTorch: the same kernels, the same bits.
+
+torch.compile and make_fx keep it in their graphs; torch.vmap, fake tensors and wrapper subclasses have rules for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._prims_common import compute_elementwise_output_strides
+
+from .errors import FormatError
+from .format import check_roundable
+from .memory import apart, is_virtual
+from .modes import WORD_BITS, RandomBits, check_choices
+from .names import format_called
+
+if TYPE_CHECKING:
+    from .format import Format
+    from .modes import Overflow, Rounding
+
+
+@torch.library.custom_op("roundoff::round", mutates_args=())
+def round_operator(
+    x: torch.Tensor,
+    format: str,
+    rounding: str,
+    overflow: str | None,
+    seed: int | None,
+    step: int,
+    bits: int,
+    given: torch.Tensor | None,
+) -> torch.Tensor:
+    """:func:`roundoff.round` with all arguments as an operator may have them: no seed means no RandomBits."""
+    fmt, random = format_called(format), given if seed is None else RandomBits(seed, step, bits)
+    mode, policy = check_choices(rounding, overflow, random)
+    check_roundable(x, fmt)
+    return _rounded(fmt, x.detach(), mode, policy, random)
+
+
+@apart
+def _rounded(fmt: Format, *how: Any) -> torch.Tensor:
+    return fmt.rounded(*how)
+
+
+@round_operator.register_fake
+def _shape(
+    x: torch.Tensor,
+    format: str,  # noqa: ARG001
+    rounding: str,  # noqa: ARG001
+    overflow: str | None,  # noqa: ARG001
+    seed: int | None,  # noqa: ARG001
+    step: int,  # noqa: ARG001
+    bits: int,  # noqa: ARG001
+    given: torch.Tensor | None,  # noqa: ARG001
+) -> torch.Tensor:
+    return unwritten_like(x)
+
+
+def unwritten_like(x: torch.Tensor) -> torch.Tensor:
+    """As ``torch.empty_like``, but that it makes no constant of a tensor that stands for one."""
+    return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
+
+
+@round_operator.register_vmap
+def _batched(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    x: torch.Tensor,
+    format: str,
+    rounding: str,
+    overflow: str | None,
+    seed: int | None,
+    step: int,
+    bits: int,
+    given: torch.Tensor | None,
+) -> tuple[torch.Tensor, int]:
+    """Each sample is rounded as it would be alone: with scales, and with random bits, of its own."""
+    x_dim, given_dim = in_dims[0], in_dims[-1]
+    how = (format, rounding, overflow, seed, step, bits)
+    if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
+        return round_operator(x.movedim(x_dim, 0), *how, None), 0
+    samples = [
+        round_operator(
+            x if x_dim is None else x.select(x_dim, i),
+            *how,
+            given if given is None or given_dim is None else given.select(given_dim, i),
+        )
+        for i in range(info.batch_size)
+    ]
+    return torch.stack(samples), 0
+
+
+def as_operator(
+    x: torch.Tensor,
+    format: Format | str,
+    rounding: Rounding | str,
+    overflow: Overflow | str | None,
+    random: RandomBits | torch.Tensor | None,
+) -> torch.Tensor:
+    """:func:`roundoff.round` by :func:`round_operator`.
+
+    Raises:
+        FormatError: ``x`` is of a wrapper subclass that has no rule for the operator.
+    """
+    bits = random if isinstance(random, RandomBits) else None
+    arguments = (
+        x.detach(),
+        str(format),
+        str(rounding),
+        None if overflow is None else str(overflow),
+        None if bits is None else bits.seed,
+        0 if bits is None else bits.step,
+        WORD_BITS if bits is None else bits.bits,
+        None if isinstance(random, RandomBits) else random,
+    )
+    if torch.compiler.is_compiling() or not is_virtual(x):
+        return round_operator(*arguments)  # type: ignore[no-any-return]
+    if "torch.distributed.tensor" in sys.modules:
+        from . import sharding  # noqa: PLC0415  costs a second, and only those who have DTensors need it
+
+        sharding.register()
+    try:
+        return round_operator(*arguments)  # type: ignore[no-any-return]
+    except (NotImplementedError, TypeError, RuntimeError) as error:
+        raise FormatError(
+            f"a tensor of class {type(x).__name__} cannot be rounded: it stands for numbers that lie elsewhere, and its"
+            f" class has no rule for the operator roundoff::round; round what it is made of ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""Formats in compiled programs: as data, and as inductor writes them."""

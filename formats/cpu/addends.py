@@ -1,0 +1,126 @@
+"""The rounding mode as numba loops read it: the addends of the shared tail, and a random word for every element.
+
+A loop works on pieces of at most ``SCRATCH`` elements and adds a word to each one's addend: zero, unless rounding is
+stochastic; then it is a hash of the element's index or was given by the caller. That keeps one loop for all modes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy import int64, uint32, uint64
+
+from ..arithmetic.tail import rule
+from ..base.modes import RandomBits, Rounding
+from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
+
+if TYPE_CHECKING:
+    import torch
+
+    Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_FIXED, _HASHED, _GIVEN = range(3)
+BETWEEN = 9
+"""Where the settings say whether numbers of a scaled grid are chosen as they are; see ``between_steps32``."""
+_LOW = CHUNK - 1
+
+
+class Addends(NamedTuple):
+    """What a loop gets: the address of the settings and that of the given words, and what keeps them alive."""
+
+    settings: int
+    words: int
+    owners: tuple[Any, ...]
+
+
+def addends(
+    rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor, *, between: bool = False
+) -> Addends:
+    """The addends for rounding ``like``, which is contiguous if rounding is stochastic.
+
+    Args:
+        rounding: the mode.
+        random: the random bits.
+        like: what is rounded.
+        between: see ``BETWEEN``.
+
+    Raises:
+        FormatError: the caller's random tensor has another shape, device or dtype.
+    """
+    if random is None:
+        return _fixed(rounding, between)
+    if isinstance(random, RandomBits):
+        mask, half = thinning(random.bits)
+        base = key_base(random)
+        settings = _packed(rounding, between, _HASHED, base & 0xFFFFFFFF, base >> 32, mask, half)
+        return Addends(settings.ctypes.data, 0, (settings,))
+    words = words32(random, like)
+    settings = _packed(rounding, between, _GIVEN)
+    return Addends(settings.ctypes.data, words.data_ptr(), (settings, words))
+
+
+@cache
+def _fixed(rounding: Rounding, between: bool) -> Addends:
+    settings = _packed(rounding, between, _FIXED)
+    return Addends(settings.ctypes.data, 0, (settings,))
+
+
+def _packed(rounding: Rounding, between: bool, kind: int, *rest: int) -> Settings:
+    mode = rule(rounding, 64)
+    numbers = [mode.positive, mode.negative, mode.parity, mode.sticky, kind, *rest]
+    return np.array(numbers + [0] * (BETWEEN - len(numbers)) + [between], np.uint64).view(np.int64)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def mode32(settings: Any) -> Any:
+    """(positive, negative, parity, sticky) of the mode, uint32, for fractions of 32 bits."""
+    positive, negative = uint64(settings[0]) >> uint64(32), uint64(settings[1]) >> uint64(32)
+    return uint32(positive), uint32(negative), uint32(settings[2]), uint32(settings[3])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def mode64(settings: Any) -> Any:
+    """(positive, negative, parity, sticky) of the mode, uint64, for fractions of 64 bits."""
+    return uint64(settings[0]), uint64(settings[1]), uint64(settings[2]), uint64(settings[3])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _mix64(x: Any) -> Any:
+    """One output of splitmix64, as in roundoff.formats.base.random_words."""
+    x = uint64(x + uint64(0x9E3779B97F4A7C15))
+    x = uint64(uint64(x ^ uint64(x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9))
+    x = uint64(uint64(x ^ uint64(x >> uint64(27))) * uint64(0x94D049BB133111EB))
+    return uint64(x ^ uint64(x >> uint64(31)))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
+    """Writes the words of the elements ``index``, ``index + 1``, ... to ``place``; leaves it alone if there are none.
+
+    Args:
+        place: pointer to uint32, zeros at first.
+        count: how many elements, at most ``SCRATCH``.
+        index: of the first element, int64.
+        settings: of :func:`addends`.
+        given: pointer to the caller's words.
+    """
+    if settings[4] == _HASHED:
+        base = uint64(uint64(settings[5]) | uint64(uint64(settings[6]) << uint64(32)))
+        mask, half = uint32(settings[7]), uint32(settings[8])
+        done = int64(0)
+        while done < count:
+            at = int64(index + done)
+            key = _mix64(uint64(base ^ uint64(at >> 32)))
+            key0, key1 = uint32(key), uint32(key >> uint64(32))
+            start = uint32(at & _LOW)
+            part = min(int64(count - done), int64(CHUNK - (at & _LOW)))
+            for i in range(part):
+                word = hash32(uint32(start + uint32(i)), key0, key1)
+                place[done + i] = uint32(uint32(word & mask) | half)
+            done += part
+    elif settings[4] == _GIVEN:
+        for i in range(count):
+            place[i] = given[index + i]

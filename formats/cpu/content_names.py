@@ -1,0 +1,64 @@
+"""Naming a numba loop after all it is made of, so that machine code on disk is never older than what it is from."""
+
+from __future__ import annotations
+
+import hashlib
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.ir
+import numpy as np
+from numba import types
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PLAIN = (int, float, str, bytes, tuple, np.generic, types.Type, llvmlite.ir.Type)
+
+
+def named_after_content(body: Any) -> Any:
+    """The same loop under a name that ends with a hash of its code and of the code and constants it refers to.
+
+    By it, machine code is found on disk again (:mod:`.c_functions`): also a change of a function in
+    another file, such as the tail that all loops share, must give another name.
+
+    Args:
+        body: a Python function that numba can compile; what it calls may be numba's functions and intrinsics.
+    """
+    content = hashlib.sha256()
+    for part in _parts(body, set()):
+        content.update(part.encode() + b"\0")
+    name = f"{body.__name__}_{content.hexdigest()[:16]}"
+    named = FunctionType(body.__code__, body.__globals__, name, body.__defaults__, body.__closure__)
+    named.__qualname__ = name
+    return named
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[str]:
+    """Text that changes with a function, its constants, and all that it refers to."""
+    value = getattr(value, "py_func", getattr(value, "__wrapped__", value))  # of numba's function; of an intrinsic
+    if isinstance(value, FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        yield from _parts(value.__code__, seen)
+        for name in sorted(_names(value.__code__)):
+            if name in value.__globals__:
+                yield name
+                yield from _parts(value.__globals__[name], seen)
+        for cell in value.__closure__ or ():
+            yield from _parts(cell.cell_contents, seen)
+    elif isinstance(value, CodeType):
+        yield value.co_code.hex()
+        yield " ".join(value.co_names)  # which the code knows by their numbers alone: types.int32, types.int64
+        for constant in value.co_consts:
+            yield from _parts(constant, seen)
+    elif isinstance(value, (type, ModuleType)):
+        yield f"{getattr(value, '__module__', '')}.{value.__name__}"
+    elif isinstance(value, _PLAIN):
+        yield repr(value)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)

@@ -1,0 +1,1 @@
+"""Loops for formats that round every number by itself."""

@@ -1,0 +1,159 @@
+"""Rounding to logarithmic numbers: the compiled loops for CPU, every mode, float32 and float64.
+
+Where between two powers of two a number lies is looked up: its upper fraction bits say which cell it is in. Cells are
+narrower than the distance of two borders, so that a comparison with the one border that may lie in the cell settles it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from numba import njit
+from numpy import float64, int64, uint64
+
+from ..addends import addends, fill, mode64
+from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
+from ..tail import addend64, round_shifted64
+from ..threads import compiled, in_pieces
+
+if TYPE_CHECKING:
+    from ...base.modes import RandomBits, Rounding
+
+
+class Cells(NamedTuple):
+    """Sorted numbers from 1 up to 2, to be searched by cell; see :func:`cells`."""
+
+    below: torch.Tensor
+    """How many numbers lie below each cell, or are its first, int64."""
+    inside: torch.Tensor
+    """The one number in the cell, or 2; float64."""
+
+
+def cells(numbers: torch.Tensor, fraction_bits: int) -> Cells:
+    """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; one that begins a cell counts as below it."""
+    starts = 1.0 + torch.arange(2 << fraction_bits, dtype=torch.float64, device="cpu") / (2 << fraction_bits)
+    below = torch.bucketize(starts, numbers, right=True)
+    following = torch.cat([numbers, numbers.new_tensor([2.0])])
+    return Cells(below, following[below])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _number(k: Any, bits: Any, f: Any, zero: Any, powers: Any) -> Any:
+    """What stands for 2^(k / 2^f), with the sign of a float64's pattern; NaN for NaN."""
+    k = min(max(k, zero), int64(-zero - 1))
+    power = bits_of64(powers[k & int64(int64(int64(1) << f) - 1)])
+    result = uint64(power + uint64(int64(int64(k >> f) << 52)))
+    result = uint64(result | uint64(bits & uint64(0x8000000000000000)))
+    vanishes = k == zero or uint64(bits & uint64(0x7FFFFFFFFFFFFFFF)) == uint64(0)
+    result = uint64(0) if vanishes else result
+    nan = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF)) > uint64(0x7FF0000000000000)
+    return float_of64(uint64(0x7FF8000000000000) if nan else result)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _within(magnitude: Any) -> Any:
+    """The significand of a pattern as a float64, from 1 up to 2."""
+    return float_of64(uint64(uint64(magnitude & uint64(0xFFFFFFFFFFFFF)) | uint64(0x3FF0000000000000)))
+
+
+def _nearest(
+    source: Any, target: Any, first: Any, last: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any
+) -> None:
+    bits = scratch64()
+    for at in range(first, last, SCRATCH):
+        part = min(int64(SCRATCH), last - at)
+        for i in range(part):
+            bits[i] = bits_of64(float64(source[at + i]))
+        for i in range(part):
+            magnitude = uint64(bits[i] & uint64(0x7FFFFFFFFFFFFFFF))
+            octave = int64(magnitude >> uint64(52)) - int64(1023)
+            cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
+            passed = int64(1) if inside[cell] < _within(magnitude) else int64(0)
+            k = int64(octave << f) + below[cell] + passed
+            target[at + i] = _number(k, bits[i], f, zero, powers)
+
+
+def _in_mode(
+    source: Any, target: Any, first: Any, last: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any,
+    smallest: Any, settings: Any, given: Any,
+) -> None:  # fmt: skip
+    bits, words = scratch64(), scratch32()
+    positive, negative, parity, sticky = mode64(settings)
+    for at in range(first, last, SCRATCH):
+        part = min(int64(SCRATCH), last - at)
+        fill(words, part, at, settings, given)
+        for i in range(part):
+            bits[i] = bits_of64(float64(source[at + i]))
+        for i in range(part):
+            magnitude = uint64(bits[i] & uint64(0x7FFFFFFFFFFFFFFF))
+            octave = int64(magnitude >> uint64(52)) - int64(1023)
+            within = _within(magnitude)
+            cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
+            step = below[cell] + (int64(1) if inside[cell] <= within else int64(0)) - int64(1)
+            lower, upper = powers[step], powers[step + 1]
+            k = int64(octave << f) + step
+            # Below the smallest number lies zero.
+            vanishing = k <= zero
+            k = min(max(k, zero), int64(-zero - 1))
+            x = float_of64(magnitude)
+            rest, whole = (x, smallest) if vanishing else (within - lower, upper - lower)
+            # One bit below the fraction says that it is not zero, however small.
+            inexact = uint64(1) if rest > 0.0 else uint64(0)
+            significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
+            minus = uint64(bits[i] >> uint64(63))
+            addend = addend64(positive, negative, parity, minus, uint64(k & int64(1)))
+            addend = uint64(addend + uint64(uint64(words[i]) << uint64(32)))
+            k = k + int64(round_shifted64(significand, uint64(33), addend, sticky))
+            target[at + i] = _number(k, bits[i], f, zero, powers)
+
+
+def round_to_nearest(
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, borders: Cells, powers: torch.Tensor
+) -> None:
+    """Rounds the elements of ``source`` to the nearest logarithmic numbers.
+
+    Args:
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        fraction_bits: f.
+        zero: the lowest logarithm, which stands for zero.
+        borders: the largest numbers below 2^((j + 1/2) / 2^f).
+        powers: what stands for 2^(j / 2^f), j = 0 to 2^f; float64.
+    """
+    kernel = compiled(_nearest, source.dtype, "ppiiiimqq")
+    data = (source.data_ptr(), target.data_ptr())
+    rest = (fraction_bits, zero, borders.below.data_ptr(), borders.inside.data_ptr(), powers.data_ptr())
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+
+
+def round_in_mode(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    fraction_bits: int,
+    zero: int,
+    steps: Cells,
+    powers: torch.Tensor,
+    smallest: float,
+    rounding: Rounding,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """As :func:`round_to_nearest`, in the modes that are not to nearest.
+
+    Args:
+        source: as there; contiguous if rounding is stochastic.
+        target: as there.
+        fraction_bits: as there.
+        zero: as there.
+        steps: the powers 2^(j / 2^f), j = 0 to 2^f - 1.
+        powers: as there.
+        smallest: what stands for the smallest number above zero.
+        rounding: the mode.
+        random: the random bits of stochastic rounding.
+    """
+    extra = addends(rounding, random, source)
+    kernel = compiled(_in_mode, source.dtype, "ppiiiimqqdmw")
+    data = (source.data_ptr(), target.data_ptr())
+    tables = (steps.below.data_ptr(), steps.inside.data_ptr(), powers.data_ptr())
+    rest = (fraction_bits, zero, *tables, smallest, extra.settings, extra.words)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())

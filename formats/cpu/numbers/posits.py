@@ -1,0 +1,149 @@
+"""Rounding to posits: the compiled loops for CPU.
+
+In a float64's pattern, less the bias, everything above the lowest es exponent bits is the regime k as a number in two's
+complement, and below it stand the posit's own exponent and fraction. So rounding a posit's bit string is cutting that
+pattern at a place that depends on k, and a carry moves into the regime by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba import njit
+from numpy import float64, int64, uint64
+
+from ...base.modes import RandomBits, Rounding
+from ..addends import addends, fill, mode64
+from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
+from ..tail import addend64, round_shifted64
+from ..threads import compiled, in_pieces
+
+if TYPE_CHECKING:
+    import torch
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _nearest_even(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any) -> Any:
+    """The float64 ``x`` rounded to the bit string's nearest-even; ``room`` is the width less the sign: n - 1."""
+    bits = int64(bits_of64(x))
+    sign = int64(bits & int64(-0x8000000000000000))
+    magnitude = int64(bits ^ sign)
+    clamped = min(max(magnitude, smallest), largest)
+    pattern = int64(clamped - int64(1023 << 52))
+    below_regime = int64(52) + exponent_bits
+    k = int64(pattern >> below_regime)
+    # A run of k + 1 ones and a zero, or of -k zeros and a one.
+    regime = k + int64(2) if k >= int64(0) else int64(1) - k
+    kept = max(room - regime, int64(0))
+    drop = max(below_regime - kept, int64(0))
+    unit = int64(int64(1) << drop)
+    # Where nothing is kept below the regime, the regime's last bit is the code's last: 0 after ones, 1 after zeros.
+    regime_odd = int64(1) if k < int64(0) else int64(0)
+    odd = int64(int64(pattern >> drop) & int64(1)) if kept > int64(0) else regime_odd
+    # Half a unit, less one, plus the parity; with nothing to cut (unit 1) nothing is added.
+    add = int64(int64(unit >> int64(1)) - int64(1) + odd) if drop > int64(0) else int64(0)
+    pattern = int64(int64(pattern + add) & int64(-unit))
+    result = int64(pattern + int64(1023 << 52)) | sign
+    result = int64(0) if magnitude == int64(0) else result
+    result = int64(0x7FF8000000000000) if magnitude >= int64(0x7FF0000000000000) else result
+    return float_of64(uint64(result))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _in_mode(
+    x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any, mode: Any, stochastic: Any, word: Any
+) -> Any:
+    """As ``_nearest_even``, in the mode of :func:`.mode64`, or by a random word."""
+    positive, negative, parity, sticky = mode
+    bits = bits_of64(x)
+    sign = int64(bits & uint64(0x8000000000000000))
+    magnitude = int64(bits & uint64(0x7FFFFFFFFFFFFFFF))
+    clamped = min(max(magnitude, smallest), largest)
+    pattern = int64(clamped - int64(1023 << 52))
+    below_regime = int64(52) + exponent_bits
+    k = int64(pattern >> below_regime)
+    regime = k + int64(2) if k >= int64(0) else int64(1) - k
+    kept = max(room - regime, int64(0))
+    drop = max(below_regime - kept, int64(0))
+    unit = int64(int64(1) << drop)
+    lower = int64(pattern & int64(-unit))
+    if stochastic:
+        below = float_of64(uint64(lower + int64(1023 << 52)))
+        above = float_of64(uint64(lower + unit + int64(1023 << 52)))
+        fraction = int64((float_of64(uint64(clamped)) - below) / (above - below) * 4294967296.0)
+        up = int64(int64(fraction + int64(word)) >> int64(32))
+    else:
+        regime_odd = uint64(1) if k < int64(0) else uint64(0)
+        odd = uint64(uint64(pattern >> drop) & uint64(1)) if kept > int64(0) else regime_odd
+        minus = uint64(1) if sign != int64(0) else uint64(0)
+        addend = addend64(positive, negative, parity, minus, odd)
+        up = int64(round_shifted64(uint64(pattern - lower), uint64(drop), addend, sticky))
+    result = int64(lower + (unit if up > int64(0) else int64(0)) + int64(1023 << 52)) | sign
+    result = int64(0) if magnitude == int64(0) else result
+    result = int64(0x7FF8000000000000) if magnitude >= int64(0x7FF0000000000000) else result
+    return float_of64(uint64(result))
+
+
+def _any_mode(
+    source: Any, target: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any,
+    settings: Any, given: Any,
+) -> None:  # fmt: skip
+    bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    for at in range(first, last, SCRATCH):
+        part = min(int64(SCRATCH), last - at)
+        fill(words, part, at, settings, given)
+        for i in range(part):
+            bits[i] = bits_of64(float64(source[at + i]))
+        if settings[4] == 0:
+            for i in range(part):
+                x = float_of64(bits[i])
+                target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, False, words[i])
+        else:
+            for i in range(part):
+                x = float_of64(bits[i])
+                target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, True, words[i])
+
+
+def _copying(
+    source: Any, target: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any
+) -> None:
+    for i in range(first, last):
+        target[i] = _nearest_even(float64(source[i]), exponent_bits, room, largest, smallest)
+
+
+def _in_place(data: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any) -> None:
+    for i in range(first, last):
+        data[i] = _nearest_even(float64(data[i]), exponent_bits, room, largest, smallest)
+
+
+def round_posit(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    width: int,
+    exponent_bits: int,
+    ends: tuple[int, int],
+    rounding: Rounding,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """Rounds the elements of ``source`` to posits.
+
+    Args:
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        width: bits of the posit, n.
+        exponent_bits: es.
+        ends: the float64 patterns of maxpos and minpos.
+        rounding: the mode.
+        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+    """
+    rest: tuple[int, ...] = (exponent_bits, width - 1, *ends)
+    if rounding != Rounding.NEAREST_EVEN:
+        extra = addends(rounding, random, source)
+        kernel = compiled(_any_mode, source.dtype, "ppiiiiiimw")
+        data, rest = (source.data_ptr(), target.data_ptr()), (*rest, extra.settings, extra.words)
+        in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+        return
+    addresses = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
+    body, signature = (_in_place, "piiiiii") if target is source else (_copying, "ppiiiiii")
+    kernel = compiled(body, source.dtype, signature)
+    in_pieces(lambda first, last: kernel(*addresses, first, last, *rest), source.numel(), source.numel())

@@ -1,0 +1,75 @@
+"""Rounding to powers of two, E8M0: the compiled loop for CPU, every mode, float32 and float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba import njit
+from numpy import float64, int64, uint64
+
+from ..addends import addends, fill, mode64
+from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
+from ..tail import addend64, round_shifted64
+from ..threads import compiled, in_pieces
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...base.modes import RandomBits, Rounding
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _power(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
+    """The float64 pattern ``bits`` rounded to 2^(code - 127), as a float64."""
+    positive, negative, parity, sticky = mode
+    fraction = uint64(bits & uint64(0xFFFFFFFFFFFFF))
+    # Numbers that are subnormal in float64 lie far below the smallest power, as all that have a code below 0.
+    code = int64(bits >> uint64(52)) - int64(896)
+    odd = uint64(code & int64(1))
+    addend = addend64(positive, negative, parity, uint64(0), odd)
+    addend = uint64(addend + uint64(uint64(word) << uint64(32)))
+    up = int64(round_shifted64(fraction, uint64(52), addend, sticky))
+    code = code + up if code >= int64(0) else int64(0)
+    result = uint64(uint64(code + int64(896)) << uint64(52))
+    result = uint64(over) if code > int64(254) else result
+    result = uint64(infinite) if bits == uint64(0x7FF0000000000000) else result
+    # Zero, negative numbers (whose pattern is beyond) and NaN have no code.
+    nothing = bits == uint64(0) or bits > uint64(0x7FF0000000000000)
+    return float_of64(uint64(0x7FF8000000000000) if nothing else result)
+
+
+def _powers(
+    source: Any, target: Any, first: Any, last: Any, over: Any, infinite: Any, settings: Any, given: Any
+) -> None:
+    bits, words, mode = scratch64(), scratch32(), mode64(settings)
+    for at in range(first, last, SCRATCH):
+        part = min(int64(SCRATCH), last - at)
+        fill(words, part, at, settings, given)
+        for i in range(part):
+            bits[i] = bits_of64(float64(source[at + i]))
+        for i in range(part):
+            target[at + i] = _power(bits[i], mode, over, infinite, words[i])
+
+
+def round_to_powers(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    over: int,
+    infinite: int,
+    rounding: Rounding,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """Rounds the elements of ``source`` to powers of two from 2^-127 to 2^127; zero and negative ones become NaN.
+
+    Args:
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        over: the float64 pattern of what stands for a number beyond 2^127.
+        infinite: that of what stands for infinity.
+        rounding: the mode.
+        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+    """
+    extra = addends(rounding, random, source)
+    kernel = compiled(_powers, source.dtype, "ppiiiimw")
+    data, rest = (source.data_ptr(), target.data_ptr()), (over, infinite, extra.settings, extra.words)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())

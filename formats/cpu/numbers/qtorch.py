@@ -1,0 +1,40 @@
+"""The loop that rounds as qtorch 0.3.0 does, in the Python that numba compiles.
+
+The words at ``p``, which :mod:`.qtorch` makes: half a unit, the mask that keeps the significand,
+the field of 2^emin, the pattern of 2^emin, the last exponent field, and the pattern of the largest number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+from numpy import uint32
+
+from ..bits import bits_of32, float_of32
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _legacy32(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
+    sign = uint32(bits & uint32(0x80000000))
+    anchor = float_of32(uint32(smallest | sign))
+    shifted = bits_of32(float_of32(bits) + anchor)
+    below = bits_of32(float_of32(uint32(uint32(shifted + half) & keep)) - anchor)
+    normal = uint32(uint32(bits + half) & keep)
+    field = uint32(uint32(normal >> uint32(23)) & uint32(0xFF))
+    normal = uint32(largest | sign) if field > last else normal
+    return below if uint32(uint32(bits >> uint32(23)) & uint32(0xFF)) < first else normal
+
+
+def legacy32(source: Any, target: Any, n: Any, p: Any) -> None:
+    """Float32 words from ``source`` to ``target``."""
+    half, keep, first, smallest, last, largest = p[0], p[1], p[2], p[3], p[4], p[5]
+    for i in range(n):
+        target[i] = _legacy32(source[i], half, keep, first, smallest, last, largest)
+
+
+def legacy32_in_place(data: Any, n: Any, p: Any) -> None:
+    """Float32 words rounded in place."""
+    half, keep, first, smallest, last, largest = p[0], p[1], p[2], p[3], p[4], p[5]
+    for i in range(n):
+        data[i] = _legacy32(data[i], half, keep, first, smallest, last, largest)

@@ -1,0 +1,220 @@
+"""Rounding to the numbers of a table: the compiled loops for CPU, every mode, float32 and float64.
+
+Without scales a mode that is not stochastic is a list of thresholds: the place of a result in the table is how many of
+them a number is above. With scales the numbers of a block are made first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numba import njit
+from numpy import float64, int64, uint32
+
+from ...base.modes import Rounding
+from ..addends import addends, fill
+from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
+from ..threads import compiled, in_pieces
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...base.modes import RandomBits
+
+LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
+"""What a mode does between two numbers: takes the lower or the upper one, or the nearer, and at a tie which."""
+
+
+class Table(NamedTuple):
+    """A table as the loops, and the tensor operations of other devices, read it."""
+
+    values: torch.Tensor
+    """The numbers in ascending order, of the carrier's type."""
+    thresholds: dict[Rounding, torch.Tensor]
+    """For each mode but stochastic, float64, one less than numbers: the place of a result is how many lie below it."""
+    choices: dict[Rounding, torch.Tensor]
+    """Which of ``LOW``, ``HIGH``, ... holds between two numbers, int64."""
+    largest: float
+    """The largest magnitude."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _places(numbers: Any, places: Any, part: Any, thresholds: Any, count: Any) -> None:
+    """Writes how many thresholds each of ``part`` numbers is above; NaN is above none."""
+    for i in range(part):
+        places[i] = uint32(0)
+    # A binary search, each step for all numbers: without branches, which could not be foretold.
+    rest: Any = int64(count)
+    while rest > int64(0):
+        half = (rest + int64(1)) // int64(2)
+        for i in range(part):
+            threshold = thresholds[int64(places[i]) + half - int64(1)]
+            above = half if float_of64(numbers[i]) > threshold else int64(0)
+            places[i] = uint32(int64(places[i]) + above)
+        rest -= half
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _drawn(x: Any, place: Any, lower: Any, upper: Any, word: Any) -> Any:
+    """``place`` or the next, by a random word, for ``x`` between two numbers; as magnitudes are rounded elsewhere."""
+    rest = upper - x if x < 0.0 else x - lower
+    fraction = int64(rest / (upper - lower) * 4294967296.0)
+    up = int64(int64(fraction + int64(word)) >> int64(32))
+    return place + int64(1) - up if x < 0.0 else place + up
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
+    """``place`` or the next, for ``x`` at or above ``lower`` and below ``upper``."""
+    if choice == HIGH:
+        return place + int64(1) if x > lower else place
+    if choice == LOW:
+        return place
+    below, above = x - lower, upper - x
+    return place + int64(1) if above < below or (above == below and choice == TIE_HIGH) else place
+
+
+def _table(
+    source: Any, target: Any, values: Any, thresholds: Any, count: Any, first: Any, last: Any, settings: Any, given: Any
+) -> None:
+    numbers, places, words = scratch64(), scratch32(), scratch32()
+    for at in range(first, last, SCRATCH):
+        part = min(int64(SCRATCH), last - at)
+        fill(words, part, at, settings, given)
+        for i in range(part):
+            numbers[i] = bits_of64(float64(source[at + i]))
+        _places(numbers, places, part, thresholds, count - 1)
+        if settings[4] != 0:
+            for i in range(part):
+                x, place = float_of64(numbers[i]), int64(places[i])
+                if place < count - 1 and x > float64(values[0]):
+                    place = _drawn(x, place, float64(values[place]), float64(values[place + 1]), words[i])
+                places[i] = uint32(place)
+        for i in range(part):
+            x, number = source[at + i], values[int64(places[i])]
+            target[at + i] = number if x == x else x  # noqa: PLR0124  NaN stays what it is
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: Any) -> Any:
+    """(scale, reciprocal of the scale) of a block, of the carrier's type."""
+    zero = largest - largest
+    top, lost = zero, int64(0)
+    for i in range(start, end):
+        magnitude = abs(source[i])
+        top = magnitude if magnitude > top else top  # noqa: FURB136
+        lost += int64(0) if magnitude * zero == zero else int64(1)  # infinity and NaN
+    scale = top / largest
+    scale = least if scale < least else scale  # noqa: FURB136
+    scale = most if scale > most else scale  # noqa: FURB136
+    inverse = (largest / largest) / scale
+    scale = zero if top == zero else scale
+    return zero / zero if lost > int64(0) else scale, inverse
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _places_between(
+    numbers: Any, places: Any, part: Any, grid: Any, count: Any, choices: Any, stochastic: Any, words: Any
+) -> None:
+    """As :func:`_places`, by comparison with the numbers of the block."""
+    for i in range(part):
+        places[i] = uint32(0)
+    for j in range(1, count):
+        for i in range(part):
+            reached = uint32(1) if float_of64(numbers[i]) >= float_of64(grid[j]) else uint32(0)
+            places[i] = uint32(places[i] + reached)
+    for i in range(part):
+        x, place = float_of64(numbers[i]), int64(places[i])
+        if place < count - 1 and x > float_of64(grid[0]):
+            lower, upper = float_of64(grid[place]), float_of64(grid[place + 1])
+            if stochastic:
+                place = _drawn(x, place, lower, upper, words[i])
+            else:
+                place = _chosen(x, place, lower, upper, choices[place])
+        places[i] = uint32(place)
+
+
+def _blocks(
+    source: Any, target: Any, values: Any, thresholds: Any, choices: Any, count: Any, first: Any, last: Any,
+    length: Any, block: Any, largest: Any, least: Any, most: Any, nearest: Any, settings: Any, given: Any,
+) -> None:  # fmt: skip
+    numbers, grid, places, words = scratch64(), scratch64(), scratch32(), scratch32()
+    in_row = (length + block - 1) // block
+    zero = largest - largest  # of the carrier's type; added, it makes 0 of -0
+    for item in range(first, last):
+        within = (item % in_row) * block
+        start = (item // in_row) * length + within
+        end = start + min(block, length - within)
+        scale, inverse = _scale(source, start, end, largest, least, most)
+        for j in range(count if nearest == 0 else int64(0)):
+            grid[j] = bits_of64(float64(values[j] * scale + zero))
+        for at in range(start, end, SCRATCH):
+            part = min(int64(SCRATCH), end - at)
+            if nearest != 0:
+                for i in range(part):
+                    numbers[i] = bits_of64(float64(source[at + i] * inverse))
+                _places(numbers, places, part, thresholds, count - 1)
+            else:
+                fill(words, part, at, settings, given)
+                for i in range(part):
+                    numbers[i] = bits_of64(float64(source[at + i]))
+                _places_between(numbers, places, part, grid, count, choices, settings[4] != 0, words)
+            for i in range(part):
+                target[at + i] = values[int64(places[i])] * scale + zero
+
+
+def round_to_table(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    table: Table,
+    rounding: Rounding,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """Rounds the elements of ``source`` to numbers of a table.
+
+    Args:
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        table: for this dtype.
+        rounding: the mode.
+        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+    """
+    extra = addends(rounding, random, source)
+    thresholds = table.thresholds[Rounding.DOWN if random is not None else rounding]
+    kernel = compiled(_table, source.dtype, "pppqiiimw")
+    tables = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
+    data, rest = (source.data_ptr(), target.data_ptr(), *tables), (extra.settings, extra.words)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+
+
+def round_scaled(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    length: int,
+    block: int,
+    table: Table,
+    scales: tuple[float, float],
+    rounding: Rounding,
+    random: RandomBits | torch.Tensor | None,
+) -> None:
+    """Rounds blocks of consecutive elements to numbers of a table, times a scale for each block.
+
+    Args:
+        source: float32 or float64 on the CPU, contiguous, not empty.
+        target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
+        length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
+        block: elements in a block.
+        table: for this dtype; at most ``SCRATCH`` numbers.
+        scales: the smallest and the largest one.
+        rounding: the mode.
+        random: the random bits of stochastic rounding.
+    """
+    n = source.numel()
+    extra = addends(rounding, random, source)
+    mode = Rounding.NEAREST_EVEN if random is not None else rounding
+    kernel = compiled(_blocks, source.dtype, "pppqmiiiiifffimw")
+    tables = (table.values.data_ptr(), table.thresholds[mode].data_ptr(), table.choices[mode].data_ptr())
+    data = (source.data_ptr(), target.data_ptr(), *tables, table.values.numel())
+    nearest = int(rounding is Rounding.NEAREST_EVEN)
+    rest = (length, block, table.largest, *scales, nearest, extra.settings, extra.words)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // block), n)

@@ -1,0 +1,1 @@
+"""Loops for formats whose numbers share a scale."""

@@ -1,0 +1,1 @@
+"""The families of formats, a file each."""

@@ -1,0 +1,122 @@
+"""Choosing scale and zero point of integer quantization from the data."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+
+from ..base.memory import in_memory
+from ..cpu.numbers.grids_nearest import row_scales
+
+SMALLEST_SCALE = 2.0**-126
+"""Scales are never smaller, so that their reciprocals are finite in float32."""
+
+
+def scales_of(
+    slices: torch.Tensor, codes: tuple[int, int], percentile: float | None, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of each slice.
+
+    Args:
+        slices: float32 or float64, shape (..., n), n > 0.
+        codes: smallest and largest code.
+        percentile: see :func:`value_range`.
+        symmetric: whether the zero point is 0.
+
+    Returns:
+        Two tensors of shape (...) and the dtype of ``slices``; the scale is NaN where a slice holds NaN or infinity.
+    """
+    quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
+    if quick and in_memory(slices):
+        return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
+    low, high = value_range(slices, percentile, magnitudes=symmetric)
+    if symmetric:
+        scale = symmetric_scale(low, high, codes[1], slices.dtype)
+        zero = torch.zeros_like(scale)
+    else:
+        scale, zero = asymmetric_scale(low, high, codes, slices.dtype)
+    return _with_finite_numbers(scale, zero, codes), zero
+
+
+def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[int, int]) -> torch.Tensor:
+    """The scale, or the largest with which every code stands for a finite number."""
+    most = torch.finfo(scale.dtype).max / (2 * (codes[1] - codes[0]))
+    if in_memory(scale) and not (scale > most).any():  # nearly always
+        return scale
+    wide = zero.to(torch.float64)
+    reach = torch.maximum(codes[1] - wide, wide - codes[0])
+    # A little less than the quotient, so that its rounding does not matter. Number / tensor would not be a division.
+    quotient = torch.full_like(reach, torch.finfo(scale.dtype).max) / reach
+    largest = quotient * (1.0 - (2.0**-24 if scale.dtype == torch.float32 else 2.0**-52))
+    return torch.where((scale * reach.to(scale.dtype)).isinf(), largest.to(scale.dtype), scale)
+
+
+def value_range(
+    slices: torch.Tensor, percentile: float | None, *, magnitudes: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The range of each slice: minimum and maximum, or the given percentile and its mirror image.
+
+    A percentile p of n numbers is the one of rank ceil(n p / 100) in ascending order, p as its decimal digits say; its
+    mirror image the one of the same rank in descending order.
+
+    Args:
+        slices: shape (..., n), n > 0.
+        percentile: above 50, up to 100; None for minimum and maximum.
+        magnitudes: whether the percentile is one of the magnitudes.
+
+    Returns:
+        Two float64 tensors of shape (...); NaN where a slice holds a NaN or an infinity.
+    """
+    if percentile is None:
+        low, high = slices.amin(-1), slices.amax(-1)
+    else:
+        n = slices.shape[-1]
+        rank = max(1, math.ceil(n * Fraction(str(percentile)) / 100))
+        low, high = _order_statistics(slices, (n - rank, rank - 1), magnitudes=magnitudes)
+        finite = slices.amin(-1).isfinite() & slices.amax(-1).isfinite()
+        high = torch.where(finite, high, torch.nan)
+    low, high = low.to(torch.float64), high.to(torch.float64)
+    usable = low.isfinite() & high.isfinite()
+    return torch.where(usable, low, torch.nan), torch.where(usable, high, torch.nan)
+
+
+def _order_statistics(slices: torch.Tensor, places: tuple[int, int], *, magnitudes: bool) -> list[torch.Tensor]:
+    """What is at places of the ascending order of each slice or its magnitudes; anything where it holds a NaN."""
+    if not in_memory(slices):
+        slices = slices.abs() if magnitudes else slices
+        return [slices.kthvalue(place + 1, dim=-1).values for place in places]
+    # kthvalue keeps the index of every number, three times the memory of the numbers themselves.
+    ordered = slices.clone(memory_format=torch.contiguous_format)
+    if magnitudes:
+        ordered.abs_()
+    ordered.numpy().partition(sorted(set(places)), axis=-1)
+    return [ordered[..., place].clone() for place in places]
+
+
+def symmetric_scale(low: torch.Tensor, high: torch.Tensor, largest_code: int, dtype: torch.dtype) -> torch.Tensor:
+    """The scale at which the larger magnitude of a range has the largest code; ``dtype``, rounded once."""
+    return (torch.maximum(-low, high) / largest_code).clamp(min=SMALLEST_SCALE).to(dtype)
+
+
+def asymmetric_scale(
+    low: torch.Tensor, high: torch.Tensor, codes: tuple[int, int], dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale and zero point at which the codes just span the range, widened to hold zero, which is exact.
+
+    Args:
+        low: smallest numbers, float64.
+        high: largest numbers, float64.
+        codes: smallest and largest code.
+        dtype: of the tensor to quantize.
+
+    Returns:
+        Scale, rounded once, and zero point: an integer in the range of the codes; both of ``dtype``.
+    """
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    width, steps = high - low, codes[1] - codes[0]
+    width_per_code = torch.where(width.isinf(), (high / 2 - low / 2) / (steps / 2), width / steps)
+    scale = width_per_code.clamp(min=SMALLEST_SCALE).to(dtype)
+    zero = (codes[0] - (low / scale.to(torch.float64)).round()).clamp(*codes)
+    return scale, zero.to(dtype)

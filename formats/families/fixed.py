@@ -1,0 +1,245 @@
+"""Fixed point: equally spaced numbers, an integer times 2^-fraction_bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import (
+    Family,
+    check_encodable,
+    check_integer,
+    code_dtype,
+    overflow_policy,
+    significand_and_exponent,
+    words_for,
+)
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import Beginning, overflow_suffix, register
+from ..cpu.numbers.grids import round_channels, round_wrapping
+
+if TYPE_CHECKING:
+    from ..base.modes import RandomBits
+
+WIDTHS = range(53)
+_MOST_BITS = 52  # integer and fraction bits together: what float64 holds with every step exact
+
+# Products of two numbers have twice the bits and must be exact in the carrier, so that they are rounded once.
+_LARGEST_IN_FLOAT32 = 12
+
+
+@dataclass(frozen=True)
+class FixedFormat(Family):
+    """Fixed-point numbers: k 2^-f with an integer k of i + f bits, and a sign bit in two's complement if ``signed``.
+
+    ``q3.4`` has 1 sign, 3 integer and 4 fraction bits: 8 bits in all, from -8 to 7.9375 in steps of 1/16; ``uq4.4``
+    has 4 integer and 4 fraction bits and no sign: 0 to 15.9375. (ARM's way to count: the sign bit is not among the
+    integer bits.)
+
+    There is no NaN, no infinity and no negative zero. Rounding turns -0 and negative numbers that vanish into +0;
+    infinity saturates. What the hardware cannot hold stays visible in the simulation: NaN stays NaN, and an infinity
+    that should wrap becomes NaN. :meth:`encode` refuses both.
+
+    Args:
+        integer_bits: i, 0 to 52.
+        fraction_bits: f, 0 to 52; i + f from 1 to 52.
+        signed: whether there is a sign bit.
+        overflow: ``Overflow.SATURATE`` (to the nearest end), or ``Overflow.WRAP``: k modulo 2^bits.
+
+    Raises:
+        FormatError: a width is out of range, or the overflow is neither.
+    """
+
+    integer_bits: int
+    fraction_bits: int
+    signed: bool = True
+    overflow: Overflow = Overflow.SATURATE
+
+    def __post_init__(self) -> None:
+        for name in ("integer_bits", "fraction_bits"):
+            check_integer("a fixed-point format", name, getattr(self, name), WIDTHS)
+        if not 1 <= self._magnitude_bits <= _MOST_BITS:
+            raise FormatError(
+                "a fixed-point format must have 1 to 52 integer and fraction bits together,"
+                f" got {self.integer_bits} + {self.fraction_bits}"
+            )
+        if self.overflow not in (Overflow.SATURATE, Overflow.WRAP):
+            raise FormatError(f"overflow of a fixed-point format must be saturate or wrap, got {str(self.overflow)!r}")
+
+    def __str__(self) -> str:
+        wrap = "_wrap" if self.overflow == Overflow.WRAP else ""
+        return f"{'' if self.signed else 'u'}q{self.integer_bits}.{self.fraction_bits}{wrap}"
+
+    @property
+    def _magnitude_bits(self) -> int:
+        return self.integer_bits + self.fraction_bits
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one number, in bits: sign, integer and fraction."""
+        return self.signed + self._magnitude_bits
+
+    @property
+    def max(self) -> float:
+        """The largest number, 2^i - 2^-f."""
+        return ((1 << self._magnitude_bits) - 1) * self.eps
+
+    @property
+    def min(self) -> float:
+        """The smallest number: -2^i, or 0 without a sign."""
+        return -(2.0**self.integer_bits) if self.signed else 0.0
+
+    @property
+    def smallest(self) -> float:
+        """2^-f, the smallest number above zero."""
+        return self.eps
+
+    @property
+    def eps(self) -> float:
+        """2^-f, the distance between neighbours, everywhere."""
+        return 2.0**-self.fraction_bits
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32 for at most 12 integer and fraction bits, else float64.
+
+        Sums and products of numbers of the format are then exact before they are rounded (up to 26 bits in float64;
+        in a simulation those of up to 51 bits are rounded once, too).
+        """
+        return torch.float32 if self._magnitude_bits <= _LARGEST_IN_FLOAT32 else torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether every number is a number of ``dtype``: up to 24 integer and fraction bits in float32."""
+        return dtype == torch.float64 or self._magnitude_bits <= 24
+
+    def values(self) -> torch.Tensor:
+        """All numbers of the format in ascending order, float64; for formats of at most 16 bits.
+
+        Raises:
+            FormatError: there are more than 2^16.
+        """
+        if self.bits > 16:
+            raise FormatError(f"{self} has 2^{self.bits} numbers, too many to list: the limit is 2^16")
+        return torch.arange(self._low, self._high + 1, dtype=torch.float64) * self.eps
+
+    @property
+    def _low(self) -> int:
+        return -(1 << self._magnitude_bits) if self.signed else 0
+
+    @property
+    def _high(self) -> int:
+        return (1 << self._magnitude_bits) - 1
+
+    @cached_property
+    def _scales(self) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        numbers = torch.tensor([2.0**self.fraction_bits, self.eps, 0.0], dtype=torch.float64, device="cpu")
+        return {
+            dtype: (numbers[0:1].to(dtype), numbers[1:2].to(dtype), numbers[2:3].to(dtype))
+            for dtype in (torch.float32, torch.float64)
+        }
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        codes = (self._low, self._high)
+        if policy == Overflow.WRAP:
+            round_wrapping(source, target, self.eps, codes, rounding, random)
+        else:
+            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, rounding, random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        codes = self._integers(source, rounding, policy, words)
+        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
+        return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
+        return overflow_policy(self, overflow, (self.overflow, other))
+
+    def _integers(
+        self, x: torch.Tensor, rounding: Rounding, policy: Overflow, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The integers k, int64; anything for NaN."""
+        significand, exponent = significand_and_exponent(x)
+        drop = -(exponent + self.fraction_bits)
+        negative = x < 0
+        magnitude = round_shifted(significand, drop.clamp(min=0), rule(rounding), negative, words=words)
+        if policy == Overflow.SATURATE:
+            # A significand that must be shifted up is 2^52 or more already (or zero): beyond either end.
+            k = torch.where(negative, -magnitude, magnitude).clamp(self._low, self._high)
+            return torch.where((drop < 0) & (significand > 0), torch.where(negative, self._low, self._high), k)
+        up = (-drop).clamp(min=0)
+        magnitude = torch.where(up < 64, magnitude << up.clamp(max=63), 0)  # modulo 2^64, a multiple of 2^bits
+        k = torch.where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
+        return torch.where(k > self._high, k - (1 << self.bits), k)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        overflow: Overflow | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format: k in two's complement, as unsigned integers.
+
+        Args:
+            x: float32 or float64, any shape, without NaN.
+            rounding: as for :func:`roundoff.formats.round`.
+            overflow: likewise.
+            random: likewise.
+
+        Returns:
+            uint8, uint16 or uint32, the smallest that holds ``bits``; int64 above.
+
+        Raises:
+            FormatError: ``x`` holds a NaN, or an infinity that should wrap.
+        """
+        policy, mode = self._policy(overflow), Rounding.parse(rounding)
+        x = self._numbers(x)
+        check_encodable(self, x if policy == Overflow.SATURATE else x * 0)
+        codes = self._integers(x, mode, policy, words_for(mode, random, x))
+        return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
+
+    @apart
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        k = integer_codes(self, codes, self.bits)
+        k = torch.where(k > self._high, k - (1 << self.bits), k)
+        return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)
+
+
+register(
+    FixedFormat,
+    beginnings=[
+        Beginning(
+            "qI.F",
+            r"(u)?q(\d{1,3})\.(\d{1,3})",
+            lambda found: {"signed": not found[1], "integer_bits": int(found[2]), "fraction_bits": int(found[3])},
+        )
+    ],
+    suffixes=[overflow_suffix("saturate", "wrap")],
+)

@@ -1,0 +1,294 @@
+"""Binary floating-point formats with any exponent and significand width, bias, special values and overflow policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..arithmetic import float_tensors as tensor_kernels
+from ..arithmetic.carriers import STORED_BITS
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.float_layout import FloatLayout, Flush, Specials
+from ..arithmetic.float_parameters import FloatParameters
+from ..base.errors import FormatError
+from ..base.family import Family, check_random
+from ..base.format import check_roundable
+from ..base.memory import apart
+from ..base.modes import Overflow, RandomBits, Rounding, check_choices
+from ..base.names import Beginning, Suffix, overflow_suffix, register
+from ..cpu import float_choice as cpu_kernels
+from . import float_codes
+
+if TYPE_CHECKING:
+    import re
+
+
+# Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
+# +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
+# p = m + 1 (Figueroa, "When is double rounding innocuous?", 1995): 2 * 11 + 2 <= 24.
+_LARGEST_M_IN_FLOAT32 = 10
+
+
+@dataclass(frozen=True)
+class FloatFormat(FloatLayout, Family):
+    """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits beside an implicit one.
+
+    A code with exponent field E > 0 and significand field F is (1 + F 2^-m) 2^(E - bias); with E = 0 it is the
+    subnormal F 2^(1 - bias - m). The defaults are those of IEEE 754.
+
+    Args:
+        exponent_bits: 2 to 11; 1 also, unless the specials are ``IEEE``.
+        significand_bits: stored significand bits m, 0 to 52; the precision is m + 1. fp16 is ``FloatFormat(5, 10)``.
+        specials: which codes are infinity and NaN.
+        bias: of the exponent; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
+        subnormals: False: the codes with E = 0 are all zero, and what lies between 0 and the smallest normal
+            number is rounded to the one or the other, whichever the mode says.
+        overflow: None for infinity where there is one, else NaN where there is one, else saturation.
+        flush: how a format without subnormals makes zeros of small numbers, if it does not round them; at least one
+            significand bit. A simulation rounds results: with ``DAZ`` those that the next operation would read as zero
+            are zero already.
+        signed: False, for ``FNUZ`` and ``P3109`` only: no sign bit. Negative numbers and -infinity become 0.
+
+    Raises:
+        FormatError: a width is out of range, the numbers do not fit in float64, the format has no infinity or no
+            NaN to overflow to, or two arguments exclude each other.
+    """
+
+    @cached_property
+    def carrier(self) -> torch.dtype:
+        """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
+
+        In float32, +, -, *, / and sqrt of numbers of the format, each correctly rounded and then rounded to the format,
+        in a nearest mode both times, equal the exactly rounded results for m <= 10; wider formats would be rounded
+        twice, sometimes wrongly (at m = 12 0.016 % of products), hence float64, which serves the same purpose for
+        m <= 24. With 8 exponent bits and m = 8, 9, 10 a product below 2^-126 (subnormal in both) can still be rounded
+        twice. So can any result in the other modes, directed, to-odd and stochastic. In these cases a simulation
+        computes exact results and rounds them once; PyTorch's own kernels do not.
+        """
+        if self == FP32 or (self.significand_bits <= _LARGEST_M_IN_FLOAT32 and self.fits_in(torch.float32)):
+            return torch.float32
+        return torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def native(self) -> bool:
+        """Whether this is fp32 or fp64."""
+        return self in (FP32, FP64)
+
+    @cached_property
+    def _kernels(self) -> dict[torch.dtype, cpu_kernels.Loop]:
+        return {
+            dtype: cpu_kernels.nearest(self.parameters(dtype), dtype)
+            for dtype in (torch.float32, torch.float64)
+            if self.fits_in(dtype)
+        }
+
+    def parameters(
+        self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
+    ) -> FloatParameters:
+        """The format, a mode and an overflow policy as the data that kernels read, for tensors of ``dtype``.
+
+        Raises:
+            FormatError: the format has no such overflow.
+        """
+        return _parameters(self, dtype, rounding, None if overflow is None else self._checked(overflow))
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return self.overflow_policy if overflow is None else self._checked(overflow)
+
+    def _round_plain(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        rounding: Rounding,
+        overflow: Overflow | None,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        # No element depends on its place, so the loops take memory in any order, if there are no random bits.
+        if not self.signed:
+            source = torch.clamp(source, min=0.0, out=target).abs_()  # of -0; NaN stays
+        if rounding is Rounding.NEAREST_EVEN and overflow is None:
+            self._kernels[source.dtype](source, target)
+            return
+        parameters = self.parameters(source.dtype, rounding, overflow)
+        check_random(rounding, random, source)
+        cpu_kernels.round_by_mode(source, target, parameters, random)
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        cpu_kernels.round_by_mode(source, target, self.parameters(source.dtype, rounding, policy), random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        parameters = self.parameters(source.dtype, rounding, policy)
+        if not self.signed:
+            source = torch.where(source.signbit() & ~source.isnan(), 0.0, source)
+        if rounding is Rounding.NEAREST_EVEN:
+            return tensor_kernels.round_nearest(source, parameters)
+        return tensor_kernels.round_by_mode(source, parameters, words)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        overflow: Overflow | str | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format, sign bit first; every NaN gets one code.
+
+        Args:
+            x: float32 or float64, any shape and device.
+            rounding: as for :func:`roundoff.formats.round`.
+            overflow: likewise.
+            random: likewise.
+
+        Returns:
+            uint8, uint16 or uint32, the smallest that holds ``bits``; int64 above.
+
+        Raises:
+            FormatError: as for ``round``; or there is a NaN, and the format has none.
+        """
+        mode, policy = check_choices(rounding, overflow, random)
+        check_roundable(x, self)
+        return float_codes.encode(self, self.rounded(self._numbers(x), mode, policy, random))
+
+    @apart
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that ``codes`` stand for, exactly, in ``dtype``: float32 if that holds them, if None.
+
+        Args:
+            codes: integers, of which the lowest bits count; or a tensor of torch's own type of the same float, such as
+                ``torch.float8_e4m3fn``.
+            dtype: float32 or float64.
+
+        Raises:
+            FormatError: ``codes`` are no integers, or ``dtype`` cannot hold the format.
+        """
+        codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))
+        if dtype is None:
+            dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
+        if dtype not in STORED_BITS or not self.fits_in(dtype):
+            raise FormatError(f"{self} does not fit in {dtype}; leave out dtype, or choose torch.float64")
+        return float_codes.decode(self, codes, dtype)
+
+    @apart
+    def values(self) -> torch.Tensor:
+        """All finite numbers of the format in ascending order, zero once, float64; for formats of at most 16 bits.
+
+        Raises:
+            FormatError: there are more than 2^16.
+        """
+        if self.bits > 16:
+            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^16")
+        numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
+        ordered = (numbers[numbers.isfinite()] + 0.0).sort().values
+        return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]
+
+
+_known: dict[tuple[object, ...], FloatParameters] = {}
+
+
+def _parameters(fmt: FloatFormat, dtype: torch.dtype, rounding: Rounding, overflow: Overflow | None) -> FloatParameters:
+    """Made once for each format."""
+    key = (fmt, dtype, rounding, overflow)
+    if key not in _known:
+        _known[key] = FloatParameters.of(fmt, dtype, rounding, overflow)
+    return _known[key]
+
+
+FP32 = FloatFormat(8, 23)
+FP64 = FloatFormat(11, 52)
+
+
+def _from_widths(found: re.Match[str]) -> dict[str, Any]:
+    return {
+        "exponent_bits": int(found[1]),
+        "significand_bits": int(found[2]),
+        "bias": None if found[3] is None else int(found[3]),
+        "specials": Specials(found[4] or Specials.IEEE),
+    }
+
+
+def _from_p3109(found: re.Match[str]) -> dict[str, Any]:
+    """IEEE P3109's binaryKpP: K bits with precision P; the finite domain is fnuz's."""
+    width, precision, domain = int(found[1]), int(found[2]), found[3] or "se"
+    signed = domain[0] == "s"
+    if not 1 <= precision <= width - signed:
+        most = "K - 1" if signed else "K"
+        raise FormatError(f"binaryKpP has a precision P from 1 to {most}, got K = {width} and P = {precision}")
+    return {
+        "exponent_bits": width - precision + (not signed),
+        "significand_bits": precision - 1,
+        "specials": Specials.FNUZ if domain[1] == "f" else Specials.P3109,
+        "signed": signed,
+    }
+
+
+_FP16, _BF16 = FloatFormat(5, 10), FloatFormat(8, 7)
+_E4M3FN, _E5M2 = FloatFormat(4, 3, Specials.FN), FloatFormat(5, 2)
+_E2M3, _E3M2 = FloatFormat(2, 3, Specials.FINITE), FloatFormat(3, 2, Specials.FINITE)
+_E2M1 = FloatFormat(2, 1, Specials.FINITE)
+
+register(
+    FloatFormat,
+    beginnings=[
+        Beginning("eXmY", r"e(\d{1,3})m(\d{1,3})(?:b(-?\d{1,5}))?(fnuz|fn)?", _from_widths),
+        Beginning("binaryKpP", r"binary(\d{1,2})p(\d{1,2})([su][ef])?", _from_p3109),
+    ],
+    suffixes=[
+        Suffix("_finite, _p3109", "specials", "(finite|p3109)", Specials),
+        Suffix("_nosub", "subnormals", "(nosub)", lambda _: False),
+        Suffix("_ftz, _daz", "flush", "(ftz|daz)", Flush),
+        Suffix("_unsigned", "signed", "(unsigned)", lambda _: False),
+        overflow_suffix("infinity", "saturate", "nan", "propagate", "wrap"),
+    ],
+    aliases={
+        "fp64": FP64,
+        "float64": FP64,
+        "binary64": FP64,
+        "fp32": FP32,
+        "float32": FP32,
+        "binary32": FP32,
+        "tf32": FloatFormat(8, 10),
+        "fp24": FloatFormat(7, 16),  # 1 sign, 7 exponent and 16 significand bits, as in graphics processors of 2002
+        "fp16": _FP16,
+        "float16": _FP16,
+        "binary16": _FP16,
+        "half": _FP16,
+        "bf16": _BF16,
+        "bfloat16": _BF16,
+        # ml_dtypes and ONNX.
+        "float8_e3m4": FloatFormat(3, 4),
+        "float8_e4m3": FloatFormat(4, 3),
+        "float8_e4m3fn": _E4M3FN,
+        "float8_e4m3fnuz": FloatFormat(4, 3, Specials.FNUZ),
+        "float8_e4m3b11fnuz": FloatFormat(4, 3, Specials.FNUZ, bias=11),
+        "float8_e5m2": _E5M2,
+        "float8_e5m2fnuz": FloatFormat(5, 2, Specials.FNUZ),
+        "float6_e2m3fn": _E2M3,
+        "float6_e3m2fn": _E3M2,
+        "float4_e2m1fn": _E2M1,
+        # OCP OFP8 and MX; their FP6 and FP4 are finite, and their E4M3 is the one with NaN and no infinity.
+        "fp8_e4m3": _E4M3FN,
+        "fp8_e4m3fn": _E4M3FN,
+        "fp8_e5m2": _E5M2,
+        "fp6_e2m3": _E2M3,
+        "fp6_e3m2": _E3M2,
+        "fp4_e2m1": _E2M1,
+    },
+)

@@ -1,0 +1,396 @@
+"""Affine integer quantization: scale * (code - zero point), with scales from the data or given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import Family, check_integer, overflow_policy, words_for
+from ..base.layouts import along, in_order_of_memory
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
+from ..cpu.numbers.grids import round_channels
+from ..cpu.numbers.grids_nearest import is_small, round_whole
+from ..cpu.scaled.groups import round_groups
+from ..cpu.scaled.groups_strided import channel_scales, round_strided_groups
+from .calibration import SMALLEST_SCALE, scales_of
+from .shared_scale import AXES, BLOCKS
+
+if TYPE_CHECKING:
+    import re
+
+    from ..base.modes import RandomBits
+
+WIDTHS = range(2, 17)
+_MOST_STEPS = 1 << 20  # more than any code
+
+
+class Quantized(NamedTuple):
+    """A tensor as it is stored: x = scale * (codes - zero_point)."""
+
+    codes: torch.Tensor
+    """Integers, the shape of the tensor: int8, uint8, int16 or uint16."""
+    scale: torch.Tensor
+    """Of the tensor's dtype: zero-dimensional, one per channel, or one per group in place of the group's elements."""
+    zero_point: torch.Tensor
+    """int32, the shape of ``scale``."""
+
+
+@dataclass(frozen=True)
+class IntegerFormat(Family):
+    """Integers of 2 to 16 bits with a scale s and a zero point z: x = s (q - z), q = clamp(round(x * (1/s)) + z).
+
+    1/s is rounded to the carrier, as the product is: the very arithmetic of ``torch.fake_quantize_per_tensor_affine``
+    and ``..._per_channel_affine``, which give the same bits (up to codes beyond 2^63, where torch overflows).
+
+    - Symmetric (the default of ``int8``): z = 0, s = max |x| / (2^(bits-1) - 1), codes -127 .. 127 of int8. An unsigned
+      symmetric format is for data that is never negative: codes 0 .. 255, s = max |x| / 255.
+    - Asymmetric (the default of ``uint8``): all codes; s = (max - min) / 255 with the range widened to hold zero, and z
+      the integer that makes zero exact.
+
+    Scale and zero point belong to the whole tensor, to each channel (``axis``), or to each group of ``group``
+    neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. From the data, the
+    scale is computed in float64 and rounded once to the carrier; what computes it in float32 (ONNX's
+    DynamicQuantizeLinear, torch's MinMaxObserver) has another last bit for about a quarter of the tensors. A scale is
+    never below 2^-126, and never so large that a code would stand for an infinite number.
+
+    That formula, with three roundings, is that of nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
+    torch and ONNX: to the even code if z is even. In the other modes the numbers themselves count: each chooses between
+    the two floats s k and s (k + 1), as the carrier holds them, that x lies between, so that numbers of the format stay
+    what they are. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
+    float64.
+
+    There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
+    comes from the data, a tensor, channel or group that holds either has no scale and becomes NaN altogether.
+
+    Args:
+        width: bits of a code, 2 to 16.
+        signed: whether codes run from -2^(width-1), or from 0.
+        symmetric: see above.
+        axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
+        group: how many neighbours share a scale.
+        percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
+            on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
+        scale: given for the whole tensor, positive.
+        zero_point: given with ``scale``, for asymmetric formats.
+
+    Raises:
+        FormatError: a number is out of range, or two arguments exclude each other.
+    """
+
+    width: int
+    signed: bool = True
+    symmetric: bool = True
+    axis: int | None = None
+    group: int | None = None
+    percentile: float | None = None
+    scale: float | None = None
+    zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("an integer format", "width", self.width, WIDTHS)
+        if self.axis is not None:
+            check_integer("an integer format", "axis", self.axis, AXES)
+        if self.group is not None:
+            check_integer("an integer format", "group", self.group, BLOCKS)
+        if self.percentile is not None and not 50 < self.percentile <= 100:
+            raise FormatError(f"percentile must be above 50 and at most 100, got {self.percentile!r}")
+        if self.scale is not None:
+            if not (SMALLEST_SCALE <= self.scale < math.inf):
+                raise FormatError(f"scale of an integer format must be 2^-126 or more and finite, got {self.scale!r}")
+            if (self.axis, self.group, self.percentile) != (None, None, None):
+                raise FormatError("a given scale is that of the whole tensor: leave out axis, group and percentile")
+        codes = range(1) if self.scale is None or self.symmetric else range(self.code_min, self.code_max + 1)
+        if self.zero_point not in codes:
+            raise FormatError(
+                f"zero_point must be from {codes[0]} to {codes[-1]} here (it is given with a scale, for asymmetric"
+                f" formats), got {self.zero_point!r}"
+            )
+
+    def __str__(self) -> str:
+        text = f"{'int' if self.signed else 'uint'}{self.width}"
+        if self.symmetric != self.signed:
+            text += "_sym" if self.symmetric else "_asym"
+        text += f"_g{self.group}" if self.group is not None else ""
+        text += f"_ax{self.axis}" if self.axis is not None else ""
+        text += f"_p{float(self.percentile)!r}".removesuffix(".0") if self.percentile is not None else ""
+        text += f"_s{float(self.scale)!r}" if self.scale is not None else ""
+        return text + (f"_z{self.zero_point}" if self.zero_point else "")
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one code, in bits."""
+        return self.width
+
+    @property
+    def code_min(self) -> int:
+        """The smallest code."""
+        if not self.signed:
+            return 0
+        return -(1 << (self.width - 1)) + (1 if self.symmetric else 0)
+
+    @property
+    def code_max(self) -> int:
+        """The largest code."""
+        return (1 << (self.width - self.signed)) - 1
+
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
+        """The numbers of the first and last code, if the scale is given; None if the data decide."""
+        return self._bounds[dtype]
+
+    @cached_property
+    def _bounds(self) -> dict[torch.dtype, tuple[float, float] | None]:
+        if self.scale is None:
+            return {torch.float32: None, torch.float64: None}
+        codes = self.code_min - self.zero_point, self.code_max - self.zero_point
+        with np.errstate(over="ignore"):
+            low32, high32 = (float(np.float32(code) * np.float32(self.scale)) for code in codes)
+            low64, high64 = (float(np.float64(code) * np.float64(self.scale)) for code in codes)
+        return {torch.float32: (low32, high32), torch.float64: (low64, high64)}
+
+    def _given(self, like: torch.Tensor) -> torch.Tensor:
+        """The given scale as tensors of the dtype and device of ``like`` have it."""
+        return torch.tensor(self.scale, dtype=like.dtype, device=like.device)
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, unless a given scale makes numbers that are too large for it.
+
+        Numbers are as exact as scale times integer is in float32; quantize float64 tensors for more.
+        """
+        return torch.float32 if self.fits_in(torch.float32) else torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the scale is given."""
+        return self.scale is not None
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether the numbers of a given scale are finite in ``dtype``; yes for scales from the data."""
+        bounds = self.bounds(dtype)
+        return bounds is None or all(map(math.isfinite, bounds))
+
+    def values(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0.
+
+        Args:
+            dtype: of the tensors that are rounded, which decides the last bits of the numbers; the carrier if None.
+        """
+        codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
+        return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if x.numel():
+            self._axis(x)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.percentile is not None
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
+        codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
+        return self._whole((codes - zero) * scale, source)
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        codes, mode, between = (self.code_min, self.code_max), (rounding, random), rounding is not Rounding.NEAREST_EVEN
+        if (self.axis is None and self.group is None) or source.dim() == 0:
+            if self.percentile is None and not between and is_small(source):
+                given = (self.scale or 0.0, self.zero_point)
+                round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
+                return
+            scale, zero = self._parameters(in_order_of_memory(source))
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode, between=between)
+            return
+        axis = self._axis(source)
+        length, inner = along(source, axis)
+        if self.group is None:
+            if self.percentile is None:
+                scale, zero = channel_scales(source, length, inner, codes, SMALLEST_SCALE, symmetric=self.symmetric)
+            else:
+                scale, zero = self._parameters(source)
+            parameters = 1 / scale, scale, zero
+            round_channels(source, target, (length, inner), parameters, codes, *mode, between=between)
+            return
+        known, least = None, SMALLEST_SCALE
+        if self.percentile is not None:
+            known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
+        where = (length, inner, self.group)
+        rounded = round_groups if inner == 1 else round_strided_groups
+        rounded(source, target, where, codes, known, least, rounding, random, symmetric=self.symmetric)
+
+    def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
+        if self.scale is not None:
+            scale = self._given(x)
+            return scale, torch.full_like(scale, self.zero_point)
+        codes = (self.code_min, self.code_max)
+        parts = [scales_of(part, codes, self.percentile, symmetric=self.symmetric) for part in self._slices(x)]
+        if len(parts) == 1:
+            return parts[0]
+        scales, zeros = zip(*parts, strict=True)
+        return torch.cat(scales, dim=-1), torch.cat(zeros, dim=-1)
+
+    def _slices(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """What shares a scale, along the last axis; groups have shape (..., groups, group), a short last one apart."""
+        if self.group is not None:
+            axis = self._axis(x)
+            rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)
+            full = rows.shape[-1] // self.group * self.group
+            parts = (rows[..., :full], self.group), (rows[..., full:], rows.shape[-1] - full)
+            return [cut(part, -1, size) for part, size in parts if part.numel()]
+        if self.axis is not None and x.dim():
+            return [x.movedim(self._axis(x), 0).flatten(1) if x.dim() > 1 else x[:, None]]
+        return [x.flatten()]
+
+    def _axis(self, x: torch.Tensor) -> int:
+        return check_axis(self, -1 if self.axis is None else self.axis, x)
+
+    def _in_pieces(self, x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
+        """``x`` in a shape with which the parameters can be broadcast, and they in that shape."""
+        if self.group is not None:
+            return [cut(x, self._axis(x), self.group), *(p.unsqueeze(-1) for p in parameters)]
+        if self.axis is None or x.dim() == 0:
+            return [x, *parameters]
+        shape = [1] * x.dim()
+        shape[self._axis(x)] = -1
+        return [x, *(p.reshape(shape) for p in parameters)]
+
+    def _whole(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return pieces if self.group is None else joined(pieces, like, self._axis(like))
+
+    def _codes(
+        self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The codes as floats; NaN where ``x`` or the scale is."""
+        if rounding == Rounding.NEAREST_EVEN:
+            whole = (x * (1 / scale)).round()
+        else:
+            whole = _steps(x, scale, zero, rounding, words)
+        # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
+        return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
+
+    @apart
+    def quantize(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> Quantized:
+        """The codes of ``x``, with their scales and zero points.
+
+        Args:
+            x: float32 or float64, any shape, not empty; finite, or without NaN if the scale is given.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Raises:
+            FormatError: ``x`` is empty, or holds what has no code.
+        """
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        words = words_for(mode, random, x)
+        if x.numel() == 0:
+            raise FormatError(f"{self}: an empty tensor has no scale")
+        scale, zero = self._parameters(x)
+        pieces, in_scale, in_zero = self._in_pieces(x, scale, zero)
+        codes = self._codes(pieces, in_scale, in_zero, mode, None if words is None else self._in_pieces(words)[0])
+        if bool(codes.isnan().any()):
+            what = "NaN or infinity" if self.scale is None else "NaN"
+            raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")
+        codes = self._whole(codes, x).to(self._code_dtype)
+        if self.group is not None and x.dim():
+            scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
+        return Quantized(codes, scale, zero.to(torch.int32))
+
+    @apart
+    def dequantize(self, quantized: Quantized) -> torch.Tensor:
+        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale.
+
+        Args:
+            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
+
+        Raises:
+            FormatError: the codes are no integers.
+        """
+        bits, scale, zero = quantized
+        codes = integer_codes(self, bits, self.width)
+        codes = torch.where(codes > self.code_max, codes - (1 << self.width), codes)
+        if self.group is not None and codes.dim():
+            scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
+        pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
+        return self._whole((pieces - zero) * scale, codes)
+
+    encode = quantize
+    decode = dequantize
+
+    @property
+    def _code_dtype(self) -> torch.dtype:
+        if self.width <= 8:
+            return torch.int8 if self.signed else torch.uint8
+        return torch.int16 if self.signed else torch.uint16
+
+
+def _steps(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+) -> torch.Tensor:
+    """As ``step_tail.between_steps32``: the steps that tensors stand for; NaN stays."""
+    magnitude = x.abs()
+    k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
+    k = torch.where(k * scale > magnitude, k - 1, k)
+    k = torch.where((k + 1) * scale <= magnitude, k + 1, k)
+    lower = k * scale
+    rest, step = magnitude - lower, (k + 1) * scale - lower
+    part = rest.to(torch.float64) / step.to(torch.float64)
+    # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
+    fraction = torch.where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
+    significand = (fraction << 1) | (rest > 0).to(torch.int64)
+    odd = torch.where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
+    up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
+    k = k + up.to(k.dtype)
+    return torch.where(x.signbit(), -k, k)
+
+
+def _from_name(found: re.Match[str]) -> dict[str, Any]:
+    signed = not found[1]
+    return {"width": int(found[2]), "signed": signed, "symmetric": signed}
+
+
+register(
+    IntegerFormat,
+    beginnings=[Beginning("intN", r"(u)?int(\d{1,3})", _from_name)],
+    suffixes=[
+        Suffix("_sym, _asym", "symmetric", "(a?sym)", lambda text: text == "sym"),
+        Suffix("_gGROUP", "group", r"g(\d{1,9})", int),
+        AXIS_SUFFIX,
+        Suffix("_pPERCENTILE", "percentile", r"p(\d{1,3}(?:\.\d{1,12})?)", float),
+        Suffix("_sSCALE", "scale", r"s(\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)", float),
+        Suffix("_zZERO", "zero_point", r"z(-?\d{1,6})", int),
+    ],
+    aliases={"int8": IntegerFormat(8), "uint8": IntegerFormat(8, signed=False, symmetric=False)},
+)

@@ -1,0 +1,291 @@
+"""Logarithmic numbers: a sign and a fixed-point logarithm, so that neighbours have the same ratio everywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import (
+    Family,
+    check_integer,
+    code_dtype,
+    float64_bits,
+    overflow_policy,
+    power_of_two,
+    words_for,
+)
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import Beginning, register
+from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
+
+if TYPE_CHECKING:
+    from ..base.modes import RandomBits
+
+WIDTHS = range(3, 23)
+FRACTION_BITS = range(13)
+_MOST_EXPONENT_BITS = 9  # magnitudes from 2^-512 to 2^512: well within float64
+_MOST_EXPONENT_BITS_IN_FLOAT32 = 6
+_DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are irrational
+
+
+@dataclass(frozen=True)
+class LogarithmicFormat(Family):
+    """Numbers +-2^(k / 2^f), with an integer k of ``width`` - 1 bits in two's complement, f of them after the point.
+
+    ``lns8_3`` has 1 sign, 4 integer and 3 fraction bits of log2 |x|: from 2^-7.875 to 2^7.875, neighbours 2^(1/8)
+    apart. The lowest k, -2^(width-2), stands for zero, and with the sign set for NaN. There is no infinity (it
+    saturates) and no negative zero.
+
+    The powers are irrational; in a tensor the carrier's nearest float stands for each. Nearest rounding is nearest in
+    the logarithm, as a logarithmic adder's table does it: the border between k and k + 1 is 2^((k + 1/2) / 2^f),
+    decided exactly. As that is irrational there are no ties, and nearest-even and nearest-away are the same. Zero takes
+    the place of the lowest k: numbers below 2^((1/2 - 2^(width-2)) / 2^f) round to it. The other modes choose between
+    the two neighbours (floats of the carrier, or zero); stochastic rounding is unbiased in value: the probability is
+    (x - lower) / (upper - lower), in float64.
+
+    Args:
+        width: bits of a code, 3 to 22.
+        fraction_bits: f, 0 to 12; at least width - 11 and at most width - 2.
+
+    Raises:
+        FormatError: a number is out of range.
+    """
+
+    width: int
+    fraction_bits: int
+
+    def __post_init__(self) -> None:
+        check_integer("a logarithmic format", "width", self.width, WIDTHS)
+        check_integer("a logarithmic format", "fraction_bits", self.fraction_bits, FRACTION_BITS)
+        if not 0 <= self._exponent_bits <= _MOST_EXPONENT_BITS:
+            least, most = max(0, self.width - 2 - _MOST_EXPONENT_BITS), min(self.width - 2, FRACTION_BITS[-1])
+            raise FormatError(
+                f"a logarithmic format of {self.width} bits must have from {least} to {most} fraction bits,"
+                f" got {self.fraction_bits}"
+            )
+
+    def __str__(self) -> str:
+        return f"lns{self.width}_{self.fraction_bits}"
+
+    @property
+    def _exponent_bits(self) -> int:
+        return self.width - 2 - self.fraction_bits
+
+    @property
+    def _zero(self) -> int:
+        return -(1 << (self.width - 2))
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one number, in bits."""
+        return self.width
+
+    @property
+    def max(self) -> float:
+        """The largest number, 2^((2^(width-2) - 1) / 2^f), as a float64."""
+        return float(self._powers_of(torch.tensor(-self._zero - 1), torch.float64))
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above zero, 2^((1 - 2^(width-2)) / 2^f), as a float64."""
+        return float(self._powers_of(torch.tensor(self._zero + 1), torch.float64))
+
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Minus and plus the float of ``dtype`` that stands for the largest number."""
+        high = float(self._powers_of(torch.tensor(-self._zero - 1, device="cpu"), dtype))
+        return -high, high
+
+    @property
+    def eps(self) -> float:
+        """2^(1 / 2^f) - 1, the distance from 1 to the next larger number; relative to a number, everywhere."""
+        return math.expm1(math.log(2.0) / (1 << self.fraction_bits))
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32 up to exponents of 64, else float64.
+
+        Products and quotients are off by the carrier's rounding, a 2^-24th; closer than that to a border between two
+        numbers they can go the wrong way (in a simulation to nearest and to odd only).
+        """
+        return torch.float32 if self.fits_in(torch.float32) else torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether every number has a normal float of ``dtype`` to stand for it."""
+        return dtype == torch.float64 or self._exponent_bits <= _MOST_EXPONENT_BITS_IN_FLOAT32
+
+    def values(self) -> torch.Tensor:
+        """All numbers in ascending order, float64; for at most 16 bits.
+
+        Raises:
+            FormatError: there are more than 2^16.
+        """
+        if self.width > 16:
+            raise FormatError(f"{self} has 2^{self.width} numbers, too many to list: the limit is 2^16")
+        positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
+        return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        steps, borders, powers = _tables(self.fraction_bits, source.dtype)
+        how = (self.fraction_bits, self._zero)
+        if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+            round_to_nearest(source, target, *how, borders, powers)
+        else:
+            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
+            round_in_mode(source, target, *how, steps, powers, smallest, rounding, random)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        k = self._logarithms(source, rounding, words)
+        result = torch.where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
+        return torch.where(source.isnan(), torch.nan, result)
+
+    def _logarithms(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+        """K of |x| rounded; the lowest one for zero, anything for NaN."""
+        bits = float64_bits(x) & ((1 << 63) - 1)
+        octave = (bits >> 52) - 1023
+        within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
+        table = _powers(self.fraction_bits, x.dtype)
+        if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+            k = (octave << self.fraction_bits) + torch.bucketize(within, _borders(self.fraction_bits).to(x.device))
+        else:
+            table = table.to(x.device, torch.float64)
+            step = torch.bucketize(within, table, right=True) - 1
+            lower, upper = table[step], torch.cat([table[1:], table.new_tensor([2.0])])[step]
+            k = (octave << self.fraction_bits) + step
+            # Below the smallest number lies zero.
+            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
+            vanishing = k <= self._zero
+            k = k.clamp(self._zero, -self._zero - 1)
+            fraction = torch.where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
+            # One bit below the fraction says that it is not zero, however small.
+            inexact = torch.where(vanishing, bits > 0, within > lower).to(torch.int64)
+            significand = ((fraction * 2.0**32).to(torch.int64) << 1) | inexact
+            k = k + round_shifted(significand, 33, rule(rounding), x < 0, odd=k & 1, words=words)
+        return torch.where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
+
+    def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
+        table: torch.Tensor = _powers(self.fraction_bits, dtype).to(k.device)
+        power = power_of_two(k >> self.fraction_bits)
+        return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format: the sign bit, then k in two's complement.
+
+        Args:
+            x: float32 or float64, any shape. Zero has the code of the lowest k; with the sign bit it is that of NaN.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Returns:
+            uint8, uint16 or uint32, the smallest that holds ``bits``.
+        """
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        k = self._logarithms(x, mode, words_for(mode, random, x))
+        k = torch.where(x.isnan(), self._zero, k)
+        sign = x.isnan() | ((x < 0) & (k > self._zero))
+        code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
+        return code.to(code_dtype(self.width))
+
+    @apart
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that integer ``codes`` stand for, as nearest floats of ``dtype`` (the carrier if None).
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        codes = integer_codes(self, codes, self.width)
+        negative = ((codes >> (self.width - 1)) & 1) == 1
+        k = codes & ((1 << (self.width - 1)) - 1)
+        k = torch.where(k >= -self._zero, k + 2 * self._zero, k)
+        numbers = self._powers_of(k, dtype or self.carrier)
+        numbers = torch.where(negative, -numbers, numbers)
+        return torch.where(k == self._zero, torch.where(negative, torch.nan, 0.0), numbers)
+
+
+def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
+    """2^(n / denominator) to 50 digits."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        return [Decimal(2) ** (Decimal(n) / denominator) for n in numerators]
+
+
+@cache
+def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
+    """The floats nearest to 2^(j / 2^f) for j = 0 .. 2^f - 1, of ``dtype``, on the CPU."""
+    exact = _exact_powers(range(1 << fraction_bits), 1 << fraction_bits)
+    if dtype == torch.float64:
+        return torch.tensor([float(power) for power in exact], dtype=dtype, device="cpu")
+    nearest = []
+    for power in exact:
+        # By way of float64 it could be rounded twice: look at the neighbours too.
+        near = np.float32(float(power))
+        candidates = (np.nextafter(near, np.float32(0)), near, np.nextafter(near, np.float32(3)))
+        nearest.append(min((float(c) for c in candidates), key=lambda c: abs(Decimal(c) - power)))
+    return torch.tensor(nearest, dtype=dtype, device="cpu")
+
+
+@cache
+def _borders(fraction_bits: int) -> torch.Tensor:
+    """The largest float64 numbers below 2^((j + 1/2) / 2^f) for j = 0 .. 2^f - 1, on the CPU."""
+    borders = []
+    for power in _exact_powers(range(1, 2 << fraction_bits, 2), 2 << fraction_bits):
+        near = float(power)
+        borders.append(near if Decimal(near) < power else math.nextafter(near, 0.0))
+    return torch.tensor(borders, dtype=torch.float64, device="cpu")
+
+
+@cache
+def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[Cells, Cells, torch.Tensor]:
+    """What the compiled loops look up: the powers by cell, the borders by cell, and the powers with 2 after them."""
+    powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])
+    return cells(powers[:-1], fraction_bits), cells(_borders(fraction_bits), fraction_bits), powers
+
+
+register(
+    LogarithmicFormat,
+    beginnings=[
+        Beginning(
+            "lnsN_F",
+            r"lns(\d{1,3})_(\d{1,3})",
+            lambda found: {"width": int(found[1]), "fraction_bits": int(found[2])},
+        )
+    ],
+    aliases={"lns8_3": LogarithmicFormat(8, 3)},
+)

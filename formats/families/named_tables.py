@@ -1,0 +1,103 @@
+"""The tables that have a name, and what the rounding modes make of a table."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..base.modes import Rounding
+from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Dettmers et al., "QLoRA: Efficient finetuning of quantized LLMs" (2023), appendix E.
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+# bitsandbytes' FP4: sign, two exponent bits and one significand bit, in codes of its own; 8 is a second zero.
+_FP4 = tuple(k / 12 for k in (0, 0.0625, 8, 12, 4, 6, 2, 3))
+FP4_BNB = _FP4 + tuple(-x for x in _FP4)
+NAMED: dict[str, tuple[tuple[float, ...], int | None]] = {
+    "nf4": (NF4, 64),
+    "fp4_bnb": (FP4_BNB, 64),
+    "ternary": ((-1.0, 0.0, 1.0), None),
+    "binary": ((-1.0, 1.0), None),
+}
+"""The tables that have a name, and how many numbers share a scale."""
+
+
+def between(
+    x: torch.Tensor, grid: torch.Tensor, choices: torch.Tensor | None, words: torch.Tensor | None
+) -> torch.Tensor:
+    """The places of what float64 numbers round to, in a table, or in one for each block along the last axis but one."""
+    last = grid.shape[-1] - 1
+    lower = (torch.searchsorted(grid, x.contiguous(), right=True) - 1).clamp(0, last - 1)
+
+    def number(place: torch.Tensor) -> torch.Tensor:
+        return grid[place] if grid.dim() == 1 else grid.gather(-1, place)
+
+    below, above = x - number(lower), number(lower + 1) - x
+    negative = x < 0
+    if words is not None:
+        fraction = torch.where(negative, above, below) / (number(lower + 1) - number(lower))
+        up = ((fraction.nan_to_num(0.0, 0.0, 0.0) * 2.0**32).to(torch.int64) + words) >> 32
+        place = torch.where(negative, lower + 1 - up, lower + up)
+    else:
+        assert choices is not None
+        choice = choices[lower]
+        nearer = (above < below) | ((above == below) & (choice == TIE_HIGH))
+        place = lower + torch.where(choice >= TIE_LOW, nearer, (choice == HIGH) & (below > 0)).to(torch.int64)
+    place = torch.where(x <= grid[..., :1], 0, place)
+    return torch.where(x >= grid[..., -1:], last, place)
+
+
+def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
+    """For numbers in ascending order, each exact in ``dtype``."""
+    modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+    zero = sum(number < 0 for number in held)
+    gaps = list(enumerate(pairwise(held), -zero))
+    choices = {mode: [_choice(mode, place, *gap) for place, gap in gaps] for mode in modes}
+    thresholds = {
+        mode: [_threshold(choice, *gap) for choice, (_, gap) in zip(choices[mode], gaps, strict=True)] for mode in modes
+    }
+    return Table(
+        torch.tensor(held, dtype=dtype, device="cpu"),
+        {mode: torch.tensor(numbers, dtype=torch.float64, device="cpu") for mode, numbers in thresholds.items()},
+        {mode: torch.tensor(numbers, device="cpu") for mode, numbers in choices.items()},
+        max(map(abs, held)),
+    )
+
+
+def _choice(mode: Rounding, place: int, low: float, high: float) -> int:
+    """What a mode does between two numbers, the lower of which has that place, counted from zero."""
+    even = TIE_LOW if place % 2 == 0 else TIE_HIGH
+    match mode:
+        case Rounding.NEAREST_EVEN:
+            return even
+        case Rounding.NEAREST_AWAY:
+            return TIE_HIGH if abs(high) >= abs(low) else TIE_LOW
+        case Rounding.TOWARD_ZERO:
+            return even if abs(low) == abs(high) else LOW if abs(low) < abs(high) else HIGH
+        case Rounding.TO_ODD:
+            return HIGH if place % 2 == 0 else LOW
+        case Rounding.UP:
+            return HIGH
+    return LOW
+
+
+def _threshold(choice: int, low: float, high: float) -> float:
+    """The largest float64 that goes to the lower of two numbers."""
+    if choice in (LOW, HIGH):
+        return math.nextafter(high, -math.inf) if choice == LOW else low
+    middle = (Fraction(low) + Fraction(high)) / 2
+    near = float(middle)
+    if Fraction(near) == middle:
+        return near if choice == TIE_LOW else math.nextafter(near, -math.inf)
+    return near if Fraction(near) < middle else math.nextafter(near, -math.inf)

@@ -1,0 +1,230 @@
+"""NVFP4-style two-level scaling: blocks of 4-bit floats with an 8-bit float scale, under one float32 scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import Family, check_integer, overflow_policy, significand_and_exponent, words_for
+from ..base.layouts import along, in_order_of_memory
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import AXIS_SUFFIX, Beginning, register
+from ..cpu.scaled.blocks import round_blocks_in_mode
+from ..cpu.scaled.blocks_strided import round_strided_blocks
+from .mx import ELEMENTS
+from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS
+
+if TYPE_CHECKING:
+    from ..arithmetic.elements import Element
+    from ..base.modes import RandomBits
+
+BLOCK = 16
+_ELEMENT = ELEMENTS["mxfp4_e2m1"]
+_SCALE = ELEMENTS["mxfp8_e4m3"]  # the scales are E4M3 numbers, zero or positive
+
+
+class TwoLevelBlocks(NamedTuple):
+    """A tensor as it is stored: x = element * block scale * tensor scale."""
+
+    codes: torch.Tensor
+    """E2M1 codes, uint8, the shape of the tensor."""
+    scales: torch.Tensor
+    """E4M3 codes of the block scales, uint8, a block's one in place of its elements."""
+    tensor_scale: torch.Tensor
+    """Zero-dimensional, of the tensor's dtype."""
+
+
+@dataclass(frozen=True)
+class NVFP4Format(Family):
+    """4-bit floats (E2M1) times an E4M3 scale for each block times a scale for the whole tensor.
+
+    With A the largest magnitude of the tensor and B that of a block, in the arithmetic of the carrier,
+
+        g = A / (448 * 6),  d = E4M3(B / (6 g)),  t = d g,  x -> t * E2M1(x / t)
+
+    where every operation is rounded once, d to nearest-even and E2M1 in the mode asked for; both saturate. So the
+    block that holds A has d = 448, the largest E4M3 number. A block with d = 0 (B below 2^-19 of A or so) becomes
+    zeros. A = 0 gives g = 1, and g is never below 2^-126.
+
+    Zeros keep their sign. A tensor that holds a NaN or an infinity has no scale and becomes NaN altogether. Rounding
+    is not idempotent to the last bit: g follows from A, which itself was rounded.
+
+    Args:
+        block: how many numbers share an E4M3 scale; 16 in NVIDIA's format.
+        axis: along which axis blocks lie.
+
+    Raises:
+        FormatError: a number is out of range.
+    """
+
+    block: int = BLOCK
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        check_integer("a block format", "block", self.block, BLOCKS)
+        check_integer("a block format", "axis", self.axis, AXES)
+
+    def __str__(self) -> str:
+        block = f"_b{self.block}" if self.block != BLOCK else ""
+        return f"nvfp4{block}" + (f"_ax{self.axis}" if self.axis != -1 else "")
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one element, in bits, without its share of the scales."""
+        return _ELEMENT.bits
+
+    @property
+    def bits_per_number(self) -> float:
+        """Storage size of one number in a full block: an element and its share of the block's 8-bit scale."""
+        return self.bits + 8 / self.block
+
+    @property
+    def eps(self) -> float:
+        """2^-1: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
+        return 2.0**-_ELEMENT.significand_bits
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, in which the two scales are multiplied by definition."""
+        return torch.float32
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
+        return True
+
+    def values(self) -> torch.Tensor:
+        """All elements (the numbers of a block of scale 1) in ascending order, float64; -0 left out."""
+        positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
+        return torch.cat([-positive[1:].flip(0), positive])
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if x.numel():
+            check_axis(self, self.axis, x)
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        length, inner = along(source, check_axis(self, self.axis, source))
+        low, high = torch.aminmax(in_order_of_memory(source))
+        tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
+        how = (self.block, 0, _ELEMENT, tensor_scale, rounding, random)
+        if inner > 1:
+            round_strided_blocks(source, target, length, inner, *how)
+        else:
+            round_blocks_in_mode(source, target, length, *how)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        axis = check_axis(self, self.axis, source)
+        codes, scales, tensor_scale = self._codes(source, axis, rounding, words)
+        return joined(self._scaled(codes, scales, tensor_scale), source, axis)
+
+    def _codes(
+        self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Element codes and scale codes (int64) of the blocks, and the scale of the tensor."""
+        blocks = cut(x, axis, self.block)
+        tops = blocks.abs().amax(-1, keepdim=True)
+        top = tops.amax()
+        tensor_scale = _tensor_scale(top)
+        scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
+        total = _SCALE.table.to(x.device)[scales].to(x.dtype) * tensor_scale
+        quotients = torch.where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
+        pieces = None if words is None else cut(words, axis, self.block)
+        return _element_codes(quotients, _ELEMENT, rounding, pieces), scales, tensor_scale
+
+    def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
+        dtype = tensor_scale.dtype
+        total = _SCALE.table.to(codes.device)[scales].to(dtype) * tensor_scale
+        return _ELEMENT.table.to(codes.device)[codes].to(dtype) * total
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> TwoLevelBlocks:
+        """The codes of ``x`` rounded to the format, as they are stored.
+
+        Args:
+            x: float32 or float64, any shape, not empty. With a NaN or an infinity the tensor's scale is NaN.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Raises:
+            FormatError: ``x`` is empty.
+        """
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        words = words_for(mode, random, x)
+        if x.numel() == 0:
+            raise FormatError(f"{self}: an empty tensor has no scale")
+        axis = check_axis(self, self.axis, x)
+        codes, scales, tensor_scale = self._codes(x, axis, mode, words)
+        scales = scales.squeeze(-1).movedim(-1, axis) if x.dim() else scales.flatten()
+        return TwoLevelBlocks(joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
+
+    @apart
+    def decode(self, blocks: TwoLevelBlocks) -> torch.Tensor:
+        """The numbers that codes stand for, in the dtype of the tensor's scale.
+
+        Args:
+            blocks: of :meth:`encode`; codes may be of ``torch.float4_e2m1fn_x2``, scales of ``torch.float8_e4m3fn``.
+
+        Raises:
+            FormatError: these are no codes.
+        """
+        codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
+        scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
+        axis = check_axis(self, self.axis, codes)
+        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
+        cells = cut(codes, axis, self.block)
+        return joined(self._scaled(cells, scale, tensor_scale), codes, axis)
+
+
+def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
+    """The scale of a tensor whose largest magnitude is ``top``; NaN if that is NaN or infinite."""
+    scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
+    return torch.where(top == 0, 1.0, torch.where(top.isfinite(), scale, torch.nan))
+
+
+def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+    """The codes (int64) of numbers rounded to a float element, saturating; 0 for NaN."""
+    significand, exponent = significand_and_exponent(x)
+    m, lowest = element.significand_bits, element.emin - element.significand_bits
+    quantum = (exponent + 52 - m).clamp(min=lowest)
+    k = round_shifted(significand, (quantum - exponent).clamp(min=0), rule(rounding), x < 0, words=words)
+    codes = ((quantum - lowest) << m) + k  # the implicit bit counts the exponent field up; so does a carry
+    top_quantum = element.emax - m
+    largest = ((top_quantum - lowest) << m) + int(element.max * 2.0**-top_quantum)
+    codes = torch.where(quantum > top_quantum, largest, codes.clamp(max=largest))
+    codes = codes | (x.signbit().to(torch.int64) << (element.bits - 1))
+    return torch.where(x.isnan(), 0, codes)
+
+
+register(
+    NVFP4Format,
+    beginnings=[Beginning("nvfp4", "nvfp4", lambda _: {})],
+    suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX],
+    aliases={"nvfp4": NVFP4Format()},
+)

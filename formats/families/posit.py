@@ -1,0 +1,258 @@
+"""Posits: tapered floats, with more significand bits near 1 and more range far from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import Family, check_integer, code_dtype, float64_bits, overflow_policy, words_for
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import Beginning, register
+from ..cpu.numbers.posits import round_posit
+
+if TYPE_CHECKING:
+    from ..base.modes import RandomBits
+
+WIDTHS = range(2, 33)
+EXPONENT_BITS = range(5)
+STANDARD_EXPONENT_BITS = 2
+"""es of the standard for posit arithmetic (2022), for every width."""
+
+_BIAS = 1023 << 52
+_MAGNITUDE = (1 << 63) - 1
+
+# As for floats: double rounding is harmless up to 11 bits of precision in float32.
+_LARGEST_PRECISION_IN_FLOAT32 = 11
+
+
+@dataclass(frozen=True)
+class PositFormat(Family):
+    """Posits of ``width`` bits, n, with ``exponent_bits``, es: +-2^(k 2^es + e) (1 + f).
+
+    A code is a sign, the regime (a run that encodes k), up to es bits of e, and the bits of f that are left. Negative
+    numbers are the two's complement of positive ones. There are one zero and NaR ("not a real"): NaN in a tensor.
+
+    Rounding is that of the standard for posit arithmetic (2022), section 4.1: to the nearest, ties to the even code,
+    where nearest is meant of the bit string; where exponent bits no longer fit, between powers of two far apart, the
+    border is their geometric rather than their arithmetic mean. No number but 0 rounds to 0, in any mode: below minpos
+    there is minpos, and above maxpos there is maxpos. Infinity and NaN become NaN (NaR), -0 becomes +0. Ties-away is
+    nearest on the bit string too; toward-zero, up, down and to-odd choose between the two neighbours as everywhere;
+    stochastic rounding is unbiased in value: the probability is (x - lower) / (upper - lower), in float64.
+
+    Args:
+        width: n, 2 to 32.
+        exponent_bits: es, 0 to 4; 2 in the standard.
+
+    Raises:
+        FormatError: a number is out of range.
+    """
+
+    width: int
+    exponent_bits: int = STANDARD_EXPONENT_BITS
+
+    def __post_init__(self) -> None:
+        check_integer("a posit", "width", self.width, WIDTHS)
+        check_integer("a posit", "exponent_bits", self.exponent_bits, EXPONENT_BITS)
+
+    def __str__(self) -> str:
+        es = "" if self.exponent_bits == STANDARD_EXPONENT_BITS else f"_{self.exponent_bits}"
+        return f"posit{self.width}{es}"
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one number, in bits."""
+        return self.width
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest number: (n - 2) 2^es."""
+        return (self.width - 2) << self.exponent_bits
+
+    @property
+    def max(self) -> float:
+        """maxpos, 2^emax."""
+        return 2.0**self.emax
+
+    @property
+    def smallest(self) -> float:
+        """minpos, 2^-emax, the smallest number above zero."""
+        return 2.0**-self.emax
+
+    @property
+    def significand_bits(self) -> int:
+        """The most fraction bits that a number has: those from 1/useed to useed, where the regime takes two bits."""
+        return max(self.width - 3 - self.exponent_bits, 0)
+
+    @property
+    def eps(self) -> float:
+        """The distance from 1 to the next larger number; infinity if there is none (posit2)."""
+        if self.width == WIDTHS[0]:
+            return float("inf")
+        return float(self.decode(torch.tensor((1 << (self.width - 2)) + 1), torch.float64)) - 1.0
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32 if all numbers fit in it and none has more than 11 bits of precision, else float64.
+
+        Sums, products, quotients and square roots of posits, rounded to the nearest number of the carrier, are then
+        right after one more rounding to the nearest, as long as they do not leave the carrier's range. In other cases a
+        simulation computes exact results and rounds them once.
+        """
+        small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32
+        return torch.float32 if small and self.fits_in(torch.float32) else torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether every number is a number of ``dtype``; float32 ends at an exponent of 127 and 23 fraction bits."""
+        return dtype == torch.float64 or (self.emax <= 127 and self.significand_bits <= 23)
+
+    def values(self) -> torch.Tensor:
+        """All numbers but NaR in ascending order, float64; for at most 16 bits.
+
+        Raises:
+            FormatError: there are more than 2^16.
+        """
+        if self.width > 16:
+            raise FormatError(f"{self} has 2^{self.width} numbers, too many to list: the limit is 2^16")
+        half = 1 << (self.width - 1)
+        return self.decode(torch.arange(1 - half, half) & ((1 << self.width) - 1), torch.float64)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The float64 patterns of maxpos and minpos."""
+        return (1023 + self.emax) << 52, (1023 - self.emax) << 52
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        round_posit(source, target, self.width, self.exponent_bits, self._ends, rounding, random)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        bits = float64_bits(source)
+        magnitude = (self._rounded(bits, rounding, words) + _BIAS).view(torch.float64)
+        result = torch.where((bits & _MAGNITUDE) == 0, 0.0, torch.where(bits < 0, -magnitude, magnitude))
+        return torch.where(source.isfinite(), result, torch.nan).to(source.dtype)
+
+    @property
+    def _below_regime(self) -> int:
+        """How many bits a float64's pattern, less the bias, has below what is the regime k of a posit."""
+        return 52 + self.exponent_bits
+
+    def _kept(self, k: torch.Tensor) -> torch.Tensor:
+        """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
+        return self.width - 1 - torch.where(k >= 0, k + 2, 1 - k)
+
+    def _rounded(self, bits: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+        """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
+        negative = bits < 0
+        largest, smallest = self._ends
+        clamped = (bits & _MAGNITUDE).clamp(smallest, largest)
+        pattern, x = clamped - _BIAS, clamped.view(torch.float64)
+        k = pattern >> self._below_regime
+        kept = self._kept(k).clamp(min=0)
+        drop = (self._below_regime - kept).clamp(min=0)
+        lower = (pattern >> drop) << drop
+        if words is None:
+            # Where nothing is kept below the regime, its last bit is the code's last: 0 after ones, 1 after zeros.
+            odd = torch.where(kept > 0, (pattern >> drop) & 1, (k < 0).to(torch.int64))
+            rest = pattern - lower
+            up = round_shifted(rest, drop, rule(rounding), negative, odd=odd)
+        else:
+            below, above = ((p + _BIAS).view(torch.float64) for p in (lower, lower + (1 << drop)))
+            fraction = ((x - below) / (above - below) * 2.0**32).to(torch.int64)
+            up = round_shifted(fraction, 32, rule(rounding), negative, words=words)
+        return lower + (up << drop)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format.
+
+        Args:
+            x: float32 or float64, any shape. NaN and infinity have the code of NaR, 2^(n-1).
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Returns:
+            uint8, uint16 or uint32, the smallest that holds ``bits``.
+        """
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        bits = float64_bits(x)
+        pattern = self._rounded(bits, mode, words_for(mode, random, x))
+        k = pattern >> self._below_regime
+        kept = self._kept(k)
+        regime = torch.where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
+        rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - kept.clamp(min=0))
+        code = torch.where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
+        code = torch.where(bits < 0, -code, code) & ((1 << self.width) - 1)
+        code = torch.where((bits & _MAGNITUDE) == 0, 0, torch.where(x.isfinite(), code, 1 << (self.width - 1)))
+        return code.to(code_dtype(self.width))
+
+    @apart
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
+
+        NaR is NaN.
+
+        Raises:
+            FormatError: ``codes`` are no integers.
+        """
+        codes = integer_codes(self, codes, self.width)
+        body = (1 << (self.width - 1)) - 1
+        negative = codes > body
+        magnitude = torch.where(negative, -codes, codes) & body
+        ones = magnitude > body >> 1
+        # The regime's run ends at the highest bit that differs from its first.
+        different = torch.where(ones, ~magnitude & body, magnitude)
+        run = self.width - 1 - torch.frexp(different.to(torch.float64)).exponent.to(torch.int64)
+        k = torch.where(ones, run - 1, -run)
+        kept = self._kept(k).clamp(min=0)
+        rest = (magnitude & ((1 << kept) - 1)) << (self._below_regime - kept)
+        numbers = ((k << self._below_regime) + rest + _BIAS).view(torch.float64)
+        numbers = torch.where(negative, -numbers, numbers)
+        numbers = torch.where(magnitude == 0, torch.where(negative, torch.nan, 0.0), numbers)
+        return numbers.to(dtype or self.carrier)
+
+
+register(
+    PositFormat,
+    beginnings=[
+        Beginning(
+            "positN",
+            r"posit(\d{1,3})(?:_(\d{1,3}))?",
+            lambda found: {
+                "width": int(found[1]),
+                "exponent_bits": STANDARD_EXPONENT_BITS if found[2] is None else int(found[2]),
+            },
+        )
+    ],
+    aliases={f"posit{width}": PositFormat(width) for width in (8, 16, 32)},
+)

@@ -1,0 +1,175 @@
+"""E8M0: unsigned powers of two, the scale type of the OCP microscaling formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import Family, float64_bits, narrowed, power_of_two, words_for
+from ..base.memory import apart
+from ..base.modes import Overflow, RandomBits, Rounding, check_choices
+from ..base.names import overflow_suffix, register
+from ..cpu.numbers.powers_of_two import round_to_powers
+
+_BIAS = 127
+_LARGEST, _NAN = 254, 255
+_INWARD = (Rounding.TOWARD_ZERO, Rounding.DOWN, Rounding.TO_ODD)
+
+_FIELD = 1023 - _BIAS  # what a code lacks to a float64's exponent field
+_FRACTION = (1 << 52) - 1
+_INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
+
+
+@dataclass(frozen=True)
+class PowerOfTwoFormat(Family):
+    """The numbers 2^(code - 127) for codes 0 to 254; code 255 is NaN (OCP MX v1.0, section 5.4.1).
+
+    There is no zero, no sign and no infinity: what is zero or negative becomes NaN, and positive numbers below 2^-127
+    become 2^-127. Between two powers of two the modes choose as everywhere; the middle is 1.5 times the lower one
+    (ml_dtypes rounds ties up: nearest-away; ONNX's Cast saturates, and rounds up if nothing else is asked). Overflow
+    gives NaN, or saturates; so does plus infinity. Toward zero, down and to-odd, finite numbers saturate.
+
+    It is not ``e8m0``, which names a signed IEEE-like float of 8 exponent bits, with infinities, zeros and NaN.
+
+    Args:
+        overflow: ``Overflow.NAN`` or ``Overflow.SATURATE``.
+
+    Raises:
+        FormatError: another overflow.
+    """
+
+    overflow: Overflow = Overflow.NAN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
+
+    def _checked(self, policy: Overflow) -> Overflow:
+        if policy not in (Overflow.NAN, Overflow.SATURATE):
+            raise FormatError(f"e8m0fnu cannot overflow to {str(policy)!r}: allowed are nan, saturate")
+        return policy
+
+    def __str__(self) -> str:
+        return "e8m0fnu" if self.overflow is Overflow.NAN else "e8m0fnu_saturate"
+
+    @property
+    def bits(self) -> int:
+        """8."""
+        return 8
+
+    @property
+    def max(self) -> float:
+        """2^127."""
+        return 2.0**127
+
+    @property
+    def min(self) -> float:
+        """2^-127, the smallest number of all."""
+        return 2.0**-_BIAS
+
+    @property
+    def smallest_normal(self) -> float:
+        """2^-127."""
+        return 2.0**-_BIAS
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """2^-127: there are no subnormal numbers."""
+        return 2.0**-_BIAS
+
+    @property
+    def eps(self) -> float:
+        """1, the distance from 1 to the next larger number."""
+        return 1.0
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32."""
+        return torch.float32
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """float32 and float64 both hold all numbers; in float32 the smallest is subnormal."""
+        return dtype in (torch.float32, torch.float64)
+
+    def values(self) -> torch.Tensor:
+        """All 255 numbers in ascending order, float64."""
+        return self.decode(torch.arange(_NAN), torch.float64)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return self.overflow if overflow is None else self._checked(overflow)
+
+    @staticmethod
+    def _beyond(policy: Overflow, rounding: Rounding) -> tuple[int, int]:
+        """The codes of what stands for a number beyond the largest, and for infinity."""
+        infinite = _NAN if policy is Overflow.NAN else _LARGEST
+        return _LARGEST if rounding in _INWARD else infinite, infinite
+
+    def _codes(self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+        over, infinite = self._beyond(policy, rounding)
+        bits = float64_bits(x)
+        code = (bits >> 52) - _FIELD
+        up = round_shifted(bits & _FRACTION, 52, rule(rounding), bits < 0, odd=code & 1, words=words)
+        code = torch.where(code < 0, 0, code + up)
+        code = torch.where(code > _LARGEST, over, code)
+        code = torch.where(bits == _INFINITY, infinite, code)
+        return torch.where((bits <= 0) | (bits > _INFINITY), _NAN, code)
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        over, infinite = (_QUIET if c == _NAN else (c + _FIELD) << 52 for c in self._beyond(policy, rounding))
+        round_to_powers(source, target, over, infinite, rounding, random)
+
+    def _round_tensor(
+        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
+    ) -> torch.Tensor:
+        return self.decode(self._codes(source, policy, rounding, words), source.dtype)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        overflow: Overflow | str | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The codes of ``x`` rounded to the format, uint8; see :func:`roundoff.formats.round` for the arguments."""
+        mode, policy = check_choices(rounding, overflow, random)
+        x = self._numbers(x)
+        return self._codes(x, self._policy(policy), mode, words_for(mode, random, x)).to(torch.uint8)
+
+    @apart
+    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that ``codes`` stand for, in ``dtype``, float32 if None.
+
+        Args:
+            codes: integers, of which the lowest 8 bits count, or ``torch.float8_e8m0fnu``.
+            dtype: float32 or float64.
+
+        Raises:
+            FormatError: ``codes`` are neither.
+        """
+        code = integer_codes(self, codes, self.bits, "e8m0fnu")
+        number = narrowed(power_of_two(code - _BIAS), dtype or torch.float32)
+        return torch.where(code == _NAN, torch.nan, number)
+
+
+_E8M0 = PowerOfTwoFormat()
+register(
+    PowerOfTwoFormat,
+    suffixes=[overflow_suffix("nan", "saturate")],
+    aliases={"fp8_e8m0": _E8M0, "float8_e8m0fnu": _E8M0, "e8m0fnu": _E8M0},
+)

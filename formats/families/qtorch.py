@@ -1,0 +1,177 @@
+"""The floats of the library qtorch 0.3.0, reproduced bit for bit, so that results published with it can be repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..base.errors import FormatError
+from ..base.family import Family
+from ..base.modes import Overflow, Rounding
+from ..base.names import Beginning, register
+from ..cpu.float_choice import Loop
+from ..cpu.numbers.qtorch import legacy32, legacy32_in_place
+
+if TYPE_CHECKING:
+    from ..base.modes import RandomBits
+
+EXPONENT_BITS = range(2, 9)
+SIGNIFICAND_BITS = range(23)
+_WORD = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class QtorchFormat(Family):
+    """What ``qtorch.quant.float_quantize(x, exp, man, rounding="nearest")`` rounds to; its text is ``qtorch_e5m10``.
+
+    It is not IEEE 754: ties go away from zero; the top exponent holds numbers, so that the largest is
+    (2 - 2^-m) 2^(2^(e-1)); what is beyond saturates there, infinity and NaN as well (with 8 exponent bits they stay);
+    below 2^emin numbers are rounded twice, first by float32 addition of 2^emin (ties to even), then ties away; and
+    what vanishes becomes +0, -0 too. A NaN with its payload's upper bits all set becomes -0: the addition of half a
+    unit overflows the word.
+
+    Args:
+        exponent_bits: e, 2 to 8.
+        significand_bits: stored significand bits m, 0 to 22.
+
+    Raises:
+        FormatError: a width is out of range.
+    """
+
+    exponent_bits: int
+    significand_bits: int
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("exponent_bits", EXPONENT_BITS), ("significand_bits", SIGNIFICAND_BITS)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+                raise FormatError(
+                    f"{name} of a qtorch float must be an integer from {allowed[0]} to {allowed[-1]}, got {value!r}"
+                )
+
+    def __str__(self) -> str:
+        return f"qtorch_e{self.exponent_bits}m{self.significand_bits}"
+
+    @property
+    def bits(self) -> int:
+        """Sign, exponent and significand."""
+        return 1 + self.exponent_bits + self.significand_bits
+
+    @property
+    def emin(self) -> int:
+        """Exponent of the smallest normal number."""
+        return 2 - (1 << (self.exponent_bits - 1))
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest finite number; with 8 exponent bits float32 ends before."""
+        return min(1 << (self.exponent_bits - 1), 127)
+
+    @property
+    def max(self) -> float:
+        """The largest finite number, (2 - 2^-m) 2^emax."""
+        return (2.0 - 2.0**-self.significand_bits) * 2.0**self.emax
+
+    @property
+    def smallest_normal(self) -> float:
+        """2^emin."""
+        return 2.0**self.emin
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """2^(emin - m)."""
+        return 2.0 ** (self.emin - self.significand_bits)
+
+    @property
+    def eps(self) -> float:
+        """2^-m, the distance from 1 to the next larger number."""
+        return 2.0**-self.significand_bits
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, the only type that qtorch rounds."""
+        return torch.float32
+
+    @property
+    def elementwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether ``dtype`` is float32."""
+        return dtype == torch.float32
+
+    @cached_property
+    def _loop(self) -> Loop:
+        drop = 23 - self.significand_bits
+        keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
+        first = 127 + self.emin
+        words = [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
+        return Loop(np.array(words, np.uint32), torch.float32, legacy32, legacy32_in_place)
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        if overflow is not None:
+            raise FormatError(f"{self} has one way to round, qtorch's: leave out overflow")
+        return Overflow.SATURATE
+
+    def _check_mode(self, rounding: Rounding) -> None:
+        if rounding is not Rounding.NEAREST_EVEN:
+            raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding and random")
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
+    ) -> None:
+        self._check_mode(rounding)
+        self._loop(source, target)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
+    ) -> torch.Tensor:
+        self._check_mode(rounding)
+        drop = 23 - self.significand_bits
+        half, keep = 1 << (drop - 1), _WORD & -(1 << drop)
+
+        def cut(word: torch.Tensor) -> torch.Tensor:
+            return (word + half) & keep  # the sum wraps at 2^32, which `keep` sees to
+
+        word = source.view(torch.int32).to(torch.int64) & _WORD
+        sign = word & 0x80000000
+        below = ((word >> 23) & 0xFF) < 127 + self.emin
+        rounded = cut(word)
+        last_field = (1 << (self.exponent_bits - 1)) + 127
+        largest = sign | (last_field << 23) | (keep & 0x7FFFFF)
+        beyond = ((rounded >> 23) & 0xFF) > last_field
+        normal = _float(torch.where(beyond, largest, rounded))
+        anchor = torch.where(sign != 0, -self.smallest_normal, self.smallest_normal).to(torch.float32)
+        shifted = (source + anchor).view(torch.int32).to(torch.int64) & _WORD
+        return torch.where(below, _float(cut(shifted)) - anchor, normal)
+
+
+def _float(word: torch.Tensor) -> torch.Tensor:
+    """float32 numbers of 32-bit words held as int64."""
+    return torch.where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32).view(torch.float32)
+
+
+register(
+    QtorchFormat,
+    beginnings=[
+        Beginning(
+            "qtorch_eXmY",
+            r"qtorch_e(\d{1,3})m(\d{1,3})",
+            lambda found: {"exponent_bits": int(found[1]), "significand_bits": int(found[2])},
+        )
+    ],
+)

@@ -1,0 +1,280 @@
+"""Blocks of numbers that share one power-of-two scale: what OCP MX and classic block floating point have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.elements import Element, ScaleRule
+from ..arithmetic.tail import round_shifted, rule
+from ..base.errors import FormatError
+from ..base.family import (
+    Family,
+    check_integer,
+    code_dtype,
+    float64_bits,
+    narrowed,
+    overflow_policy,
+    power_of_two,
+    significand_and_exponent,
+    words_for,
+)
+from ..base.layouts import along
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import Suffix
+from ..cpu.scaled.blocks import round_blocks_in_mode
+from ..cpu.scaled.blocks_nearest import BlockSettings, block_settings, round_blocks
+from ..cpu.scaled.blocks_strided import round_strided_blocks
+
+if TYPE_CHECKING:
+    from ..base.modes import RandomBits
+
+BLOCKS = range(1, (1 << 20) + 1)
+AXES = range(-8, 8)
+BLOCK_SUFFIX = Suffix("_bBLOCK", "block", r"b(\d{1,9})", int)
+RULE_SUFFIX = Suffix("_floor, _ceil, _even, _rceil", "scale_rule", f"({'|'.join(ScaleRule)})", ScaleRule)
+_SCALE_BIAS = 127
+_NAN_SCALE = 255
+_FRACTION = (1 << 52) - 1  # the significand bits of float64
+_MAGNITUDE = (1 << 63) - 1
+_INFINITY = 0x7FF << 52
+
+
+class Blocks(NamedTuple):
+    """A tensor as it is stored: the codes of its elements, and the codes of the scales of its blocks."""
+
+    codes: torch.Tensor
+    """Unsigned integers, the shape of the tensor."""
+    scales: torch.Tensor
+    """E8M0 exponents (exponent + 127; 255 is NaN), uint8, a block's one in place of its elements."""
+
+
+class SharedScaleFormat(Family):
+    """A number is an element times the scale 2^e, -127 <= e <= 127, that its block shares.
+
+    Blocks lie along one axis; the last is shorter where the length is no multiple. The scale follows from the
+    block's largest magnitude by a :class:`ScaleRule`; then every x / 2^e is rounded to an element. Beyond the largest
+    element it saturates, in every mode. A block that holds a NaN or an infinity becomes NaN altogether (scale code
+    255): the one representation that every element type has (OCP MX v1.0 leaves it to the implementation). Float
+    elements keep the sign of zero; integer elements have +0 only. A float32 result of 2^128, which the rules ceil, even
+    and rceil can make of numbers above 1.9 x 2^127, is infinity: the carrier ends there, the format does not.
+    """
+
+    block: int
+    axis: int
+    scale_rule: ScaleRule
+
+    @property
+    @abstractmethod
+    def element(self) -> Element:
+        """What the scaled numbers are rounded to."""
+
+    def _check(self) -> None:
+        check_integer("a block format", "block", self.block, BLOCKS)
+        check_integer("a block format", "axis", self.axis, AXES)
+        if self.scale_rule not in list(ScaleRule):
+            raise FormatError(f"scale_rule must be {', '.join(ScaleRule)}, got {self.scale_rule!r}")
+
+    def _suffixes(self, usual_block: int | None) -> str:
+        block = f"_b{self.block}" if usual_block is not None and self.block != usual_block else ""
+        axis = f"_ax{self.axis}" if self.axis != -1 else ""
+        scale_rule = f"_{self.scale_rule}" if self.scale_rule != ScaleRule.FLOOR else ""
+        return block + axis + scale_rule
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one element, in bits, without its share of the scale."""
+        return self.element.bits
+
+    @property
+    def bits_per_number(self) -> float:
+        """Storage size of one number in a full block: an element and its share of the 8-bit scale."""
+        return self.bits + 8 / self.block
+
+    @property
+    def max(self) -> float:
+        """The largest number: the largest element at the largest scale, 2^127."""
+        return self.element.max * 2.0**127
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above zero: the smallest element at the smallest scale, 2^-127."""
+        return 2.0 ** (self.element.emin - self.element.significand_bits - _SCALE_BIAS)
+
+    @property
+    def eps(self) -> float:
+        """2^-m: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
+        return 2.0**-self.element.significand_bits
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32: what float32 data can make of the format it holds exactly, down to the smallest subnormal.
+
+        Results of an operation were rounded to float32 before. A number that lies within 2^-25 of a tie between two
+        elements, relative to itself, can therefore go the wrong way; round float64 tensors if that matters.
+        """
+        return torch.float32
+
+    def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
+        """None: the data decide the scales, and they the range."""
+        return
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes, up to the scales that data of that ``dtype`` (torch.float32 or torch.float64) can ask for."""
+        return True
+
+    def values(self) -> torch.Tensor:
+        """All elements that rounding gives, for a block of scale 1, in ascending order, float64; -0 left out."""
+        positive = self.element.table[: 1 << (self.bits - 1)]
+        positive = positive[positive.isfinite()]
+        return torch.cat([-positive[1:].flip(0), positive])
+
+    @cached_property  # small tensors take no longer than deriving them
+    def _settings(self) -> BlockSettings:
+        return block_settings(self.block, self._addend, self.element)
+
+    @property
+    def _addend(self) -> int:
+        largest = int(math.ldexp(math.frexp(self.element.max)[0], 53)) & _FRACTION
+        return {
+            ScaleRule.FLOOR: 0,
+            ScaleRule.CEIL: _FRACTION,
+            ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),
+            ScaleRule.RCEIL: _FRACTION - largest,
+        }[self.scale_rule]
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        check_axis(self, self.axis, x)
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        length, inner = along(source, check_axis(self, self.axis, source))
+        if inner == 1 and source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
+            round_blocks(source, target, length, self._settings)
+            return
+        how = (self.block, self._addend, self.element, 0.0, rounding, random)
+        if inner > 1:
+            round_strided_blocks(source, target, length, inner, *how)
+        else:
+            round_blocks_in_mode(source, target, length, *how)
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        axis = check_axis(self, self.axis, source)
+        k, quantum, scale = self._integers(source, axis, rounding, words)
+        blocks = self._in_float64(k, quantum, scale, cut(source, axis, self.block))
+        return narrowed(joined(blocks, source, axis), source.dtype)
+
+    def _integers(
+        self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
+        blocks = cut(x, axis, self.block)
+        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        top = (float64_bits(blocks) & _MAGNITUDE).amax(-1, keepdim=True)
+        shared = ((top + self._addend) >> 52) - 1023 - self.element.emax
+        shared = shared.clamp(-_SCALE_BIAS, _SCALE_BIAS)
+        significand, exponent = significand_and_exponent(blocks)
+        m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
+        # A subnormal float64 lies below every quantum there is, wherever its leading bit.
+        quantum = (exponent + 52 - shared - m).clamp(min=lowest)
+        pieces = None if words is None else cut(words, axis, self.block)
+        shift = (quantum + shared - exponent).clamp(min=0)
+        k = round_shifted(significand, shift, rule(rounding), blocks < 0, words=pieces)
+        # Saturate: the largest element is an integer times its own quantum.
+        top_quantum = self.element.emax - m
+        too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
+        k = torch.where(too_large, int(self.element.max * 2.0**-top_quantum), k)
+        quantum = torch.where(too_large, top_quantum, quantum)
+        return k, quantum, torch.where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
+
+    def _in_float64(
+        self, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor, signs: torch.Tensor
+    ) -> torch.Tensor:
+        """The float64 numbers that integers stand for, with the signs of ``signs``."""
+        numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
+        numbers = torch.where(signs.signbit(), -numbers, numbers)
+        if not self.element.signed_zero:
+            numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
+        return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> Blocks:
+        """The codes of ``x`` rounded to the format, as they are stored.
+
+        Args:
+            x: float32 or float64, any shape. A block with a NaN or an infinity gets scale code 255 and element codes 0.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Returns:
+            Element codes (uint8, uint16 or uint32, the smallest that holds ``bits``) and scale codes (uint8).
+        """
+        x = self._numbers(x)
+        axis, mode = check_axis(self, self.axis, x), Rounding.parse(rounding)
+        k, quantum, scale = self._integers(x, axis, mode, words_for(mode, random, x))
+        m = self.element.significand_bits
+        negative = cut(x, axis, self.block).signbit()
+        # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.
+        codes = ((quantum - (self.element.emin - m)) << m) + k
+        if self.element.integer:
+            codes = torch.where(negative, -codes, codes) & ((1 << self.bits) - 1)
+        else:
+            codes = codes | (negative.to(torch.int64) << (self.bits - 1))
+        codes = torch.where(scale == _NAN_SCALE, 0, codes)
+        scales = scale.squeeze(-1).movedim(-1, axis) if x.dim() else scale.flatten()
+        return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
+
+    @apart
+    def decode(self, blocks: Blocks, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that codes stand for, in ``dtype`` (the carrier if None), exactly.
+
+        Args:
+            blocks: of :meth:`encode`, or from elsewhere: codes of infinity and NaN in float elements are understood,
+                and torch's own types of floats, such as ``torch.float8_e8m0fnu`` for the scales.
+            dtype: float32 or float64.
+
+        Raises:
+            FormatError: there is not one scale for each block, or these are no codes.
+        """
+        codes = integer_codes(self, blocks.codes, self.bits, self.element.text)
+        scales = integer_codes("scales", blocks.scales, 8, "e8m0fnu")
+        axis = check_axis(self, self.axis, codes)
+        expected = list(codes.shape) or [1]
+        expected[axis] = -(-expected[axis] // self.block)
+        if list(scales.shape) != expected:
+            raise FormatError(
+                f"codes of shape {tuple(codes.shape)} in {self} need scales {tuple(expected)},"
+                f" got {tuple(scales.shape)}"
+            )
+        cells = cut(codes, axis, self.block)
+        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
+        numbers = self.element.table.to(codes.device)[cells] * power_of_two(scale - _SCALE_BIAS)
+        numbers = torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+        return narrowed(joined(numbers, codes, axis), dtype or self.carrier)

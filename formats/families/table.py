@@ -1,0 +1,349 @@
+"""Formats given as a table of numbers: NF4 and FP4 of bitsandbytes, ternary, binary, any that a user writes down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..arithmetic.codes import integer_codes
+from ..arithmetic.cutting import check_axis, cut, joined
+from ..base.errors import FormatError
+from ..base.family import (
+    Family,
+    check_encodable,
+    check_integer,
+    code_dtype,
+    float64_bits,
+    overflow_policy,
+    words_for,
+)
+from ..base.layouts import along
+from ..base.memory import apart
+from ..base.modes import Overflow, Rounding
+from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
+from ..cpu.numbers.tables import Table, round_scaled, round_to_table
+from .named_tables import NAMED, between, table_of
+from .shared_scale import AXES, BLOCKS
+
+if TYPE_CHECKING:
+    import re
+
+    from ..base.modes import RandomBits
+
+COUNTS = range(2, (1 << 16) + 1)
+SCALED_COUNTS = range(2, (1 << 8) + 1)
+SMALLEST_SCALE = 2.0**-126
+
+
+class ScaledCodes(NamedTuple):
+    """A tensor as it is stored in a table format with scales: x = scale * number of the code."""
+
+    codes: torch.Tensor
+    """Unsigned integers, the shape of the tensor."""
+    scales: torch.Tensor
+    """Of the tensor's dtype, a block's one in place of its elements."""
+
+
+@dataclass(frozen=True)
+class TableFormat(Family):
+    """The numbers of a table: each number rounds to one of the two that it lies between.
+
+    ``TableFormat((-1.0, 0.0, 1.0))`` is called ``ternary``; tables without a name are called ``table[-1,0.5,1]``. In a
+    tensor the carrier's nearest float stands for each number. Without scales, rounding is exact in every mode. A tie to
+    nearest-even goes to the number whose place is even, counted from the smallest one that is not negative, which has
+    0; so a table of the numbers of a float or fixed-point format rounds as that format does. To-odd takes odd places.
+    Toward-zero takes the smaller magnitude; where both have the same, the nearer. The probability of stochastic
+    rounding is (x - lower) / (upper - lower), in float64. Beyond either end it saturates, in every mode, infinity too;
+    NaN stays NaN. There is no negative zero.
+
+    With ``block``, so many neighbours along ``axis`` share a scale, as in QLoRA: s = A / M, A the largest magnitude of
+    the block and M that of the table, at least 2^-126, and at most so large that no number is infinite. To
+    nearest-even, x becomes s v with the v nearest to x (1/s), every operation rounded to the carrier, as in
+    bitsandbytes (but for ties). The other modes choose between the two floats s v that x lies between. A block of zeros
+    stays zeros. A block that holds a NaN or an infinity has no scale and becomes NaN altogether. QLoRA's blocks are
+    those of the flattened tensor: they are these where the last axis is a multiple of the block. Its second
+    quantization, of the scales, is not done here.
+
+    Args:
+        numbers: in the order of their codes, from 0; 2 to 65536 of them, or 256 with scales. Of equal numbers only the
+            first code is used.
+        block: how many numbers share a scale; None for no scales.
+        axis: along which axis blocks lie.
+
+    Raises:
+        FormatError: there are too few or too many different numbers, or one is not finite.
+    """
+
+    numbers: tuple[float, ...]
+    block: int | None = None
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        try:
+            numbers = tuple(float(number) + 0.0 for number in self.numbers)  # -0 becomes 0
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"numbers of a table format must be a sequence of numbers: {error}") from None
+        if not all(map(math.isfinite, numbers)):
+            raise FormatError("numbers of a table format must be finite")
+        allowed = COUNTS if self.block is None else SCALED_COUNTS
+        if len(set(numbers)) < 2 or len(numbers) not in allowed:
+            raise FormatError(
+                f"a table format {'' if self.block is None else 'with scales '}has from 2 different numbers to"
+                f" {allowed[-1]}, got {len(numbers)}, {len(set(numbers))} of them different"
+            )
+        object.__setattr__(self, "numbers", numbers)
+        if self.block is not None:
+            check_integer("a table format", "block", self.block, BLOCKS)
+        check_integer("a table format", "axis", self.axis, AXES)
+
+    def __str__(self) -> str:
+        text = f"table[{','.join(repr(number).removesuffix('.0') for number in self.numbers)}]"
+        usual = None
+        for name, (numbers, block) in NAMED.items():
+            if numbers == self.numbers:
+                text, usual = name, block
+        if self.block != usual:
+            text += "_unscaled" if self.block is None else f"_b{self.block}"
+        return text + (f"_ax{self.axis}" if self.axis != -1 else "")
+
+    @property
+    def bits(self) -> int:
+        """Storage size of a code, in bits."""
+        return (len(self.numbers) - 1).bit_length()
+
+    @property
+    def bits_per_number(self) -> float:
+        """With scales: storage size of one number in a full block, with its share of the float32 scale."""
+        if self.block is None:
+            raise AttributeError(f"{self} has no scales to share")
+        return self.bits + 32 / self.block
+
+    @property
+    def max(self) -> float:
+        """Without scales: the largest number."""
+        if self.block is not None:
+            raise AttributeError(f"the largest number of {self} depends on the data")
+        return max(self.numbers)
+
+    @property
+    def min(self) -> float:
+        """Without scales: the smallest number."""
+        if self.block is not None:
+            raise AttributeError(f"the smallest number of {self} depends on the data")
+        return min(self.numbers)
+
+    @property
+    def smallest(self) -> float:
+        """Without scales: the smallest number above zero, if there is one."""
+        above = [number for number in self.numbers if number > 0]
+        if self.block is not None or not above:
+            raise AttributeError(f"{self} has no smallest number above zero of its own")
+        return min(above)
+
+    def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
+        """The floats of ``dtype`` that stand for the smallest and the largest number; None with scales."""
+        if self.block is not None:
+            return None
+        values = self._tables[dtype].values
+        return float(values[0]), float(values[-1])
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, if it tells all numbers apart; else float64."""
+        return torch.float32 if self.fits_in(torch.float32) else torch.float64
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether there are no scales."""
+        return self.block is None
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether different numbers have different finite floats of ``dtype`` to stand for them."""
+        return dtype in self._tables
+
+    def values(self) -> torch.Tensor:
+        """All numbers as the carrier holds them, each once, in ascending order, float64; at a scale of 1."""
+        return self._tables[self.carrier].values.to(torch.float64)
+
+    @cached_property
+    def _tables(self) -> dict[torch.dtype, Table]:
+        tables = {}
+        for dtype, kind in ((torch.float32, np.float32), (torch.float64, np.float64)):
+            with np.errstate(over="ignore"):
+                held = sorted({float(kind(number)) for number in self.numbers})
+            if len(held) == len(set(self.numbers)) and all(map(math.isfinite, held)):
+                tables[dtype] = table_of(held, dtype)
+        return tables
+
+    def _policy(self, overflow: Overflow | None) -> Overflow:
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if self.block is not None and x.numel():
+            check_axis(self, self.axis, x)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.block is not None
+
+    def _round_memory(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        policy: Overflow,
+        rounding: Rounding,
+        random: RandomBits | torch.Tensor | None,
+    ) -> None:
+        table = self._tables[source.dtype]
+        if self.block is None:
+            round_to_table(source, target, table, rounding, random)
+            return
+        axis = check_axis(self, self.axis, source)
+        length, inner = along(source, axis)
+        if inner == 1:
+            round_scaled(source, target, length, self.block, table, self._scales(source.dtype), rounding, random)
+        elif random is None:
+            rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
+            round_scaled(rows, rows, length, self.block, table, self._scales(source.dtype), rounding, None)
+            target.copy_(rows.movedim(-1, axis))
+        else:  # random bits go by the places of elements, which moving them would change
+            target.copy_(self._round_tensor(source, policy, rounding, words_for(rounding, random, source)))
+
+    def _round_tensor(
+        self,
+        source: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        values = self._tables[source.dtype].values.to(source.device)
+        places, tops = self._places(source, rounding, words)
+        if tops is None:
+            return torch.where(source.isnan(), source, values[places])
+        return joined(self._scaled(values[places], tops), source, check_axis(self, self.axis, source))
+
+    def _places(
+        self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Places in ascending order of what ``x`` rounds to; with scales cut into blocks, and their largest numbers."""
+        table = self._tables[x.dtype]
+        if self.block is None:
+            numbers = float64_bits(x).view(torch.float64).contiguous()
+            if words is None:
+                return torch.bucketize(numbers, table.thresholds[rounding].to(x.device)), None
+            return between(numbers, table.values.to(x.device, torch.float64), None, words), None
+        axis = check_axis(self, self.axis, x)
+        blocks = cut(x, axis, self.block)
+        tops = blocks.abs().amax(-1, keepdim=True)
+        tops = torch.where(tops.isfinite(), tops, torch.nan)
+        if rounding is Rounding.NEAREST_EVEN:
+            steps = (blocks * (1 / self._scale(tops))).to(torch.float64).contiguous()
+            return torch.bucketize(steps, table.thresholds[rounding].to(x.device)), tops
+        grid = self._scaled(table.values.to(x.device), tops).to(torch.float64)
+        pieces = None if words is None else cut(words, axis, self.block)
+        choices = None if words is not None else table.choices[rounding].to(x.device)
+        return between(blocks.to(torch.float64), grid, choices, pieces), tops
+
+    def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
+        """The smallest and the largest scale, with which no number is infinite."""
+        largest, limits = self._tables[dtype].largest, torch.finfo(dtype)
+        exact = math.frexp(largest)[0] == 0.5  # a power of two: the product is not rounded
+        return SMALLEST_SCALE, min(limits.max / largest * (1.0 if exact else 1.0 - limits.eps), limits.max)
+
+    def _scale(self, tops: torch.Tensor) -> torch.Tensor:
+        least, most = self._scales(tops.dtype)
+        return (tops / self._tables[tops.dtype].largest).clamp(least, most)
+
+    def _scaled(self, numbers: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
+        """Numbers of the table times the scale of their block, whose largest magnitude is ``tops``."""
+        scaled = torch.where(tops == 0, 0.0, numbers * self._scale(tops))
+        return torch.where(scaled == 0, 0.0, scaled)
+
+    @cached_property
+    def _codes(self) -> torch.Tensor:
+        """The code of each place."""
+        kind = np.float32 if self.carrier is torch.float32 else np.float64
+        held = [float(kind(number)) for number in self.numbers]
+        return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> torch.Tensor | ScaledCodes:
+        """The codes of ``x`` rounded to the format; with scales, :class:`ScaledCodes`.
+
+        Args:
+            x: float32 or float64, any shape; without NaN, and finite with scales.
+            rounding: as for :func:`roundoff.formats.round`.
+            random: likewise.
+
+        Raises:
+            FormatError: there is no code for what ``x`` holds, or its dtype does not hold the table.
+        """
+        x, mode = self._numbers(x), Rounding.parse(rounding)
+        if not self.fits_in(x.dtype):
+            raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
+        check_encodable(self, x if self.block is None else x * 0)
+        places, tops = self._places(x, mode, words_for(mode, random, x))
+        codes = self._codes.to(x.device)[places].to(code_dtype(self.bits))
+        if tops is None:
+            return codes
+        axis = check_axis(self, self.axis, x)
+        scales = torch.where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
+        return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
+
+    @apart
+    def decode(self, codes: torch.Tensor | ScaledCodes, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The numbers that codes stand for.
+
+        Args:
+            codes: integers, of which the lowest bits count; with scales, of :meth:`encode`.
+            dtype: without scales; the carrier if None. With scales it is theirs.
+
+        Raises:
+            FormatError: these are no codes, or there is no number of such a code.
+        """
+        scales = None
+        if isinstance(codes, ScaledCodes):
+            codes, scales = codes
+            dtype = scales.dtype
+        places = integer_codes(self, codes, self.bits)
+        if len(self.numbers) < 1 << self.bits and bool((places >= len(self.numbers)).any()):
+            raise FormatError(f"{self} has codes from 0 to {len(self.numbers) - 1}, got {int(places.max())}")
+        numbers = torch.tensor(self.numbers, dtype=dtype or self.carrier, device=codes.device)[places]
+        if scales is None or self.block is None:
+            return numbers
+        axis = check_axis(self, self.axis, codes)
+        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
+        return joined(cut(numbers, axis, self.block) * scale + 0.0, codes, axis)
+
+
+def _from_numbers(found: re.Match[str]) -> dict[str, Any]:
+    try:
+        return {"numbers": tuple(float(number) for number in found[1].split(","))}
+    except ValueError as error:
+        raise FormatError(f"the numbers of a table are written as in table[-1,0,1.5]: {error}") from None
+
+
+register(
+    TableFormat,
+    beginnings=[Beginning("table[X,Y,...]", r"table\[([^\]_]*)\]", _from_numbers)],
+    suffixes=[
+        Suffix(
+            "_bBLOCK, _unscaled",
+            "block",
+            r"(unscaled|b\d{1,9})",
+            lambda text: None if text == "unscaled" else int(text[1:]),
+        ),
+        AXIS_SUFFIX,
+    ],
+    aliases={name: TableFormat(*table) for name, table in NAMED.items()},
+)

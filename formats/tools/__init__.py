@@ -1,0 +1,1 @@
+"""Looking at formats, and proving them."""

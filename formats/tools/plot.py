@@ -1,0 +1,138 @@
+"""Pictures of number formats: how finely they resolve each magnitude, and where their numbers lie."""
+
+from __future__ import annotations
+
+import math
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from roundoff.files import atomic_writer
+
+from ..base.errors import FormatError
+from ..base.format import Format
+from ..base.modes import Rounding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, in an order of falling contrast; line styles tell them
+# apart in grey.
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_STYLES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+_LISTED_BITS = 16
+_SAMPLES = 4000
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+class _Shown(NamedTuple):
+    label: str
+    positive: torch.Tensor
+    """Numbers above zero in ascending order, float64; of wide formats, pairs of neighbours here and there."""
+    complete: bool
+    """Whether these are all."""
+
+
+def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
+    """Draws the relative spacing of formats against magnitude, and their numbers on a number line.
+
+    The upper panel shows (v' - v) / v against v for neighbours v < v' above zero, both axes logarithmic: half of it is
+    the largest relative error of rounding to nearest there. The lower one shows the numbers themselves between 0 and
+    the largest number of the narrowest format. Blocks and integers scaled by the data are shown at a scale of 1.
+
+    Args:
+        names: one format or more, or their names.
+        path: where to write; .png, .svg or .pdf.
+
+    Returns:
+        The path.
+
+    Raises:
+        FormatError: a name is no format, there is none, or the file has another ending.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise FormatError(f"a plot is written as {', '.join(_SUFFIXES)}, got {str(path)!r}")
+    if not names:
+        raise FormatError("there is no format to plot: name one or more")
+    shown = [_shown(name) for name in names]
+    figure = Figure(figsize=(8.0, 5.2 + 0.28 * len(shown)), layout="constrained")
+    spacing, line = figure.subplots(2, 1, height_ratios=(4.0, 0.7 + 0.38 * len(shown)))
+    looks = list(zip(shown, cycle(_COLOURS), cycle(_STYLES), strict=False))
+    _draw_spacing(spacing, looks)
+    _draw_number_line(line, looks)
+    with atomic_writer(path) as file:
+        figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
+    return path
+
+
+def _shown(name: str | Format) -> _Shown:
+    fmt = Format.parse(name)
+    scaled = hasattr(fmt, "bits_per_number") or not hasattr(fmt, "max")
+    label = f"{str(name).strip()}{' (scale 1)' if scaled else ''}"
+    if fmt.bits <= _LISTED_BITS:
+        values = fmt.values()  # type: ignore[attr-defined]  # every family has it
+        return _Shown(label, values[values > 0], complete=True)
+    largest = float(fmt.max)  # type: ignore[attr-defined]
+    smallest = float(getattr(fmt, "smallest", None) or fmt.smallest_subnormal)  # type: ignore[attr-defined]
+    exponents = torch.linspace(math.log2(smallest), math.log2(largest), _SAMPLES, dtype=torch.float64)
+    x = (2.0**exponents).clamp(smallest, largest)
+    below, above = torch.empty_like(x), torch.empty_like(x)
+    fmt.round_into(x, below, Rounding.TOWARD_ZERO)
+    fmt.round_into(torch.nextafter(below, torch.full_like(x, torch.inf)), above, Rounding.UP)
+    pairs = torch.stack([below, above], 1)[(above > below) & above.isfinite()]
+    return _Shown(label, pairs, complete=False)
+
+
+def _draw_spacing(axes: Axes, looks: Sequence[tuple[_Shown, str, object]]) -> None:
+    for number, (shown, colour, style) in enumerate(looks):
+        if shown.complete:
+            below, above = shown.positive[:-1], shown.positive[1:]
+        else:
+            below, above = shown.positive.unbind(1)
+        axes.plot(
+            below.log2().tolist(),
+            ((above - below) / below).log2().tolist(),
+            color=colour,
+            linestyle=style,
+            linewidth=1.4 + 0.5 * (len(looks) - number - 1) / len(looks),
+            label=shown.label,
+        )
+    # Logarithms on plain axes: matplotlib's logarithmic ones overflow on the ends of fp64.
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 4, 8, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda exponent, _: f"$2^{{{exponent:.0f}}}$"))
+    axes.set_xlabel("magnitude v")
+    axes.set_ylabel("relative distance to the next number")
+    axes.grid(visible=True, color="0.88", linewidth=0.6)
+    axes.legend(
+        frameon=False,
+        fontsize=9,
+        handlelength=3.5,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=min(len(looks), 4),
+    )
+
+
+def _draw_number_line(axes: Axes, looks: Sequence[tuple[_Shown, str, object]]) -> None:
+    limit = min(float(shown.positive.max()) for shown, _, _ in looks)
+    for row, (shown, colour, _) in enumerate(looks):
+        if shown.complete:
+            numbers = shown.positive[shown.positive <= limit * 1.0001]
+            axes.vlines([0.0, *numbers.tolist()], row - 0.32, row + 0.32, color=colour, linewidth=0.9)
+        else:
+            axes.fill_between([0.0, limit], row - 0.32, row + 0.32, color=colour, linewidth=0)
+    axes.set_yticks(range(len(looks)), [shown.label for shown, _, _ in looks])
+    axes.set_ylim(len(looks) - 0.5, -0.5)
+    axes.set_xlim(-0.01 * limit, limit * 1.01)
+    axes.set_xlabel("numbers from zero to the largest that all formats reach (solid: too close to tell apart)")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)

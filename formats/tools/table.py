@@ -1,0 +1,182 @@
+"""What ``roundoff formats`` prints: a table of facts, or everything about one format."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..base.format import Format
+from ..base.names import ALIASES
+from .neighbours import neighbours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_SHOWN = ("fp64", "fp32", "tf32", "bf16", "fp16", *(f"e5m{m}" for m in range(9, -1, -1)), "e4m3", "fp8_e4m3",
+          "mxfp8_e4m3", "mxfp4_e2m1", "nvfp4", "bfp8_16", "int8", "q3.4", "posit16", "posit8", "lns8_3")  # fmt: skip
+_HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
+_FEW = 64
+"""So many numbers are listed one by one."""
+_COUNTED_BITS = 16
+
+
+def fact(fmt: Format, name: str) -> float | None:
+    """A property of a format; None where it has no such thing (integers scaled by the data have no largest number)."""
+    value = getattr(fmt, name, None)
+    return None if value is None else float(value)
+
+
+def smallest(fmt: Format) -> float | None:
+    """The smallest number above zero; None where it depends on the data."""
+    value = fact(fmt, "smallest")
+    return fact(fmt, "smallest_subnormal") if value is None else value
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> str:
+    """Rows of cells as lines of columns, those numbered in ``left`` flush left and the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    flush_left = set(left)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in flush_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def format_table(names: Sequence[str] | None = None) -> str:
+    """Facts of number formats as aligned text, a line each.
+
+    ``smallest`` is the smallest number above zero. Block formats have the numbers of their extreme scales; integers
+    scaled by the data have no fixed numbers, and no entry.
+
+    Args:
+        names: the formats to show; a selection if None.
+
+    Raises:
+        FormatError: a name is no format.
+    """
+    rows = [_HEAD]
+    for fmt in map(Format.parse, _SHOWN if names is None else names):
+        facts = (fact(fmt, "max"), fact(fmt, "smallest_normal"), smallest(fmt), fact(fmt, "eps"))
+        shown = ("" if value is None else f"{value:.6g}" for value in facts)
+        rows.append((str(fmt), ", ".join(_also(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
+    return aligned(rows, (0, 1, 7))
+
+
+def describe(name: str | Format) -> str:
+    """Everything about one format: its rules, its facts, its numbers when few, and its neighbours compared with it.
+
+    Args:
+        name: a format or its name.
+
+    Raises:
+        FormatError: it is no format.
+    """
+    fmt = Format.parse(name)
+    also = _also(fmt)
+    title = str(fmt) + (f" (also called {', '.join(also)})" if also else "")
+    parts = [title, "=" * len(title), "", *_rules(fmt), _facts(fmt), ""]
+    few = _numbers(fmt)
+    if few:
+        parts += [few, ""]
+    parts += ["Neighbours, compared with it:", _compared(fmt)]
+    return "\n".join(parts)
+
+
+def _also(fmt: Format) -> list[str]:
+    return [alias for alias, other in ALIASES.items() if other == fmt and alias != str(fmt)]
+
+
+def _carrier(fmt: Format) -> str:
+    return str(fmt.carrier).removeprefix("torch.")
+
+
+def _rules(fmt: Format) -> list[str]:
+    """What the classes of the format say about it, as plain text."""
+    texts = []
+    for cls in type(fmt).__mro__:
+        if cls is Format:
+            break
+        text = inspect.cleandoc(cls.__doc__ or "")
+        text = text.split("\nArgs:")[0].strip()
+        texts += [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), ""]
+    return texts
+
+
+def _facts(fmt: Format) -> str:
+    share = fact(fmt, "bits_per_number")
+    rows = [
+        ("bits", f"{fmt.bits}" + ("" if share is None else f" ({share:g} with the share of the block's scale)")),
+        *(
+            (label, f"{value:.17g}")
+            for label, value in (
+                ("largest", fact(fmt, "max")),
+                ("smallest normal", fact(fmt, "smallest_normal")),
+                ("smallest above zero", smallest(fmt)),
+                ("eps", fact(fmt, "eps")),
+            )
+            if value is not None
+        ),
+        ("simulated in", _carrier(fmt)),
+    ]
+    if fmt.bits <= _COUNTED_BITS and hasattr(fmt, "values"):
+        rows.insert(1, ("finite numbers", str(len(fmt.values()))))
+    return aligned(rows, (0, 1))
+
+
+def _numbers(fmt: Format) -> str:
+    """The numbers above zero, if few; of blocks and integers scaled by the data, at a scale of 1."""
+    if fmt.bits > _COUNTED_BITS or not hasattr(fmt, "values"):
+        return ""
+    values = fmt.values()
+    positive = values[values > 0]
+    if len(positive) > _FEW:
+        return ""
+    at_one = " at a scale of 1" if fact(fmt, "bits_per_number") or fact(fmt, "max") is None else ""
+    negative = torch.equal(-values[values < 0].flip(0), positive)
+    below = "the same below it" if negative else "none below it" if not bool((values < 0).any()) else "others below it"
+    text = f"Numbers above zero{at_one} ({below}):"
+    for start in range(0, len(positive), 8):
+        text += "\n  " + "  ".join(f"{value:<12.7g}" for value in positive[start : start + 8].tolist()).rstrip()
+    return text
+
+
+def _compared(fmt: Format) -> str:
+    rows = [("format", "bits", "largest", "smallest", "eps")]
+    for other in neighbours(fmt):
+        ratios = (
+            _ratio(fact(other, "max"), fact(fmt, "max")),
+            _ratio(smallest(other), smallest(fmt)),
+            _ratio(fact(other, "eps"), fact(fmt, "eps")),
+        )
+        change = _size(other) - _size(fmt)
+        rows.append((str(other), f"{change:+g}" if change else "same", *ratios))
+    return aligned(rows, (0,))
+
+
+def _size(fmt: Format) -> float:
+    """Bits for one number, with its share of a block's scale."""
+    share = fact(fmt, "bits_per_number")
+    return fmt.bits if share is None else share
+
+
+def _ratio(value: float | None, reference: float | None) -> str:
+    """``x 2``, ``x 2^112``, ``/ 4``, ``same``; nothing where one of them is missing or infinite."""
+    if value is None or reference is None or not (0 < value < math.inf and 0 < reference < math.inf):
+        return ""
+    if value == reference:
+        return "same"
+    exponent = math.log2(value) - math.log2(reference)
+    if abs(exponent) >= 10:
+        return f"{'x' if exponent > 0 else '/'} 2^{abs(exponent):.4g}"
+    factor = 2.0 ** abs(exponent)
+    if factor < 1.0005:
+        return "about same"
+    sign = "x" if exponent > 0 else "/"
+    return f"{sign} {factor:.4g}"

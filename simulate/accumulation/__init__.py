@@ -1,0 +1,1 @@
+"""Rounded accumulation: sums and products in an accumulator of a given format."""

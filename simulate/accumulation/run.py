@@ -1,0 +1,89 @@
+"""Low-precision accumulation: products and sums whose running sum is rounded, as narrow hardware does."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...formats import FormatError, Rounding
+from ...formats.families.floats import FloatFormat
+from ..exact.carrier_rounding import CarrierRounding
+from .arithmetic import Arithmetic, ShapesUnfitError
+from .contractions import handler
+from .exact_sums import ExactSums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    from ...formats.base.modes import RandomBits
+    from .description import Accumulation
+
+_CARRIERS = (torch.float32, torch.float64)
+
+
+@cache
+def arithmetic(how: Accumulation, dtype: torch.dtype) -> Arithmetic:
+    """The contractions and sums of ``dtype`` under ``how``.
+
+    Raises:
+        FormatError: the dtype cannot hold one of its formats.
+    """
+    for place, fmt in (("format", how.format), ("product", how.product)):
+        if isinstance(fmt, FloatFormat) and not fmt.fits_in(dtype):
+            raise FormatError(
+                f"{place} {fmt} of the accumulation does not fit in {dtype}: run the program in float64, for example"
+                " model.double()"
+            )
+    return Arithmetic(how, dtype)
+
+
+def accumulates(func: OpOverload) -> bool:
+    """Whether :func:`accumulate` knows the operation: a contraction, a convolution, a sum or a mean."""
+    return handler(func) is not None
+
+
+def accumulate(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    how: Accumulation,
+    to_carrier: Callable[[torch.dtype], CarrierRounding] | None = None,
+    draw: Callable[[], RandomBits | None] = lambda: None,
+) -> Any:
+    """Runs an ATen operation with the sums of ``how``.
+
+    Args:
+        func: the operation, one for which :func:`accumulates` is true.
+        args: its arguments; tensors on any device, of any strides.
+        kwargs: its keyword arguments.
+        how: the accumulation.
+        to_carrier: how exact sums become numbers of a dtype, which are rounded again; to nearest-even if None.
+        draw: gives random bits, where that is stochastic.
+
+    Returns:
+        What the operation returns: new tensors, or those of ``out=`` or in-place arguments, which are overwritten;
+        elements are not rounded to any other format than the accumulator's. ``NotImplemented`` where the numbers are
+        not all of one of the dtypes float32 and float64, or the operation does not take operands of such shapes:
+        then nothing has been done, and the operation itself will raise if it must.
+
+    Raises:
+        FormatError: the carrier cannot hold one of the accumulation's formats.
+    """
+    known = handler(func)
+    if known is None:
+        return NotImplemented
+    call = known.bind(args, kwargs or {})
+    dtype = call.dtype
+    if dtype not in _CARRIERS:
+        return NotImplemented
+    try:
+        if how.is_exact:
+            rounding = CarrierRounding(Rounding.NEAREST_EVEN) if to_carrier is None else to_carrier(dtype)
+            return known.run(ExactSums(dtype, rounding, draw), call)
+        return known.run(arithmetic(how, dtype), call)
+    except ShapesUnfitError:
+        return NotImplemented

@@ -1,0 +1,173 @@
+"""Along which axes operations contract their operands, and rounding operands with the blocks of a format along them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ...formats import Format
+
+    Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
+
+_LAST = (-1, None)  # how formats say that blocks lie along the last axis: unless a program asks for another
+
+
+class Contraction(NamedTuple):
+    """How an operand is contracted, which is how blocks lie in it."""
+
+    axis: int
+    groups: int = 1
+    """Parts of the axis that are contracted on their own; no block crosses them."""
+    ends: Sequence[int] = ()
+    """The same, of parts that differ in length: where each ends."""
+    over_all_others: bool = False
+    """``axis`` alone is left: what is contracted is the batch with all positions, as one axis."""
+
+
+LAST = Contraction(-1)
+_COLUMNS = Contraction(-2)
+
+# By operation and argument; what is not here is contracted along its last axis, or not at all.
+_PRODUCTS: dict[str, dict[str, Contraction]] = {
+    "mm": {"mat2": _COLUMNS},
+    "_int_mm": {"mat2": _COLUMNS},
+    "_scaled_mm": {"mat2": _COLUMNS},
+    "matmul": {"other": _COLUMNS},
+    "addmm": {"mat2": _COLUMNS},
+    "_addmm_activation": {"mat2": _COLUMNS},
+    "bmm": {"mat2": _COLUMNS},
+    "baddbmm": {"batch2": _COLUMNS},
+    "addbmm": {"batch2": _COLUMNS},
+    "_grouped_mm": {"mat2": _COLUMNS},
+    "_scaled_grouped_mm": {"mat2": _COLUMNS},
+}
+
+
+def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
+    """How the operands of an operation are contracted, by argument name; along the last axis where nothing is said.
+
+    Args:
+        name: of the operation, without overload.
+        named: its arguments by name, those that are not given left out.
+    """
+    plain = name.removesuffix("_")
+    if plain in ("_grouped_mm", "_scaled_grouped_mm"):
+        return _of_groups(named)
+    if plain == "matmul" and named["other"].dim() == 1:
+        return {}
+    if "scaled_dot_product" in name and not name.endswith("_backward"):
+        return {"value": _COLUMNS}
+    if plain in ("convolution", "convolution_overrideable", "_convolution"):
+        return of_convolution(transposed=bool(named["transposed"]), groups=int(named["groups"]))
+    if plain == "_trilinear":
+        return {f"i{i}": _of_trilinear(named[f"i{i}"], named[f"expand{i}"], named["sumdim"]) for i in (1, 2, 3)}
+    return _PRODUCTS.get(plain, {})
+
+
+def is_operand(name: str, argument: str) -> bool:
+    """Whether a tensor argument of an operation is one of its operands: attention adds a mask, and keeps statistics."""
+    return "attention" not in name or argument not in _NOT_CONTRACTED
+
+
+_NOT_CONTRACTED = ("attn_mask", "attn_bias", "out", "logsumexp", "philox_seed", "philox_offset")
+
+
+def of_convolution(*, transposed: bool, groups: int) -> dict[str, Contraction]:
+    """A convolution sums over the channels of its input, group by group, at each tap of the kernel."""
+    weight = Contraction(0, groups) if transposed else Contraction(1)  # (C, O/g, ...) and (O, C/g, ...)
+    return {"input": Contraction(1, groups), "weight": weight}
+
+
+def of_input_gradient(*, transposed: bool, groups: int) -> dict[str, Contraction]:
+    """The gradient of a convolution's input sums over the channels of the output."""
+    weight = Contraction(1) if transposed else Contraction(0, groups)
+    return {"grad_output": Contraction(1, groups), "weight": weight}
+
+
+OVER_POSITIONS = Contraction(1, over_all_others=True)
+"""The gradient of a convolution's weight sums over the batch and all positions, for each channel."""
+
+
+def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
+    """Products of groups of rows, or of columns, with a matrix each; or with two matrices, of parts of the sum."""
+    ends = named.get("offs")
+    if named["self"].dim() == 2 and named["mat2"].dim() == 2 and ends is not None:
+        parts = tuple(ends.tolist())
+        return {"self": Contraction(-1, ends=parts), "mat2": Contraction(-2, ends=parts)}
+    return {"mat2": _COLUMNS}
+
+
+def _of_trilinear(x: torch.Tensor, expanded: Sequence[int], summed: Sequence[int]) -> Contraction:
+    """Of the axes that are summed over and that ``x`` has, the last; ``expanded`` names those that it has not."""
+    total = x.dim() + len(expanded)
+    own = [axis for axis in range(total) if axis not in expanded]
+    found = [number for number, axis in enumerate(own) if axis in summed]
+    return Contraction(found[-1] if found else -1)
+
+
+def has_blocks(fmt: Format | None) -> bool:
+    """Whether a format has blocks, and leaves open along which axis they lie."""
+    return _block(fmt) is not None and getattr(fmt, "axis", None) in _LAST
+
+
+def _block(fmt: Format | None) -> int | None:
+    """How many neighbours share a scale."""
+    return getattr(fmt, "block", None) or getattr(fmt, "group", None)
+
+
+def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded) -> torch.Tensor:
+    """``x`` rounded to ``fmt``, the blocks of which lie along what is contracted; other formats as they are.
+
+    Args:
+        x: an operand.
+        fmt: a format.
+        how: how the operand is contracted.
+        rounded: gives a tensor rounded to a format.
+
+    Returns:
+        A new tensor, which lies in memory as ``x`` does where ``x`` is dense.
+    """
+    if not has_blocks(fmt) or how == LAST:
+        return rounded(x, fmt)
+    if how.over_all_others:
+        rows = x.movedim(how.axis, 0)
+        flat = rounded(rows.reshape(len(rows), -1), fmt)
+        return torch.empty_like(x).copy_(flat.view(rows.shape).movedim(0, how.axis))
+    axis = how.axis % x.dim()
+    if how.ends:
+        return _round_parts(x, fmt, axis, how.ends, rounded)
+    if how.groups == 1:
+        return rounded(x, _along(fmt, axis))
+    grouped = x.view(*x.shape[:axis], how.groups, -1, *x.shape[axis + 1 :])
+    parts = rounded(grouped, _along(fmt, axis + 1))
+    return torch.empty_like(x).copy_(parts.flatten(axis, axis + 1))
+
+
+def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], rounded: Rounded) -> torch.Tensor:
+    """Rounds with blocks that begin anew in every part: zeros fill the last block of each."""
+    block = _block(fmt)
+    assert block is not None
+    last = x.shape[axis]
+    parts = x.tensor_split([min(end, last) for end in ends], axis)
+    lengths = [part.shape[axis] for part in parts]
+    filled = [_filled(part, axis, -length % block) for part, length in zip(parts, lengths, strict=True)]
+    whole = rounded(torch.cat(filled, axis), _along(fmt, axis))
+    pieces = torch.split(whole, [part.shape[axis] for part in filled], axis)
+    ours = [piece.narrow(axis, 0, length) for piece, length in zip(pieces, lengths, strict=True)]
+    return torch.empty_like(x).copy_(torch.cat(ours, axis))
+
+
+def _filled(x: torch.Tensor, axis: int, missing: int) -> torch.Tensor:
+    shape = [missing if number == axis else size for number, size in enumerate(x.shape)]
+    return torch.cat([x, x.new_zeros(shape)], axis)
+
+
+@cache
+def _along(fmt: Format, axis: int) -> Format:
+    return replace(fmt, axis=axis)  # type: ignore[type-var]

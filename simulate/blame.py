@@ -1,0 +1,237 @@
+"""Which operations or modules a program cannot do in a format, by delta debugging."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from ..formats import FloatFormat, Format, FormatError, RoundoffError
+from .aten.moves import plain_name
+from .dispatch.simulation import Simulation
+from .policy.policy import Policy, Role, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+HIGH = "fp32"
+"""How policies name the carrier, unrounded."""
+
+Over = Literal["operation", "module", "role"]
+
+_WIDE_EXPONENT = 8
+_WIDEST = {8: 10, 11: 48}  # significand bits tried, by the carrier's exponent bits
+
+
+class BlameError(FormatError):
+    """There is nothing to blame: the program passes as it is, or fails in high precision too."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A minimal set of what must stay in high precision; ``print`` it.
+
+    Attributes:
+        format: everything else runs in it.
+        over: what the units are: operations, modules or roles.
+        units: all that could have been blamed.
+        culprits: if these stay in the carrier the program passes, and without any one of them it fails.
+        needs: for each culprit the smallest format with which the program passes while the other culprits stay in the
+            carrier: first more significand bits, then 8 exponent bits too; None if no float format up to them does.
+        trials: how often the program ran.
+    """
+
+    format: str
+    over: str
+    units: tuple[str, ...]
+    culprits: tuple[str, ...]
+    needs: dict[str, str | None]
+    trials: int
+
+    def __str__(self) -> str:
+        if not self.culprits:
+            return f"{self.format}: the program passes as it is ({self.trials} runs)"
+        width = max(len(name) for name in self.culprits)
+        few = f"{len(self.culprits)} of {len(self.units)} {self.over}s stay in high precision"
+        lines = [f"{self.format}: the program passes if {few}, and no fewer of these will do ({self.trials} runs)"]
+        for name in self.culprits:
+            need = self.needs[name]
+            lines.append(f"  {name:<{width}}  " + (f"needs {need}" if need else "needs the carrier, or nearly so"))
+        return "\n".join(lines)
+
+
+def rule_for(over: Over, unit: str, format: Format | str) -> Rule:
+    """The rule that gives one unit another format."""
+    if over == "operation":
+        return Rule(operation=unit, format=format)
+    return Rule(module=unit, format=format) if over == "module" else Rule(role=unit, format=format)
+
+
+def blame(
+    program: Callable[[], Any],
+    format: Format | str | Policy,
+    passes: Callable[[Any], bool],
+    *,
+    over: Over = "operation",
+    seed: int = 0,
+) -> Blame:
+    """Finds a minimal set of operations that must stay in high precision for a program to pass.
+
+    The program is run again and again, with ever other operations left in their carrier (float32 or float64),
+    by delta debugging (Zeller & Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002, ddmin): some n^2
+    runs for n units at worst, about k log n for k culprits. The result is 1-minimal: every culprit is needed while the
+    others are there. There can be other such sets.
+
+    Args:
+        program: takes nothing, begins anew at every call (build the model and seed the generators inside), and returns
+            what ``passes`` judges. Errors of arithmetic that it raises count as failing: ``ArithmeticError``,
+            ``ValueError``, ``torch.linalg.LinAlgError``, and any other ``RuntimeError`` of a run that had computed an
+            infinity or NaN before. Other errors are errors of the program, and are raised.
+        format: a format, or the policy under which it fails.
+        passes: whether a result is good.
+        over: ``operation``: ATen operations by name; ``module``: paths of modules, with what lies in them; or ``role``.
+        seed: of stochastic rounding.
+
+    Returns:
+        The set, and the smallest format for each member.
+
+    Raises:
+        BlameError: the program fails in high precision too, or with all units in high precision.
+    """
+    policy = Policy.of(format)
+    assert isinstance(policy.format, Format)
+    search = _Search(program, policy, passes, over, seed)
+    if not search.passes_unrounded():
+        raise BlameError("the program fails in its carrier, without any rounding, too: there is nothing to blame")
+    passes_already = search.passes_as_it_is()
+    units = search.units()
+    if passes_already:
+        return Blame(str(policy.format), over, units, (), {}, search.trials)
+    if not search.keeps(units):
+        raise BlameError(
+            f"the program fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
+            " lies elsewhere; try over='operation'"
+        )
+    culprits = minimal(units, search.keeps)
+    needs = {}
+    for unit in culprits:
+        others = [other for other in culprits if other != unit]
+        needs[unit] = smallest_format(policy.format, lambda fmt: search.keeps(others, {unit: fmt}))  # noqa: B023  called here
+    return Blame(str(policy.format), over, units, culprits, needs, search.trials)
+
+
+def minimal(units: Sequence[str], passes: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """A subset of ``units``, which pass as a whole, that passes and of which no member can be left out, by ddmin."""
+    kept, parts = list(units), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        pieces = [kept[start : start + size] for start in range(0, len(kept), size)]
+        rests = [[unit for unit in kept if unit not in piece] for piece in pieces]
+        candidates = [
+            *((piece, 2) for piece in pieces),
+            *((rest, max(parts - 1, 2)) for rest in rests if len(pieces) > 2),
+        ]
+        found = next(((some, then) for some, then in candidates if passes(some)), None)
+        if found is not None:
+            kept, parts = found
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    if len(kept) == 1 and passes(()):
+        return ()
+    return tuple(kept)
+
+
+def smallest_format(format: Format, passes: Callable[[str], bool]) -> str | None:
+    """The first float format that passes, of those with more significand bits, and then with more exponent bits too."""
+    return next((name for name in _wider(format) if passes(name)), None)
+
+
+def _wider(format: Format) -> Iterator[str]:
+    if not isinstance(format, FloatFormat):
+        return
+    import torch  # noqa: PLC0415  only for the name of a type
+
+    carrier_exponent = _WIDE_EXPONENT if format.carrier == torch.float32 else 11
+    widest = max(_WIDEST[carrier_exponent], format.significand_bits)
+    for exponent_bits in sorted({format.exponent_bits, carrier_exponent}):
+        for m in range(format.significand_bits, widest + 1):
+            if (exponent_bits, m) != (format.exponent_bits, format.significand_bits):
+                yield str(FloatFormat(exponent_bits, m))
+
+
+class _Search:
+    """Runs the program with some of its units in another format, and remembers what came of it."""
+
+    def __init__(
+        self, program: Callable[[], Any], policy: Policy, passes: Callable[[Any], bool], over: Over, seed: int
+    ) -> None:
+        self._program, self._policy, self._passes = program, policy, passes
+        self._over, self._seed = over, seed
+        self._known: dict[Any, bool] = {}
+        self._seen: set[str] = set()
+        self.trials = 0
+
+    def passes_unrounded(self) -> bool:
+        """Whether the program passes in its carrier."""
+        return self._run(Policy(HIGH), learn=True)
+
+    def passes_as_it_is(self) -> bool:
+        """Whether the program passes under the policy it was given."""
+        return self._run(self._policy, learn=True)
+
+    def units(self) -> tuple[str, ...]:
+        """What computed something, with rounding and without: control flow may depend on it."""
+        return tuple(sorted(self._seen))
+
+    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
+        """Whether the program passes with ``high`` in the carrier and ``others`` in formats of their own.
+
+        Calls that only move values pass on what they get, so that they are not blamed for what others computed.
+        """
+        key = (frozenset(high), *(others or {}).items())
+        if key not in self._known:
+            formats = dict.fromkeys(high, HIGH) | (others or {})
+            rules = [rule_for(self._over, unit, fmt) for unit, fmt in formats.items()]
+            self._known[key] = self._run(self._policy.with_rules(*rules), learn=False)
+        return self._known[key]
+
+    def _run(self, policy: Policy, *, learn: bool) -> bool:
+        self.trials += 1
+        # Every place is followed while learning, so that modules and roles are known.
+        followed = policy.with_rules(Rule(role=list(Role)[:3], rounding=policy.rounding)) if learn else policy
+        simulation = Simulation(followed, seed=self._seed, warn_unused=False, leave_moves=not learn)
+        try:
+            with simulation:
+                result = self._program()
+        except RoundoffError:
+            raise  # also a ValueError; it says what to change in the call
+        except (ArithmeticError, ValueError, LinAlgError):
+            return False
+        except RuntimeError:
+            if not self._loses_finiteness(policy, leave_moves=not learn):
+                raise
+            return False
+        finally:
+            if learn:
+                self._learn(simulation)
+        return bool(self._passes(result))
+
+    def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
+        """Whether a run of the program, which ends in an error, computes an infinity or NaN."""
+        self.trials += 1
+        simulation = Simulation(policy, seed=self._seed, observe=True, warn_unused=False, leave_moves=leave_moves)
+        with suppress(Exception), simulation:
+            self._program()
+        return simulation.report().birth is not None
+
+    def _learn(self, simulation: Simulation) -> None:
+        for handling in simulation.handlings():
+            computes = handling.treatment.results or handling.treatment.written
+            if computes and handling.moved < handling.calls:
+                name = plain_name(handling.name)
+                self._seen.add({"operation": name, "module": handling.module, "role": handling.role}[self._over])
+        self._seen.discard("")

@@ -1,0 +1,1 @@
+"""The graph of a step: traced, written with roundings, tidied, compiled."""

@@ -1,0 +1,97 @@
+"""Random numbers that a compiled step draws: before the program runs, in the order in which the step draws them.
+
+What a generator gives depends on how often it was asked before, and inductor keeps no order. What is drawn without
+looking at numbers (``torch.randn``, dropout's mask) is drawn from PyTorch's generator first, and is an input of the
+program; the generator ends where it ends eagerly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.fx.node import map_arg
+
+from ....formats import FormatError
+from ...shadow.widening import left_to_chance
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+    from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+
+# Of their operands they look at shapes and types alone.
+_BLIND = {
+    _aten.rand, _aten.randn, _aten.randint, _aten.randperm, _aten.rand_like, _aten.randn_like, _aten.randint_like,
+    _aten.exponential, _aten.uniform, _aten.cauchy, _aten.geometric, _aten.log_normal, _aten.random,
+    _aten.normal_functional,
+}  # fmt: skip
+_BLIND_OVERLOADS = {_aten.bernoulli.p, _aten.normal.float_float}
+
+
+class Draw(NamedTuple):
+    """A call that draws random numbers, and looks at none."""
+
+    operation: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> torch.Tensor:
+        """Draws."""
+        numbers: torch.Tensor = self.operation(*self.args, **self.kwargs)
+        return numbers
+
+
+def drawn_before(graph: GraphModule) -> tuple[list[Draw], list[torch.Tensor]]:
+    """Makes inputs of the random numbers of a graph: how they are drawn, and stand-ins for them; changes the graph.
+
+    Raises:
+        FormatError: some depend on numbers that the step computes, and the order would be another.
+    """
+    drawing = [node for node in graph.graph.nodes if _draws(node)]
+    seeing = [node for node in drawing if not _is_blind(node)]
+    if seeing and (len(seeing) > 1 or seeing[0] is not drawing[-1]):
+        names = ", ".join(sorted({node.target.overloadpacket.__name__ for node in seeing}))
+        raise FormatError(
+            f"the step draws random numbers {len(drawing)} times, some of which depend on what it computes ({names}),"
+            " and a compiled one would draw them in another order; draw them outside, and pass them as arguments"
+        )
+    blind = [node for node in drawing if node not in seeing]
+    draws, stand_ins = [], []
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    for number, node in enumerate(blind):
+        draws.append(Draw(node.target, *map_arg((node.args, node.kwargs), _like)))
+        stand_ins.append(node.meta["val"])
+        with graph.graph.inserting_after(last):
+            last = graph.graph.placeholder(f"drawn_{number}")
+        last.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(last)
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return draws, stand_ins
+
+
+def _draws(node: Node) -> bool:
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    operation: Any = node.target
+    if not left_to_chance(operation, node.args, node.kwargs):
+        return False
+    if node.kwargs.get("generator") is not None:
+        raise FormatError(
+            "the step draws random numbers from a generator of its own, which a program cannot; draw them outside, and"
+            " pass them as arguments, or leave the generator to PyTorch (torch.manual_seed)"
+        )
+    return True
+
+
+def _is_blind(node: Node) -> bool:
+    operation: Any = node.target
+    return operation.overloadpacket in _BLIND or operation in _BLIND_OVERLOADS
+
+
+def _like(node: Node) -> torch.Tensor:
+    """A tensor of the same shape and type, with any numbers."""
+    x = node.meta["val"]
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

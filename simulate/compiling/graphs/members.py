@@ -1,0 +1,263 @@
+"""From the graph of one member's step to the graph of all members' steps at once: every tensor with one more axis.
+
+Operations on single elements, moves and reductions get the axis in front; matrix products of all members are one
+batched product; roundings take each member's format. Whatever else there is, is computed member by member. The bits of
+a member are those it has alone: none of the kernels called here sums in another order when there are more of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map
+
+from .member_products import MATRIX_PRODUCTS, multiply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.fx import GraphModule
+
+_aten = torch.ops.aten
+
+
+@final
+@dataclass(frozen=True)
+class _Stacked:
+    """A tensor of every member: (members, ...)."""
+
+    tensor: torch.Tensor
+
+    @property
+    def rank(self) -> int:
+        """Of one member's tensor."""
+        return self.tensor.dim() - 1
+
+    @property
+    def members(self) -> int:
+        return len(self.tensor)
+
+    def with_rank(self, rank: int) -> torch.Tensor:
+        """With axes of length 1 behind the members', as broadcasting would put them in front."""
+        t = self.tensor
+        return t.view(len(t), *[1] * (rank - self.rank), *t.shape[1:]) if rank > self.rank else t
+
+
+def stack_members(graph: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphModule:
+    """The graph of all members.
+
+    Args:
+        graph: of one member; it ends by writing to inputs, and every input is a member's own.
+        inputs: stand-ins for the inputs of the new graph, (members, ...).
+    """
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        values: dict[Node, Any] = {}
+        inputs = iter(given)
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = _Stacked(next(inputs))
+            elif node.op == "output":
+                results = tree_flatten(torch.fx.node.map_arg(node.args[0], values.__getitem__))[0]
+                return [_everywhere(result, len(given[0])) for result in results if result is not None]
+            elif node.op == "get_attr":
+                values[node] = getattr(graph, node.target)
+            else:
+                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = _call(node, args, kwargs)
+        raise AssertionError("a graph ends with its output")
+
+    stacked = make_fx(run)(*inputs)
+    stacked.graph.eliminate_dead_code()
+    stacked.recompile()
+    return stacked
+
+
+def _is_leaf(x: object) -> bool:
+    return isinstance(x, (_Stacked, torch.Tensor))
+
+
+def _everywhere(x: Any, members: int) -> torch.Tensor:
+    """The tensor of every member, where all have the same."""
+    tensor: torch.Tensor = x.tensor if isinstance(x, _Stacked) else x.expand(members, *x.shape)
+    return tensor
+
+
+def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    stacked = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, _Stacked)]
+    target: Any = node.target
+    if not stacked or target is operator.getitem:
+        return target(*args, **kwargs)
+    name = target.overloadpacket.__name__
+    if target in MATRIX_PRODUCTS and not kwargs:
+        members = stacked[0].members
+        product = multiply(node, [x if x is None else _everywhere(x, members) for x in args])
+        return _one_by_one(target, members, args, kwargs) if product is None else _Stacked(product)
+    if target in _EXACTLY:
+        return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
+    if name in _POINTWISE:
+        return _Stacked(_pointwise(node, target, args, kwargs))
+    if name in _RULES:
+        return _result(_RULES[name](target, stacked[0].members, *args, **kwargs))
+    return _one_by_one(target, stacked[0].members, args, kwargs)
+
+
+def _result(x: Any) -> Any:
+    return _Stacked(x) if isinstance(x, torch.Tensor) else x
+
+
+def _pointwise(node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    operands = [x for x in args if _is_leaf(x)]
+    rank = max(x.rank if isinstance(x, _Stacked) else x.dim() for x in operands)
+    numbers = [x.meta["val"] for x in node.args if isinstance(x, Node) and x.meta["val"].dtype is not torch.bool]
+    # A tensor without axes does not decide the type of a result; with the members' axis it would.
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    dtype = elementwise_dtypes(*numbers, type_promotion_kind=kind)[1] if len(numbers) > 1 else None
+
+    def aligned(x: Any) -> Any:
+        if not _is_leaf(x):
+            return x
+        t = x.with_rank(rank) if isinstance(x, _Stacked) else x
+        return t.to(dtype) if dtype is not None and t.dtype not in (dtype, torch.bool) else t
+
+    result: torch.Tensor = target(*map(aligned, args), **{key: aligned(value) for key, value in kwargs.items()})
+    return result
+
+
+def _one_by_one(target: Any, members: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of(i: int) -> Any:
+        def pick(x: Any) -> Any:
+            return (
+                x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x
+            )  # for its place in memory: see member_products.py
+
+        return target(*tree_map(pick, args), **tree_map(pick, kwargs))
+
+    results = [of(i) for i in range(members)]
+    if isinstance(results[0], torch.Tensor):
+        return _Stacked(torch.stack(results))
+    return [_Stacked(torch.stack(parts)) for parts in zip(*results, strict=True)]
+
+
+def _axis(d: int, rank: int) -> int:
+    """An axis of a member, behind that of the members."""
+    return (d + rank if d < 0 else d) + 1
+
+
+def _along(target: Any, _members: int, x: _Stacked, dim: int = 0, *rest: Any, **kwargs: Any) -> Any:
+    """What takes an axis first."""
+    return _results(target(x.tensor, _axis(dim, x.rank), *rest, **kwargs))
+
+
+def _split(target: Any, _members: int, x: _Stacked, sizes: Any, dim: int = 0) -> Any:
+    return _results(target(x.tensor, sizes, _axis(dim, x.rank)))
+
+
+def _results(results: Any) -> Any:
+    return results if isinstance(results, torch.Tensor) else [_Stacked(part) for part in results]
+
+
+def _argmax(_target: Any, members: int, x: _Stacked) -> torch.Tensor:
+    """Over all of a member's tensor."""
+    return x.tensor.reshape(members, -1).argmax(1)
+
+
+def _reduction(target: Any, _members: int, x: _Stacked, dims: Any = None, *rest: Any, **kwargs: Any) -> torch.Tensor:
+    """All axes of a member, or those given."""
+    axes = [_axis(d, x.rank) for d in dims] if dims else list(range(1, x.rank + 1))
+    if not axes:
+        return target(x.tensor.unsqueeze(1), [1], *rest, **kwargs)  # type: ignore[no-any-return]
+    return target(x.tensor, axes, *rest, **kwargs)  # type: ignore[no-any-return]
+
+
+def _mean(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
+    if torch.get_num_threads() > 1:  # which divide a long sum among them, but not many
+        return _one_by_one(target, members, (x, *rest), kwargs)
+    if target is _aten.mean.default:
+        return _reduction(_aten.mean.dim, members, x, None, False, **kwargs)
+    return _reduction(target, members, x, *rest, **kwargs)
+
+
+def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
+    if torch.get_num_threads() > 1:  # as in _mean
+        return _one_by_one(target, members, (x, *rest), kwargs)
+    if target is _aten.sum.default:
+        return _reduction(_aten.sum.dim_IntList, members, x, None, False, **kwargs)
+    return _reduction(target, members, x, *rest, **kwargs)
+
+
+def _view(target: Any, members: int, x: _Stacked, shape: Any) -> torch.Tensor:
+    if isinstance(shape, torch.dtype):
+        return target(x.tensor, shape)  # type: ignore[no-any-return]
+    return x.tensor.reshape(members, *shape)
+
+
+def _expand(_target: Any, members: int, x: _Stacked, shape: Sequence[int], **_: Any) -> torch.Tensor:
+    return x.with_rank(len(shape)).expand(members, *shape)
+
+
+def _permute(_target: Any, _members: int, x: _Stacked, dims: Sequence[int]) -> torch.Tensor:
+    return x.tensor.permute(0, *(_axis(d, x.rank) for d in dims))
+
+
+def _unsqueeze(_target: Any, _members: int, x: _Stacked, dim: int) -> torch.Tensor:
+    return x.tensor.unsqueeze(_axis(dim, x.rank + 1))
+
+
+def _cat(target: Any, members: int, tensors: Sequence[Any], dim: int = 0) -> torch.Tensor:
+    parts = [_everywhere(x, members) for x in tensors]
+    result: torch.Tensor = target(parts, _axis(dim, parts[0].dim() - 1))
+    return result
+
+
+def _at_index(target: Any, members: int, x: Any, dim: int, *others: Any) -> torch.Tensor:
+    """Gather and scatter."""
+    whole = [_everywhere(other, members) if _is_leaf(other) else other for other in (x, *others)]
+    result: torch.Tensor = target(whole[0], _axis(dim, whole[0].dim() - 1), *whole[1:])
+    return result
+
+
+def _scattered(target: Any, members: int, x: Any, source: Any, dim: int = 0, *rest: Any) -> torch.Tensor:
+    """``select_scatter`` and ``slice_scatter``."""
+    whole = _everywhere(x, members)
+    result: torch.Tensor = target(whole, _everywhere(source, members), _axis(dim, whole.dim() - 1), *rest)
+    return result
+
+
+def _round_float(target: Any, members: int, x: Any, parameters: Any, by_addition: bool) -> torch.Tensor:
+    result: torch.Tensor = target(_everywhere(x, members), _everywhere(parameters, members), by_addition)
+    return result
+
+
+def _write(target: Any, members: int, x: _Stacked, source: Any) -> None:
+    target(x.tensor, _everywhere(source, members))
+
+
+_POINTWISE = frozenset(
+    [
+        "_to_copy", "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not",
+        "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
+        "convert_element_type", "div", "eq", "exp", "floor", "full_like", "ge", "gt", "hypot", "isfinite", "isinf",
+        "isnan", "le", "log", "log1p", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul",
+        "ne", "neg", "pow", "reciprocal", "relu", "rsub", "sigmoid", "sign", "signbit", "sqrt", "sub", "tanh",
+        "tanh_backward", "where", "zeros_like", "ones_like",
+    ]
+)  # fmt: skip
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "view": _view, "_unsafe_view": _view, "expand": _expand, "permute": _permute, "unsqueeze": _unsqueeze,
+    "slice": _along, "select": _along, "split": _split, "split_with_sizes": _split,
+    "cat": _cat, "gather": _at_index, "scatter": _at_index,
+    "select_scatter": _scattered, "slice_scatter": _scattered,
+    "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _mean,
+
+    "round_float": _round_float, "copy_": _write,
+}  # fmt: skip
+
+_EXACTLY: dict[Any, Callable[..., Any]] = {_aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax}

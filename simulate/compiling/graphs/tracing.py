@@ -1,0 +1,255 @@
+"""From a step to a graph of ATen operations and roundings, and from the graph to a compiled program."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._foreach_utils import _foreach_supported_types
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from ....formats import FormatError, RoundoffError
+from ....formats.compiling import inductor as float_lowering
+from ...dispatch.graph_writer import FormatsAsData, GraphWriter
+from ...numbers.host_numbers import Record
+from ...numbers.number_tensors import NumbersAsTensors, numbers_as_input
+from ...numbers.readings import Reading, Readings
+from ..program_cache import compiled_on_disk
+from ..refusals import is_of_the_step, why_untraceable
+from ..surroundings.arguments import Alias, alias_of, check_kept, layouts
+from ..surroundings.stand_ins import NewStateError
+from . import exact_lowerings as exact_lowerings_module
+from .chance import Draw, drawn_before
+from .exact_lowerings import exact_lowerings, structural_decompositions
+from .members import stack_members
+from .tidying import erase_profiling, tidied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.fx import Graph, GraphModule
+
+    from ...dispatch.simulation import Simulation
+
+_aten = torch.ops.aten
+
+
+class Traced(NamedTuple):
+    """A step as a graph.
+
+    Its inputs are, in a simulation, the place of its random bits and the formats, and then the step's tensors.
+    """
+
+    graph: GraphModule
+    inputs: Sequence[torch.Tensor]
+    """Stand-ins,"""
+    stand_ins: FakeTensorMode
+    """made by this."""
+    results: TreeSpec | None
+    """What the step returns; None for nothing,"""
+    aliases: Sequence[Alias | None]
+    """and which of it lies in the memory of its arguments: the graph computes the others."""
+    written: frozenset[int]
+    """The step's tensors that it writes to."""
+    steps: int
+    draws: int
+    numbers: Record
+    """Python numbers that every call computes anew: behind the step's tensors, they are an input, if there are any."""
+    readings: Sequence[Reading]
+    """How those follow that it reads from tensors."""
+    chance: Sequence[Draw]
+    """Random numbers that are drawn before the program runs: its last inputs."""
+
+    def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
+        """The inputs behind the step's tensors; None if the graph is made for other numbers.
+
+        Args:
+            inputs: all in front of them.
+            numbers: given to the record before the step was traced.
+        """
+        if not self.numbers.values and not self.chance:
+            return []
+        known: dict[Any, float] = {}
+        values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number, known))
+        if values is None:
+            return None
+        of_numbers = [torch.tensor(values, dtype=torch.float64)] if values else []
+        return [*of_numbers, *(draw() for draw in self.chance)]
+
+
+@final
+class _Run:
+    """The step as a function of all inputs of its graph.
+
+    Args:
+        step: a function of a list of tensors.
+        simulation: in which it runs; None for plain arithmetic.
+        formats: of its policy.
+        readings: what it reads from tensors.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[list[torch.Tensor]], Any],
+        simulation: Simulation | None,
+        formats: FormatsAsData,
+        readings: Readings,
+    ) -> None:
+        self._step, self._simulation, self._formats, self._readings = step, simulation, formats, readings
+        self.of_formats = slice(simulation is not None, (simulation is not None) + len(formats.tensors))
+        self.results: TreeSpec | None = None
+        self.aliases: list[Alias | None] = []
+        self.counts = (0, 0)
+
+    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gives what does not lie in the memory of arguments, and what was read."""
+        rest = list(given[self.of_formats.stop :])
+        as_given = layouts(rest)
+        with _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
+            result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, given, rest)
+        check_kept(rest, as_given)
+        leaves, spec = tree_flatten(() if result is None else result)
+        others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if others:
+            raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
+        self.results = None if result is None else spec
+        self.aliases = [alias_of(leaf, rest) for leaf in leaves]
+        own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
+        return (*own, *self._readings.tensors)
+
+    def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
+        before = (simulation.step, simulation.draws)
+        try:
+            simulation.step = 0
+            writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
+            with simulation.writing(writer):
+                result = self._step(rest)
+            self.counts = (simulation.step, simulation.draws)
+        finally:
+            simulation.step = before[0]
+            simulation.skip_draws(before[1])
+        return result
+
+
+@contextmanager
+def _foreach_as_eagerly() -> Iterator[None]:
+    """For the block, functions of PyTorch's run stand-ins through operations on lists where they do so with tensors."""
+    _foreach_supported_types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        _foreach_supported_types.remove(FakeTensor)
+
+
+def trace(
+    step: Callable[[list[torch.Tensor]], Any],
+    tensors: list[torch.Tensor],
+    simulation: Simulation | None,
+    formats: FormatsAsData,
+    numbers: Record | None = None,
+) -> Traced:
+    """The graph of ``step`` for tensors like these: functional, but that it ends by writing to inputs.
+
+    Args:
+        step: a function of a list of tensors.
+        tensors: what it will be called with.
+        simulation: in which it runs; None for plain arithmetic.
+        formats: of its policy.
+        numbers: where the step records what it does with Python numbers that are others in every call.
+
+    Raises:
+        FormatError: it cannot be traced.
+    """
+    numbers = Record() if numbers is None else numbers
+    stand_ins = FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
+    place = [] if simulation is None else [torch.tensor([simulation.step, simulation.draws])]
+    real = [*place, *formats.tensors, *tensors]
+    # Two pieces of memory, or one: what is written to one must not show in another.
+    inputs: list[torch.Tensor] = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]
+    leaves_of_autograd = [
+        stand_in.detach().requires_grad_() if x.requires_grad else stand_in
+        for stand_in, x in zip(inputs, real, strict=True)
+    ]
+    readings = Readings(numbers, real, len(real) - len(tensors))
+    run = _Run(step, simulation, formats, readings)
+    try:
+        with stand_ins:
+            with_writes = make_fx(run)(*leaves_of_autograd)
+            erase_profiling(with_writes)
+            functional = torch.func.functionalize(with_writes, remove="mutations")
+            graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)
+            found = readings.take_from(graph)
+            inputs += numbers_as_input(graph, numbers)
+        chance, drawn = drawn_before(graph)
+    except (RoundoffError, NewStateError):
+        raise
+    except Exception as error:
+        if is_of_the_step(error):
+            raise
+        raise FormatError(why_untraceable(error)) from error
+    graph = tidied(graph)
+    written = _written(graph, skipped=run.of_formats.stop)
+    return Traced(
+        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance
+    )
+
+
+def for_members(traced: Traced, members: int) -> Traced:
+    """The graph of a population: all its inputs and results are of every member, (members, ...).
+
+    Raises:
+        FormatError: the step has inputs that are not the members' tensors.
+    """
+    if traced.numbers.count or traced.chance:
+        raise FormatError("a step of a population draws no random numbers, and reads none from tensors")
+    with traced.stand_ins:
+        inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
+        graph = stack_members(traced.graph, inputs)
+    return traced._replace(graph=graph, inputs=inputs)
+
+
+def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
+    """The program of a graph; inductor keeps it on disk."""
+
+    def compile_program() -> Callable[[list[torch.Tensor]], Any]:
+        from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
+        from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  likewise
+
+        settings = {
+            "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
+            "layout_optimization": False,  # kernels behind channels-last convolutions have other strides than traced
+            "post_grad_custom_pre_pass": _ThisVersion(),
+        }
+        context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
+        with context, exact_lowerings(traced.graph), config.patch(settings):
+            return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
+
+    return compiled_on_disk(compile_program)
+
+
+@final
+class _ThisVersion(CustomGraphPass):
+    """Changes nothing; but programs on disk are kept under its name, which is that of the code that made them."""
+
+    def __call__(self, graph: Graph) -> None:
+        """Leaves the graph as it is."""
+
+    def uuid(self) -> str:
+        """A hash of the lowerings."""
+        sources = [inspect.getsource(module) for module in (exact_lowerings_module, float_lowering)]
+        return hashlib.sha256("".join(sources).encode()).hexdigest()
+
+
+def _written(graph: GraphModule, *, skipped: int) -> frozenset[int]:
+    """Which of the inputs are written to, counted from the step's first."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][skipped:]
+    targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
+    return frozenset(i for i, node in enumerate(placeholders) if node in targets)

@@ -1,0 +1,134 @@
+"""Several simulations of one training step as one program: the members of a population, each in its own format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ...formats import FormatError, Rounding
+from ..dispatch.graph_writer import FormatsAsData
+from .program import Program, reason_against_compiling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.fx import GraphModule
+    from torch.utils._pytree import TreeSpec
+
+    from ..dispatch.simulation import Simulation
+
+
+def reason_against_sharing(simulations: Sequence[Simulation | None]) -> str | None:
+    """Why simulations cannot share a program, whether this machine can compile it or not; None if they can."""
+    for simulation in simulations:
+        reason = simulation and simulation.reason_against_tracing()
+        if reason:
+            return reason
+        if simulation is not None and set(simulation.policy.settings("rounding")) != {Rounding.NEAREST_EVEN}:
+            return "stochastic rounding draws the bits of one simulation at a time"
+    return None
+
+
+@final
+class PopulationStep:
+    """A step of several members at once: as :class:`CompiledStep`, with one more axis in front of every tensor.
+
+    Args:
+        step: the function, of one member's tensors; traced for the first member, it stands for all.
+        simulations: of each member; they differ in the widths of their formats alone. None for plain arithmetic.
+        programs: where to keep programs; given by those who know that other steps have the same ones.
+
+    Raises:
+        FormatError: the simulations cannot share a program.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        simulations: Sequence[Simulation | None],
+        programs: dict[Any, Program] | None = None,
+    ) -> None:
+        reason = reason_against_sharing(simulations) or reason_against_compiling()
+        if reason:
+            raise FormatError(f"these simulations cannot share a program: {reason}")
+        self._step = step
+        self._simulations = list(simulations)
+        self._programs = {} if programs is None else programs
+        self._formats: list[torch.Tensor] | None = None
+
+    def prepare(self, *args: Any) -> None:
+        """Compiles the program for arguments like these, which are left alone; a call does it, too.
+
+        Raises:
+            Exception: whatever the compiler has failed with.
+        """
+        self._program(*tree_flatten(args))
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the step for all members.
+
+        Args:
+            args: tensors, (members, ...), in any nesting of tuples, lists and dicts; changed in place as the step does.
+
+        Returns:
+            What the step returns, (members, ...).
+        """
+        leaves, spec = tree_flatten(args)
+        program = self._program(leaves, spec)
+        program.check(leaves)
+        assert self._formats is not None
+        return program.results(program.run([*self._formats, *leaves]), leaves)
+
+    def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
+        if self._formats is None:
+            self._formats = self._stacked_formats(leaves)
+        key = (spec, tuple((x.shape, x.stride(), x.dtype, x.device) for x in leaves))
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._compile(leaves, spec)
+        return program
+
+    def _formats_of(self, simulation: Simulation | None, like: torch.Tensor) -> FormatsAsData:
+        return FormatsAsData([] if simulation is None else simulation.policy.formats(), like.dtype, like.device)
+
+    def _stacked_formats(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The place of random bits, which no member reads, and the formats."""
+        floating = next(x for x in leaves if x.dtype.is_floating_point)
+        of_members = [self._formats_of(simulation, floating) for simulation in self._simulations]
+        if len({formats.kind for formats in of_members}) > 1:
+            raise FormatError(
+                "the members' formats must be float formats rounded by the same loops (those with bfloat16's exponents"
+                " are not rounded as those with float16's), and others the same"
+            )
+        stacked = [torch.stack(rows) for rows in zip(*(formats.tensors for formats in of_members), strict=True)]
+        place = [] if self._simulations[0] is None else [torch.zeros(len(of_members), 2, dtype=torch.int64)]
+        return place + stacked
+
+    def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
+        from .graphs.tracing import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
+
+        simulation = self._simulations[0]
+        floating = next(x for x in leaves if x.dtype.is_floating_point)
+
+        def step(tensors: list[torch.Tensor]) -> Any:
+            return self._step(*tree_unflatten(tensors, spec))
+
+        first = [x[0] for x in leaves]
+        traced = trace(step, first, simulation, self._formats_of(simulation, floating))
+        self._check_constants(traced.graph)
+        traced = for_members(traced, len(self._simulations))
+        aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
+        return Program(compile_graph(traced), traced._replace(aliases=aliases), [])
+
+    def _check_constants(self, graph: GraphModule) -> None:
+        """Refuses roundings that are constants of the graph, if members have other ones."""
+        of_members = [[str(fmt) for fmt in s.policy.formats()] for s in self._simulations if s is not None]
+        differing = {names[0] for names in zip(*of_members, strict=True) if len(set(names)) > 1}
+        for node in graph.graph.nodes:
+            if differing.intersection(x for x in node.args if isinstance(x, str)):
+                raise FormatError(
+                    f"the step computes with {node.meta['val'].dtype} inside a simulation, whose roundings members of a"
+                    " population share; give it tensors of one type"
+                )

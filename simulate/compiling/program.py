@@ -1,0 +1,90 @@
+"""Compiled programs of a step, each for arguments of certain shapes; and whether there can be any on this machine."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from ..dispatch.graph_writer import FormatsAsData
+from .refusals import last_words
+from .surroundings.arguments import check_lazy, check_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .graphs.tracing import Traced
+    from .surroundings.state import Effects
+
+
+class Program(NamedTuple):
+    """What inductor has made of a step, and what it does not know of it."""
+
+    call: Callable[[list[torch.Tensor]], Any]
+    traced: Traced
+    perhaps_lazy: list[int]
+    """The tensors that may be negatives or conjugates in name only."""
+    effects: Effects | None = None
+    """What it leaves around the step: its first results are for that."""
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Refuses arguments that the program would take for others than they are."""
+        if self.perhaps_lazy:
+            check_lazy(tensors, self.perhaps_lazy)
+        if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
+            check_shared(tensors, self.traced.written)
+
+    def run(self, inputs: list[torch.Tensor]) -> Any:
+        """What the program computes; kernels that it calls record no graph of autograd."""
+        if not torch.is_grad_enabled():
+            return self.call(inputs)
+        torch._C._set_grad_enabled(False)  # noqa: SLF001  torch.no_grad() takes as long as a small kernel
+        try:
+            return self.call(inputs)
+        finally:
+            torch._C._set_grad_enabled(True)  # noqa: SLF001
+
+    def results(self, computed: Any, tensors: list[torch.Tensor]) -> Any:
+        """What the step returns."""
+        if self.traced.results is None:
+            return None
+        rest = iter(computed or ())
+        leaves = [next(rest) if alias is None else alias.of(tensors) for alias in self.traced.aliases]
+        return tree_unflatten(leaves, self.traced.results)
+
+
+def first_for(
+    programs: Sequence[Program], inputs: list[torch.Tensor], numbers: list[float]
+) -> tuple[Program, list[torch.Tensor]] | None:
+    """The program that is made for such numbers, and all its inputs.
+
+    Args:
+        programs: to choose from, which differ in what they decide by numbers.
+        inputs: in front of those that are made for each call.
+        numbers: that are found around the step.
+    """
+    for program in programs:
+        further = program.traced.further_inputs(inputs, numbers)
+        if further is not None:
+            return program, [*inputs, *further]
+    return None
+
+
+@cache
+def reason_against_compiling() -> str | None:
+    """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
+    from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+    x = torch.zeros(16)
+    try:
+        formats = FormatsAsData([], x.dtype, x.device)
+        program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
+        program([x])
+    except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
+        return (
+            f"PyTorch's compiler does not work here ({last_words(error)}); it needs g++ and the headers of Python"
+            " (python3-dev)"
+        )
+    return None

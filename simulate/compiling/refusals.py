@@ -1,0 +1,61 @@
+"""Errors on the way to a compiled step: whose they are, where they come from, and what they mean."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from ..presence.user_code import is_users
+from .surroundings.walk import HOW
+
+
+def is_of_the_step(error: Exception) -> bool:
+    """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
+    origin = traceback.extract_tb(error.__traceback__)[-1].filename
+    return not isinstance(error, (RuntimeError, TypeError)) and is_users(origin)
+
+
+def why_untraceable(error: Exception) -> str:
+    """What an error of PyTorch's means that a step has raised while it was traced."""
+    if "to FakeTensors" in str(error):
+        return (
+            f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
+            f" it as an argument, or {HOW}"
+        )
+    return (
+        f"the step cannot be traced{_place(error)} ({_first_line(error)}): it may compute only with its arguments, with"
+        " what it finds around it and with tensors it makes itself, write to no other, and read no number from a tensor"
+        " (.item(), if, float())"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """Where, outside of PyTorch and the simulation, an error came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if is_users(frame.filename)]
+    return f" at {outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line}" if outside else ""
+
+
+def optimizer_of(error: BaseException) -> str | None:
+    """The optimizer of ``torch.optim`` that an error comes from, by the name of its file; None: from elsewhere."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.parent.name == "optim" and file.parent.parent.name == "torch" and file.stem != "optimizer":
+            return file.stem.lstrip("_")
+        if is_users(frame.filename):
+            return None
+    return None
+
+
+def last_words(error: Exception) -> str:
+    """What a compiler has to say, which may be pages."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
+    return (lines or [type(error).__name__])[-1][:200]

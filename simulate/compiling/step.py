@@ -1,0 +1,306 @@
+"""``compile``: a training step traced under a simulation and compiled, with the same bits as when it runs eagerly."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
+
+import torch
+from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...formats import FormatError
+from ..dispatch.graph_writer import FormatsAsData
+from ..numbers.host_numbers import NumberError, Record
+from .program import Program, first_for, reason_against_compiling
+from .refusals import last_words, optimizer_of
+from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
+from .surroundings.look import Surroundings
+from .surroundings.stand_ins import NewStateError, StandIns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..dispatch.simulation import Simulation
+    from .surroundings.state import Effects, State
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class CompileWarning(UserWarning):
+    """A step is not compiled, and runs eagerly."""
+
+
+_compiling = threading.RLock()
+"""Tracing and compiling change settings of the whole process."""
+
+
+_MANY = 8
+_MOST_NEW_STATES = 8
+
+
+class _Call(NamedTuple):
+    """One call of a step: what it is given, and what it finds around it."""
+
+    given: Arguments
+    state: State | None
+    tensors: list[torch.Tensor]
+    """All of both."""
+
+
+@final
+class CompiledStep(Generic[_P, _R]):
+    """What :func:`compile` returns; called like the step.
+
+    Args:
+        step: the function.
+        simulation: in which it runs; None for plain arithmetic.
+        programs: where to keep programs; given by those who know that other steps have the same ones.
+        on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
+        fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
+            is in the tensors may change, but neither their shapes nor types.
+        surroundings: of the step; None if it uses nothing but its arguments.
+
+    Attributes:
+        step: the function itself.
+        simulation: in which it runs; None for plain arithmetic.
+        reason: why it runs eagerly, in words; None if it is compiled.
+    """
+
+    def __init__(
+        self,
+        step: Callable[_P, _R],
+        simulation: Simulation | None,
+        programs: dict[Any, Any] | None = None,
+        on_eager: Callable[[str], None] | None = None,
+        fixed: tuple[Any, ...] = (),
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self.step: Callable[..., _R] = step
+        self.__wrapped__ = step
+        self.simulation = simulation
+        self.reason: str | None = None
+        self._fixed = Arguments.of(fixed)
+        self._surroundings = surroundings
+        kept: dict[Any, Any] = {} if programs is None else programs
+        self._programs: dict[Any, list[Program]] = kept.setdefault(self._fixed.key, {})
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._new_states = 0
+        self._formats: FormatsAsData | None = None
+        self._on_eager = on_eager
+        reason = None
+        if simulation is not None:
+            reason = simulation.reason_against_tracing(rules=surroundings is not None)
+        reason = reason or reason_against_compiling()
+        if reason:
+            self._give_up(reason, stacklevel=4)
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Runs the step in the simulation, whatever is simulated around it."""
+        if self.reason:
+            return self.run_eagerly(*args, **kwargs)
+        if _len_torch_dispatch_stack():
+            if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # it is part of a step that is traced
+                return self.run_eagerly(*args, **kwargs)
+            with _disable_current_modes():
+                return self._run(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._run(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+        given = Arguments.of((args, kwargs))
+        state = None if self._surroundings is None else self._surroundings.look(given.holders)
+        if state is not None and not self._have_stepped(state):
+            return self.run_eagerly(*args, **kwargs)
+        tensors = self._fixed.tensors + given.tensors + ([] if state is None else state.tensors)
+        found = self._program_for(_Call(given, state, tensors))
+        if found is None:
+            return self.run_eagerly(*args, **kwargs)
+        program, inputs = found
+        program.check(tensors)
+        computed = program.run(inputs)
+        if self.simulation is not None:
+            if program.traced.steps:
+                self.simulation.step += program.traced.steps
+            self.simulation.skip_draws(program.traced.draws)
+        results = program.results(computed, tensors)
+        return results if state is None else self._leave(program.effects, state, results)
+
+    def _have_stepped(self, state: State) -> bool:
+        """Whether all optimizers have run in an earlier call: in their first step they make their state."""
+        new = [x for x in state.found.optimizers if not any(x is known for known in self._stepped)]
+        self._stepped += new
+        return not new
+
+    def _leave(self, effects: Effects | None, state: State, results: list[Any]) -> Any:
+        """Leaves what the step has made where it belongs, and returns what it returns."""
+        assert effects is not None
+        assert self._surroundings is not None
+        state.put(effects, results[: effects.made])
+        if effects.slots:
+            self._surroundings.forget()
+        return results[effects.made] if len(results) > effects.made else None
+
+    def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Runs the step in the simulation as it would run without compilation."""
+        with self._arithmetic():
+            return self.step(*self._fixed.filled_with(iter(self._fixed.tensors)), *args, **kwargs)
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.simulation is None else self.simulation
+
+    def _give_up(self, reason: str, *, stacklevel: int) -> None:
+        """Runs the step eagerly from now on."""
+        self.reason = reason
+        if self._on_eager:
+            self._on_eager(reason)
+        else:
+            warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
+
+    def _program_for(self, call: _Call) -> tuple[Program, list[torch.Tensor]] | None:
+        """The program for a call, and its inputs; None if there is none, and the step is to run eagerly."""
+        given, state, tensors = call
+        if self._formats is None:
+            self._formats = self._formats_for(tensors)
+        inputs = tensors
+        if self.simulation is not None:
+            place = torch.tensor([self.simulation.step, self.simulation.draws])
+            inputs = [place, *self._formats.tensors, *tensors]
+        numbers = [] if state is None else state.numbers()
+        key = (given.key, settings(), None if state is None else state.key())
+        try:
+            programs = self._programs.setdefault(key, [])
+        except TypeError as error:
+            raise FormatError(
+                "arguments of a compiled step are tensors, modules, optimizers, numbers and text, in tuples, lists and"
+                f" dicts; {error}"
+            ) from error
+        found = first_for(programs, inputs, numbers)
+        if found is None:
+            with _compiling:
+                found = first_for(programs, inputs, numbers)
+                if found is None:
+                    program = self._compile(call, self._formats)
+                    programs += [] if program is None else [program]
+                    self._warn_of_many()
+                    found = first_for(programs, inputs, numbers)
+        return found
+
+    def _warn_of_many(self) -> None:
+        """Says what the step depends on, if that takes ever more programs."""
+        changed = self._surroundings and self._surroundings.changed
+        if changed and sum(map(len, self._programs.values())) == _MANY:
+            warnings.warn(
+                f"the step has been compiled {_MANY} times, last because {changed} is not what it was: numbers around a"
+                " step are constants of its program; pass it as a tensor",
+                CompileWarning,
+                stacklevel=5,
+            )
+
+    def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
+        if not tensors:
+            raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
+        dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
+        formats = [] if self.simulation is None else self.simulation.policy.formats()
+        return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+
+    def _compile(self, call: _Call, formats: FormatsAsData) -> Program | None:
+        """The program for calls like this; None if there is none, which nothing has been changed by."""
+        from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
+
+        given, state, tensors = call
+        perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
+        check_lazy(tensors, range(len(tensors)))
+        numbers = Record()
+        effects: list[Effects] = []
+
+        def step(tensors: list[torch.Tensor]) -> Any:
+            rest = iter(tensors)
+            fixed = self._fixed.filled_with(rest)
+            args, kwargs = given.filled_with(rest)
+            if state is None:
+                return self.step(*fixed, *args, **kwargs)
+            stand_ins = StandIns(state, list(rest), numbers.give)
+            with stand_ins.in_place():
+                result = self.step(*fixed, *args, **kwargs)
+                left, made = stand_ins.left()
+            effects[:] = [left]
+            return made if result is None else [*made, result]
+
+        try:
+            traced = trace(step, tensors, self.simulation, formats, numbers)
+        except NewStateError:
+            self._new_states += 1
+            if self._new_states > _MOST_NEW_STATES:
+                self._give_up("an optimizer has other numbers in its state after every step", stacklevel=6)
+            return None  # there will be state when the step has run eagerly
+        except FormatError as error:
+            if not self._goes_on_without(error, state):
+                raise
+            return None
+        check_shared(tensors, traced.written)
+        try:
+            program = compile_graph(traced)
+        except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
+            self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=6)
+            return None
+        return Program(program, traced, perhaps_lazy, *effects)
+
+    def _goes_on_without(self, error: FormatError, state: State | None) -> bool:
+        """Whether the step can run eagerly, this time or from now on, where it could not be traced."""
+        has_numbers = state is not None and bool(state.numbers())
+        if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:
+            self._surroundings.take_numbers_for_constants()
+            return True
+        optimizer = optimizer_of(error)
+        if optimizer is not None:
+            self._give_up(f"torch.optim's {optimizer} cannot be traced ({error})", stacklevel=7)
+        return optimizer is not None
+
+
+def compile(  # noqa: A001  torch's name
+    step: Callable[_P, _R],
+    simulation: Simulation | None,
+    *,
+    modules: Sequence[torch.nn.Module] = (),
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+) -> CompiledStep[_P, _R]:
+    """A training step as a compiled program: the bits of the simulation, at the speed of a compiled program.
+
+    ``fast = roundoff.compile(step, simulation)``, then ``fast(batch)`` instead of ``with simulation: step(batch)``. The
+    step is traced under the simulation when it is first called with arguments of certain shapes (forward, backward, the
+    step of an optimizer, all it does with tensors) and compiled by PyTorch's inductor; compiled programs are kept on
+    disk, and serve every float format of a kind, since the format is data to them. If it uses an optimizer, the first
+    call runs eagerly, and the second is traced.
+
+    The results are those of the eager simulation, bit for bit: operations whose compiled loops would round otherwise
+    than PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
+
+    What a step may do: it uses its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts),
+    and what its code finds around it: in variables of the functions around it, globals, attributes of objects. It may
+    write into tensors, leave gradients and other new tensors there, and returns tensors, or nothing. Python numbers are
+    constants, and other values of them are other programs, but for learning rates. It decides by ``torch.where``, not
+    by ``if``.
+
+    Args:
+        step: a function of tensors.
+        simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
+            arithmetic, have rules about parameters, inputs or scalars, or primitive granularity, are not traced.
+        modules: modules that the step uses, if it cannot be seen where it has them from.
+        optimizers: likewise.
+
+    Returns:
+        A function like ``step``. Without a C++ compiler, in a simulation that cannot be traced, or with an optimizer
+        that cannot, it runs the step eagerly, and a :class:`CompileWarning` says so.
+
+    Raises:
+        FormatError: when called: the step reads a number from a tensor that it computes, uses a tensor that was not
+            found, changes something else than tensors around it, or takes two arguments that share memory and writes to
+            one of them.
+    """
+    for given, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
+        if not all(isinstance(x, kind) for x in given):
+            raise FormatError(f"compile takes a list of {kind.__name__}s, got {given!r}")
+    return CompiledStep(step, simulation, surroundings=Surroundings(step, [*modules, *optimizers]))

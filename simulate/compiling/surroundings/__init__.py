@@ -1,0 +1,1 @@
+"""What a step finds around it, and stand-ins for that while it is traced."""

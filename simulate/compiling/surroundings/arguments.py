@@ -1,0 +1,141 @@
+"""Arguments of a compiled step: which program is theirs, which results lie in their memory, what cannot be compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ....formats import FormatError
+from .found import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+
+_HOLDERS = (torch.nn.Module, torch.optim.Optimizer)
+
+
+def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """What tensors must have in common to be the same to a program."""
+    return tuple([(x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors])
+
+
+def settings() -> tuple[Any, ...]:
+    """What PyTorch is set to, and a program is made for."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
+
+
+class Arguments(NamedTuple):
+    """Arguments of a step: what a program takes of them, and what it is made for."""
+
+    leaves: list[Any]
+    spec: TreeSpec
+    tensors: list[torch.Tensor]
+    holders: tuple[object, ...]
+    """Modules and optimizers among them."""
+    key: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, nested: tuple[Any, ...]) -> Arguments:
+        """Nested tuples, lists and dicts, flat."""
+        leaves, spec = tree_flatten(nested)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        holders = tuple([leaf for leaf in others if isinstance(leaf, _HOLDERS)])
+        constants = tuple([type(leaf) if isinstance(leaf, _HOLDERS) else identity(leaf) for leaf in others])
+        return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors)))
+
+    def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
+        """The arguments with the next of these tensors in place of their own."""
+        given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
+        return nested
+
+
+class Alias(NamedTuple):
+    """A result that is an argument, or a view of one."""
+
+    argument: int
+    itself: bool
+    size: Sequence[int | torch.SymInt]
+    stride: Sequence[int | torch.SymInt]
+    offset: int | torch.SymInt
+    """From the first element of the argument."""
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The result, for these arguments."""
+        x = tensors[self.argument]
+        return x if self.itself else x.detach().as_strided(self.size, self.stride, x.storage_offset() + self.offset)
+
+    def of_members(self, x: torch.Tensor) -> Alias:
+        """The same for a population, whose argument is ``x``."""
+        return self._replace(size=(len(x), *self.size), stride=(x.stride(0), *self.stride))
+
+
+def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Alias | None:
+    """How a result lies in the memory of an argument; None if it has its own, or reads that one's bits otherwise."""
+    memory = _memory(result)
+    for i, x in enumerate(tensors):
+        if result is x or (_memory(x) == memory and x.dtype == result.dtype):
+            offset = result.storage_offset() - x.storage_offset()
+            return Alias(i, result is x, result.shape, result.stride(), offset)
+    return None
+
+
+def layouts(tensors: Sequence[torch.Tensor]) -> list[object]:
+    """Where the numbers of tensors lie: equal as long as none is given another shape or other memory."""
+    return [(_memory(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
+
+
+def check_kept(tensors: Sequence[torch.Tensor], as_given: list[object]) -> None:
+    """Refuses steps that change their arguments, after tracing, otherwise than by writing numbers.
+
+    Args:
+        tensors: stand-ins for the arguments.
+        as_given: their :func:`layouts` before the step.
+    """
+    if any(x.requires_grad and x.is_leaf and x.grad is not None for x in tensors):
+        raise FormatError(
+            "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
+            " torch.autograd.grad"
+        )
+    if layouts(tensors) != as_given:
+        raise FormatError(
+            "the step gives an argument another shape or other memory (resize_, t_, squeeze_, .data = ...), which a"
+            " compiled step cannot; let it return a new tensor"
+        )
+
+
+def _memory(x: torch.Tensor) -> object:
+    if x.layout is not torch.strided:
+        return id(x)
+    return x.untyped_storage()._cdata  # noqa: SLF001  stand-ins have no address
+
+
+def check_lazy(tensors: Sequence[torch.Tensor], among: Collection[int]) -> None:
+    """Refuses tensors whose memory holds other numbers than they say, which a program would take for them."""
+    for i in among:
+        if tensors[i].is_neg() or tensors[i].is_conj():
+            raise FormatError(
+                f"tensor {i} of the arguments of a compiled step is a lazy negative or conjugate (a view of complex"
+                " numbers); pass it with .resolve_neg() or .resolve_conj()"
+            )
+
+
+def check_shared(tensors: Sequence[torch.Tensor], written: Collection[int]) -> None:
+    """Refuses arguments that share memory, with one another or within themselves, if they are written to."""
+    owners: dict[int, int] = {}
+    for i, x in enumerate(tensors):
+        j = owners.setdefault(x.untyped_storage().data_ptr(), i)
+        if j != i and (i in written or j in written) and x.numel():
+            raise FormatError(
+                f"tensors {j} and {i} of the arguments of a compiled step share memory, and the step writes to one"
+                " of them; pass the one and make the other from it inside"
+            )
+        if i in written and torch._debug_has_internal_overlap(x) == 1:  # noqa: SLF001  the only test there is
+            raise FormatError(
+                f"tensor {i} of the arguments of a compiled step is expanded, several of its elements are one number,"
+                " and the step writes to it; pass it with .clone()"
+            )

@@ -1,0 +1,115 @@
+"""What a step uses that is not among its arguments: modules, optimizers and tensors, wherever it keeps them.
+
+They are found by looking where the step's own code looks: in variables around it, in globals and attributes that it
+names, in containers, and in all of a module or an optimizer. Where nothing was replaced since the last call, a look
+takes some microseconds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from ....formats import FormatError
+from .found import Found, tensors_of
+from .state import State
+from .walk import Libraries, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+
+_MOST_ARGUMENTS = 8
+
+
+@final
+class Surroundings:
+    """Where a step keeps what it uses.
+
+    Args:
+        step: the function.
+        given: modules and optimizers that it uses, if it cannot be seen where it has them from.
+    """
+
+    def __init__(self, step: Callable[..., Any], given: Sequence[object] = ()) -> None:
+        self._roots = (step, *given)
+        self._libraries = Libraries(_module_of(step))
+        self._names: set[str] = set()
+        self._varying = {"lr"}
+        self._settings: dict[str, tuple[str, tuple[float, ...]]] = {}
+        self._tokens: dict[Any, int] = {}
+        self._latest: dict[tuple[int, ...], State] = {}
+        self._parts: list[tuple[str, Any]] = []
+        self.changed: str | None = None
+        """Where there was something else at the last look but one that found something else."""
+
+    def look(self, arguments: tuple[object, ...]) -> State:
+        """What is there now.
+
+        Args:
+            arguments: modules and optimizers among the arguments of the step.
+        """
+        place = tuple(map(id, arguments))  # of what the state keeps
+        state = self._latest.get(place)
+        if state is None or not state.found.watch.unchanged():
+            if len(self._latest) > _MOST_ARGUMENTS:
+                self._latest.clear()
+            state = self._latest[place] = self._look_anew(arguments)
+        with_gradient = [i for i, x in enumerate(state.tensors) if x.is_leaf and x.grad is not None]
+        gradients: list[Any] = [state.tensors[i].grad for i in with_gradient]
+        return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)
+
+    def forget(self) -> None:
+        """What is there has been changed on purpose: it is looked at anew."""
+        self._latest.clear()
+
+    def take_numbers_for_constants(self) -> None:
+        """From now on, other learning rates are other programs."""
+        self._varying.clear()
+        self._latest.clear()
+
+    def _look_anew(self, arguments: tuple[object, ...]) -> State:
+        found = self._walk(arguments)
+        before, self._settings = self._settings, self._settings | found.settings
+        changed = {
+            key for path, (key, values) in found.settings.items() if before.get(path, (key, values))[1] != values
+        }
+        if changed and self._varying:
+            self._varying |= changed
+            found = self._walk(arguments)
+        numbers: dict[int, int] = {}
+        tensors: list[torch.Tensor] = []
+        places = []
+        for slot in found.slots:
+            for x in tensors_of(slot.value):
+                if x.requires_grad and not x.is_leaf:
+                    raise FormatError(f"{slot.path} is part of a graph of autograd, which a program cannot go on with")
+                if id(x) not in numbers:
+                    numbers[id(x)] = len(tensors)
+                    tensors.append(x)
+                places.append(numbers[id(x)])
+        key = (tuple([part for _, part in found.parts]), tuple(places))
+        if self._parts and key not in self._tokens:
+            pairs = zip(self._parts, found.parts, strict=False)
+            self.changed = next((path for (_, old), (path, new) in pairs if old != new), self.changed)
+        self._parts = found.parts
+        return State(found, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk)
+
+    def _walk(self, arguments: tuple[object, ...]) -> Found:
+        while True:
+            count = len(self._names)
+            walk = Walk(self._names, self._libraries, self._varying)
+            for number, root in enumerate((*self._roots, *arguments)):
+                walk.visit(root, "the step" if number == 0 else f"the {type(root).__name__}")
+            if len(self._names) == count:
+                return walk.found
+
+
+def _module_of(step: Any) -> str | None:
+    """Where the code of a step is."""
+    while isinstance(step, partial):
+        step = step.func
+    module: str | None = getattr(getattr(step, "__func__", step), "__module__", None)
+    return module

@@ -1,0 +1,174 @@
+"""While a step is traced: other tensors where it keeps its own, and what it has left there afterwards."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+from unittest.mock import patch
+from weakref import WeakSet
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ....formats import FormatError
+from .found import Found, filled, floats_of, tensors_of
+from .state import Effects
+from .walk import HOW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ...numbers.host_numbers import Number
+    from .state import State
+
+_NOT_AGAIN = "which a program would not do again in later calls; do it outside of the step"
+
+
+class NewStateError(Exception):
+    """The step makes state that was not there before, as an optimizer's first step does."""
+
+
+@final
+class StandIns:
+    """Stands other tensors in for those around a step.
+
+    Args:
+        state: of the surroundings, now.
+        tensors: for its tensors.
+        give: makes a number without a value, for those that are others in every call.
+    """
+
+    def __init__(self, state: State, tensors: Sequence[torch.Tensor], give: Callable[[float], Number]) -> None:
+        self._state, self._give = state, give
+        count = len(state.own)
+        self._own, self._gradients = tensors[:count], dict(zip(state.with_gradient, tensors[count:], strict=True))
+        self._of = {id(x): y for x, y in zip(state.own, self._own, strict=True)}
+        self._in_slots: list[list[torch.Tensor]] = []
+        self._numbers: list[Any] = []
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """For the block, they stand there; afterwards all is as it was before."""
+        found = self._state.found
+        values = [slot.value for slot in found.numbers]
+        states = _states(found)
+        try:
+            self._put()
+            with _only_modules(found.modules):
+                yield
+        except Exception as error:
+            if _states(found) != states:  # it has no numbers in it yet that the step could go on with
+                raise NewStateError from error
+            raise
+        finally:
+            found.watch.restore()
+            for slot, value in zip(found.numbers, values, strict=True):
+                slot.put(value)
+
+    def _put(self) -> None:
+        found = self._state.found
+        for x, y in zip(self._state.own, self._own, strict=True):
+            y.__dict__.update(vars(x))
+            if isinstance(x, torch.nn.Parameter):
+                y._is_param = True  # noqa: SLF001  what isinstance goes by
+        for number, gradient in self._gradients.items():
+            self._own[number].grad = gradient
+        self._in_slots = [[self._of[id(x)] for x in tensors_of(slot.value)] for slot in found.slots]
+        for slot, others in zip(found.slots, self._in_slots, strict=True):
+            slot.put(filled(slot.value, torch.Tensor, iter(others)))
+        for slot in found.keyed:
+            with_others = slot.value.copy()
+            with_others.clear()
+            with_others.update({self._of.get(id(key), key): value for key, value in slot.value.items()})
+            slot.put(with_others)
+        for slot in found.numbers:
+            number = filled(slot.value, float, iter([self._give(x) for x in floats_of(slot.value)]))
+            self._numbers.append(number)
+            slot.put(number)
+
+    def left(self) -> tuple[Effects, list[torch.Tensor]]:
+        """At the end of the block: what the step has left, and the tensors that it has made for that.
+
+        Raises:
+            NewStateError: an optimizer has made itself new state.
+            FormatError: the step has changed something else than tensors.
+        """
+        found = self._state.found
+        after = self._state.look_again()
+        _check_constants(found, after)
+        for slot, number in zip(after.numbers, self._numbers, strict=True):
+            if any(x is not y for x, y in zip(floats_of(slot.value), floats_of(number), strict=True)):
+                raise FormatError(f"the step changes {slot.path}, {_NOT_AGAIN}")
+        made: list[torch.Tensor] = []
+        slots = []
+        for number, (slot, before) in enumerate(zip(after.slots, self._in_slots, strict=True)):
+            pairs = zip(before, tensors_of(slot.value), strict=True)
+            news = [None if x is y else _number_among(made, y, slot.path) for x, y in pairs]
+            if any(new is not None for new in news):
+                slots.append((number, news))
+        gradients: list[tuple[int, int | None]] = []
+        for number, x in enumerate(self._own):
+            if x.requires_grad != self._state.own[number].requires_grad:
+                raise FormatError(f"the step changes whether a tensor requires gradients, {_NOT_AGAIN}")
+            if not x.is_leaf:
+                continue
+            if x.grad is not self._gradients.get(number):
+                gradients.append((number, None if x.grad is None else _number_among(made, x.grad, "a gradient")))
+            x.grad = None
+        return Effects(slots, gradients, len(made)), made
+
+
+def _states(found: Found) -> list[int]:
+    """How much state optimizers have."""
+    return [sum(1 + len(state) for state in optimizer.state.values()) for optimizer in found.optimizers]
+
+
+def _number_among(made: list[torch.Tensor], x: torch.Tensor, path: str) -> int:
+    if x.requires_grad:
+        raise FormatError(f"the step leaves a part of autograd's graph in {path}; leave it there with .detach()")
+    for number, other in enumerate(made):
+        if other is x:
+            return number
+    made.append(x)
+    return len(made) - 1
+
+
+def _check_constants(before: Found, after: Found) -> None:
+    """Refuses steps that change something else than tensors."""
+    pairs = zip(before.parts, after.parts, strict=False)
+    place = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(before.parts), len(after.parts)))
+    if place == len(before.parts) == len(after.parts):
+        return
+    left, right = ((found.parts[place] if place < len(found.parts) else found.parts[-1]) for found in (before, after))
+    if any(path.startswith(state) for state in after.states for path in (left[0], right[0])):
+        raise NewStateError
+    raise FormatError(f"the step changes {left[0]}{_from_to(left[1], right[1])}, {_NOT_AGAIN}")
+
+
+def _from_to(left: Any, right: Any) -> str:
+    """Two constants in words, if they are numbers or text."""
+    both = [x for x in (left, right) if isinstance(x, tuple) and isinstance(x[0], type) and isinstance(x[1], str)]
+    return f" from {both[0][1]} to {both[1][1]}" if len(both) > 1 else ""
+
+
+@contextmanager
+def _only_modules(found: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """For the block, no other modules may be called than those found, and such as the step makes itself."""
+    known = {id(module) for module in found}
+    made: WeakSet[torch.nn.Module] = WeakSet()
+    make = torch.nn.Module.__init__
+
+    def note(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        make(module, *args, **kwargs)
+        made.add(module)
+
+    def check(module: torch.nn.Module, _: Any) -> None:
+        if id(module) not in known and module not in made:
+            raise FormatError(f"the step calls a {type(module).__name__} that was not found around it; {HOW}")
+
+    handle = register_module_forward_pre_hook(check)
+    try:
+        with patch.object(torch.nn.Module, "__init__", note):
+            yield
+    finally:
+        handle.remove()

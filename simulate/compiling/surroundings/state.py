@@ -1,0 +1,65 @@
+"""The surroundings of a step at one moment, and what the step leaves there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from .arguments import kinds
+from .found import Found, filled, floats_of, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Effects(NamedTuple):
+    """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
+
+    slots: list[tuple[int, list[int | None]]]
+    """For a slot, and each of its tensors in turn, the new one by number; None leaves the old one there."""
+    gradients: list[tuple[int, int | None]]
+    """For a tensor, by number, its new ``grad``, likewise; None for none."""
+    made: int
+    """How many new tensors there are."""
+
+
+class State(NamedTuple):
+    """The surroundings at one moment."""
+
+    found: Found
+    arguments: tuple[object, ...]
+    token: int
+    """The same for two moments whose structure and constants are the same."""
+    tensors: list[torch.Tensor]
+    """What was found, each once,"""
+    with_gradient: list[int]
+    """and behind it the gradients of those with these numbers."""
+    walk: Callable[[tuple[object, ...]], Found]
+
+    @property
+    def own(self) -> list[torch.Tensor]:
+        """Without gradients."""
+        return self.tensors[: len(self.tensors) - len(self.with_gradient)]
+
+    def key(self) -> tuple[Any, ...]:
+        """What two moments have in common if one program serves both."""
+        return self.token, kinds(self.tensors), tuple(self.with_gradient)
+
+    def numbers(self) -> list[float]:
+        """Those that may be others in every call."""
+        return [x for slot in self.found.numbers for x in floats_of(slot.value)]
+
+    def look_again(self) -> Found:
+        """Looks at the same surroundings, which may have changed."""
+        return self.walk(self.arguments)
+
+    def put(self, effects: Effects, made: Sequence[torch.Tensor]) -> None:
+        """Leaves ``made`` where the step has left it."""
+        for number, new in effects.gradients:
+            self.tensors[number].grad = None if new is None else made[new]
+        for number, news in effects.slots:
+            slot = self.found.slots[number]
+            old = tensors_of(slot.value)
+            values = [x if new is None else made[new] for x, new in zip(old, news, strict=True)]
+            slot.put(filled(slot.value, torch.Tensor, iter(values)))

@@ -1,0 +1,283 @@
+"""One look around a step: the modules, optimizers and tensors that its code can reach, and what else it depends on."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from enum import Enum
+from functools import partial
+from numbers import Number as PythonNumber
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from ....formats import FormatError
+from .found import Found, Same, Slot, Watch, floats_of, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import CellType
+
+HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
+
+_MOST = 200_000
+_CONSTANT = (
+    type(None),
+    PythonNumber,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    Enum,
+    range,
+)
+_HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")
+_ALWAYS = {*sys.stdlib_module_names, "torch", "numpy", "roundoff"} - {"__main__"}
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@final
+class Libraries:
+    """Python modules whose code is not looked into: those of Python, PyTorch, and of installed packages.
+
+    Args:
+        own: the module of the step, whose package is no library, wherever it is installed.
+    """
+
+    def __init__(self, own: str | None) -> None:
+        self._known: dict[str, bool] = {} if own is None else {own.partition(".")[0]: False}
+
+    def __contains__(self, module: object) -> bool:
+        if not isinstance(module, str):
+            return True
+        root = module.partition(".")[0]
+        if root not in self._known:
+            file = getattr(sys.modules.get(root), "__file__", None) or ""
+            self._known[root] = root in _ALWAYS or any(folder in file for folder in _INSTALLED)
+        return self._known[root]
+
+
+@functools.cache
+def names_in(code: CodeType) -> frozenset[str]:
+    """Names of globals and attributes that a piece of code, or code inside it, uses."""
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(code.co_names).union(*inner)
+
+
+def methods(kind: type, libraries: Libraries) -> Iterator[tuple[str, FunctionType]]:
+    """The functions of a class and its bases, by name: methods, properties; none of libraries."""
+    for base in kind.__mro__:
+        if base.__module__ not in libraries:
+            for name, value in vars(base).items():
+                for function in _functions(value):
+                    yield name, function
+
+
+def _functions(value: Any) -> list[FunctionType]:
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    parts = [value]
+    if isinstance(value, property):
+        parts = [value.fget, value.fset]
+    elif isinstance(value, functools.cached_property):
+        parts = [value.func]
+    return [part for part in parts if isinstance(part, FunctionType)]
+
+
+@final
+class Walk:
+    """Looks around a step.
+
+    Args:
+        names: of attributes that the step's code uses, as far as they are known; others are added to them.
+        libraries: whose code is not looked into.
+        varying: keys of an optimizer's parameter groups whose numbers may be others in every call.
+    """
+
+    def __init__(self, names: set[str], libraries: Libraries, varying: Iterable[str]) -> None:
+        self._names, self._libraries, self._varying = names, libraries, frozenset(varying)
+        self._seen: dict[int, int] = {}
+        self._kinds: dict[type, Any] = {
+            torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module,
+            SimpleNamespace: self._all_attributes, dict: self._dict,
+            list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
+        }  # fmt: skip
+        self.found = Found([], [], {}, [], [], [], [], [], Watch())
+
+    def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
+        """Looks at a value, which is in ``slot``, if it is anywhere where something else could be put."""
+        if isinstance(value, _CONSTANT):
+            self._part(path, identity(value))
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path)
+            self._add_slot(slot, path)
+        elif isinstance(value, tuple):
+            self._tuple(value, path, slot)
+        else:
+            looker = self._looker(value)
+            if looker is None:
+                self._part(path, Same(value))
+            elif self._is_new(value, path):
+                self._part(path, type(value))
+                looker(value, path, slot)
+
+    def _part(self, path: str, part: Any) -> None:
+        self.found.parts.append((path, part))
+
+    def _is_new(self, value: Any, path: str) -> bool:
+        number = self._seen.get(id(value))
+        if number is not None:
+            self._part(path, ("as before", number))
+            return False
+        self._seen[id(value)] = len(self._seen)
+        if len(self.found.parts) > _MOST:
+            raise FormatError(f"there is too much around the step to look through, at {path}; {HOW}")
+        return True
+
+    def _add_slot(self, slot: Slot | None, path: str) -> None:
+        if slot is None:
+            raise FormatError(f"{path} is a tensor where compile cannot put another in its place; {HOW}")
+        if not self.found.slots or self.found.slots[-1] is not slot:
+            self.found.slots.append(slot)
+
+    def _tensor(self, x: torch.Tensor, path: str) -> None:
+        if any(getattr(x, hooks, None) for hooks in _HOOKS):
+            raise FormatError(f"{path} has hooks, which a program would not call")
+        self._part(path, torch.Tensor)
+
+    def _tuple(self, value: tuple[Any, ...], path: str, slot: Slot | None) -> None:
+        self._part(path, (type(value), len(value)))
+        for i, item in enumerate(value):
+            self.visit(item, f"{path}[{i}]", slot)
+
+    def _looker(self, value: Any) -> Callable[[Any, str, Slot | None], None] | None:
+        """How to look into a value; None if it is a constant as it is."""
+        for kind, looker in self._kinds.items():
+            if isinstance(value, kind):
+                return looker  # type: ignore[no-any-return]
+        if isinstance(value, FunctionType):
+            return None if value.__module__ in self._libraries else self._function
+        if isinstance(value, type) or not hasattr(value, "__dict__"):
+            return None
+        if hasattr(value, "__wrapped__"):
+            return self._wrapper
+        module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+        if module.startswith("torch.") and not isinstance(value, ModuleType):
+            return self._all_attributes
+        return None if module in self._libraries else self._attributes
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer, path: str, _: Slot | None) -> None:
+        self.found.optimizers.append(optimizer)
+        self._class(type(optimizer), path)
+        self.found.states.append(f"{path}.state")
+        own = vars(optimizer)
+        self.found.watch.dict(own)
+        for key, value in own.items():
+            if key != "param_groups":
+                self.visit(value, f"{path}.{key}", Slot(f"{path}.{key}", own, key))
+        groups = optimizer.param_groups
+        self.found.watch.list(groups)
+        for i, group in enumerate(groups):
+            self._group(group, f"{path}.param_groups[{i}]")
+
+    def _group(self, group: dict[str, Any], path: str) -> None:
+        varying = [key for key, value in group.items() if key in self._varying and floats_of(value)]
+        self.found.watch.part(group, [key for key in group if key not in varying], growing=False)
+        for key, value in group.items():
+            slot = Slot(f"{path}[{key!r}]", group, key)
+            if key in varying:
+                self.found.numbers.append(slot)
+                self._part(slot.path, ("numbers", len(floats_of(value))))
+            else:
+                self._part(path, key)
+                self.visit(value, slot.path, slot)
+                if floats := floats_of(value):
+                    self.found.settings[slot.path] = key, tuple(floats)
+
+    def _module(self, module: torch.nn.Module, path: str, _: Slot | None) -> None:
+        self.found.modules.append(module)
+        self._class(type(module), path)
+        self._items(vars(module), path, ".{}")
+
+    def _all_attributes(self, value: Any, path: str, _: Slot | None) -> None:
+        self._items(vars(value), path, ".{}")
+
+    def _dict(self, value: dict[Any, Any], path: str, slot: Slot | None) -> None:
+        if any(isinstance(key, torch.Tensor) for key in value):
+            if slot is None:
+                raise FormatError(f"{path} has tensors for keys, where compile cannot put others in their place; {HOW}")
+            self.found.keyed.append(slot)
+        self._items(value, path, "[{!r}]")
+
+    def _items(self, value: dict[Any, Any], path: str, form: str) -> None:
+        self.found.watch.dict(value)
+        for i, (key, item) in enumerate(value.items()):
+            keyed = isinstance(key, torch.Tensor)
+            place = path + (f"[{i}]" if keyed else form.format(key))
+            self._part(place, torch.Tensor if keyed else identity(key))
+            self.visit(item, place, Slot(place, value, key))
+
+    def _list(self, value: list[Any], path: str, _: Slot | None) -> None:
+        self.found.watch.list(value)
+        self._part(path, len(value))
+        for i, item in enumerate(value):
+            self.visit(item, f"{path}[{i}]", Slot(f"{path}[{i}]", value, i))
+
+    def _set(self, value: set[Any], path: str, _: Slot | None) -> None:
+        self.found.watch.set(value)
+        self._part(path, frozenset([identity(item) if isinstance(item, _CONSTANT) else Same(item) for item in value]))
+
+    def _function(self, function: FunctionType, path: str, _: Slot | None) -> None:
+        code = function.__code__
+        self._part(path, Same(code))
+        used = names_in(code)
+        self._names |= used
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if _is_filled(cell) and self._is_new(cell, name):
+                self.found.watch.cell(cell)
+                self.visit(cell.cell_contents, name, Slot(name, cell))
+        globals_used = sorted(used & function.__globals__.keys())
+        self._some(function.__globals__, globals_used, "", growing=True)
+        defaults = (function.__defaults__, function.__kwdefaults__)
+        self.visit(defaults, f"{path}'s defaults")
+
+    def _method(self, method: MethodType, path: str, _: Slot | None) -> None:
+        self.visit(method.__func__, path)
+        self.visit(method.__self__, path.rpartition(".")[0] or "self")
+
+    def _partial(self, value: partial[Any], path: str, _: Slot | None) -> None:
+        self.visit(value.func, path)
+        self.visit((value.args, value.keywords), f"{path}'s arguments")
+
+    def _wrapper(self, value: Any, path: str, _: Slot | None) -> None:
+        self.visit(value.__wrapped__, path)
+
+    def _attributes(self, value: Any, path: str, _: Slot | None) -> None:
+        own = vars(value)
+        if not isinstance(value, ModuleType):
+            self._class(type(value), path)
+        self._some(own, sorted(self._names & own.keys()), f"{path}.", growing=False)
+
+    def _some(self, holder: dict[str, Any], keys: list[str], prefix: str, *, growing: bool) -> None:
+        self.found.watch.part(holder, keys, growing=growing)
+        for key in keys:
+            self._part(prefix, key)
+            self.visit(holder[key], prefix + key, Slot(prefix + key, holder, key))
+
+    def _class(self, kind: type, path: str) -> None:
+        """Looks at the methods that are used."""
+        for name, function in methods(kind, self._libraries):
+            if (name in self._names or name in ("forward", "__call__")) and self._is_new(function, path):
+                self._function(function, f"{path}.{name}", None)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  it raises if nothing was assigned yet
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What composite operations are made of, a file per subject."""

@@ -1,0 +1,230 @@
+"""Batch normalisation in its many variants, and its derivative, step by step (see ``primitive_normalisation``)."""
+
+# ruff: noqa: SLF001  many ATen operations have names that begin with an underscore
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .layouts import as_images
+from .normalisation import affine, columns, gradient_through, moments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from torch import Tensor
+
+
+_aten = torch.ops.aten
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: tuple[Tensor | None, Tensor | None],
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The result, what the derivative needs (mean and 1 / sigma), and the running statistics after this step."""
+    shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
+    x = as_images(x, x)
+    mean_running, var_running = running
+    if not training:
+        assert mean_running is not None
+        assert var_running is not None
+        y = (x - mean_running.reshape(shape)) * torch.rsqrt(var_running + eps).reshape(shape)
+        result = affine(y, columns(weight, shape), columns(bias, shape))
+        return result, x.new_empty(0), x.new_empty(0), mean_running, var_running
+    mean, variance, rstd = moments(x, [axis for axis in range(x.dim()) if axis != 1], eps)
+    result = affine((x - mean) * rstd, columns(weight, shape), columns(bias, shape))
+    mean, variance, rstd = mean.reshape(-1), variance.reshape(-1), rstd.reshape(-1)
+    if mean_running is not None:
+        mean_running = mean_running * (1 - momentum) + mean * momentum
+    if var_running is not None:
+        count = x.numel() // x.shape[1]
+        unbiased = variance * (count / max(count - 1, 1))
+        var_running = var_running * (1 - momentum) + unbiased * momentum
+    return result, mean, rstd, mean_running, var_running
+
+
+def _native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if x.numel() == 0:
+        return NotImplemented
+    running = (running_mean, running_var)
+    result, mean, rstd, *updated = _batch_norm(x, weight, bias, running, training, momentum, eps)
+    if training:
+        for old, new in zip(running, updated, strict=True):
+            if old is not None and new is not None:
+                old.copy_(new)
+    return result, mean, rstd
+
+
+def _native_batch_norm_legit_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+def _native_batch_norm_legit_no_training(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return _native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+def _native_batch_norm_legit_functional(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if x.numel() == 0:
+        return NotImplemented
+    results = _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)
+    return results if training else (*results[:3], running_mean.clone(), running_var.clone())
+
+
+def _batch_norm_with_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+
+
+def _batch_norm_no_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Any:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+
+
+def _cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+
+
+def _native_batch_norm_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    training: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> Any:
+    if x.numel() == 0:
+        return NotImplemented
+    if not training:
+        assert running_var is not None
+        mean, rstd = running_mean, torch.rsqrt(running_var + eps)
+    assert mean is not None
+    assert rstd is not None
+    shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    x, gradient = as_images(x, x), as_images(gradient, x)
+    y = (x - mean.reshape(shape)) * rstd.reshape(shape)
+    result = None
+    if mask[0]:
+        inner = gradient if weight is None else gradient * weight.reshape(shape)
+        result = gradient_through(inner, y, rstd.reshape(shape), axes) if training else inner * rstd.reshape(shape)
+    return (
+        result,
+        (gradient * y).sum(axes) if mask[1] else None,
+        gradient.sum(axes) if mask[2] else None,
+    )
+
+
+def _batch_norm_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    update: bool,
+    eps: float,
+    mask: Sequence[bool],
+    _reserve: Tensor,
+) -> Any:
+    return _native_batch_norm_backward(gradient, x, weight, running_mean, running_var, mean, rstd, update, eps, mask)
+
+
+def _cudnn_batch_norm_backward(
+    x: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    eps: float,
+    _reserve: Tensor | None = None,
+) -> Any:
+    return _native_batch_norm_backward(
+        gradient, x, weight, running_mean, running_var, mean, rstd, True, eps, (True, True, True)
+    )
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    _aten.native_batch_norm: _native_batch_norm,
+    _aten.native_batch_norm_backward: _native_batch_norm_backward,
+    _aten._native_batch_norm_legit.default: _native_batch_norm,
+    _aten._native_batch_norm_legit.no_stats: _native_batch_norm_legit_no_stats,
+    _aten._native_batch_norm_legit_no_training: _native_batch_norm_legit_no_training,
+    _aten._native_batch_norm_legit_functional: _native_batch_norm_legit_functional,
+    _aten._batch_norm_with_update: _batch_norm_with_update,
+    _aten._batch_norm_no_update: _batch_norm_no_update,
+    _aten.batch_norm_backward: _batch_norm_backward,
+    _aten.cudnn_batch_norm: _cudnn_batch_norm,
+    _aten.cudnn_batch_norm_backward: _cudnn_batch_norm_backward,
+    _aten.miopen_batch_norm: _native_batch_norm,
+    _aten.miopen_batch_norm_backward: _cudnn_batch_norm_backward,
+}

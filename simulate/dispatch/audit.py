@@ -1,0 +1,58 @@
+"""What became of the results of every operation that ran under a simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..policy.policy import Rule
+    from .handling import Handling
+
+_COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A snapshot; ``print`` it, or take its table.
+
+    Attributes:
+        table: one row per operation (with its overload), role and module; ``treatment`` says in words what happened,
+            ``format`` and ``rounding`` what the policy asked for, ``calls`` how often it ran and ``rounded`` how many
+            tensors were rounded. Role and module are empty where the policy does not ask for them. An operation
+            taken apart stands beside the operations it was taken apart into.
+        unused: rules of the policy that name an operation or module, and matched nothing.
+    """
+
+    table: pd.DataFrame
+    unused: tuple[Rule, ...]
+
+    @staticmethod
+    def of(handlings: Iterable[Handling], unused: Iterable[Rule]) -> Audit:
+        """Collects what a simulation has resolved and counted."""
+        rows = [
+            (
+                str(handling),
+                handling.role,
+                handling.module,
+                handling.kind(),
+                str(handling.arithmetic.format),
+                str(handling.arithmetic.rounding),
+                handling.calls,
+                handling.rounded,
+            )
+            for handling in handlings
+        ]
+        table = pd.DataFrame(rows, columns=_COLUMNS)
+        return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))
+
+    def __str__(self) -> str:
+        totals = self.table.groupby("treatment", sort=False)["calls"].sum().sort_values(ascending=False)
+        lines = [f"{count} calls {treatment}" for treatment, count in totals.items()]
+        lines.append(self.table.to_string(index=False))
+        lines += [f"unused rule: {rule}" for rule in self.unused]
+        return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""What a simulation warns of: rules that matched nothing, products that none reached, metrics that are rounded."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from ..policy.policy import CONTRACTIONS, OPTIMIZER_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..policy.policy import Policy, Rule
+    from .handling import Handling
+
+_MOST_NAMED = 30
+
+
+def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:
+    """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
+    used = {rule for handling in handlings for rule in handling.rules}
+    return [
+        rule
+        for rule in rules
+        if rule not in used and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",))
+    ]
+
+
+def complaints(policy: Policy, handlings: Iterable[Handling]) -> list[str]:
+    """All that there is to say of a policy after a program ran, each in a sentence."""
+    ran = list(handlings)
+    return [*(_of_rule(rule, ran) for rule in unused(policy.rules, ran)), *_of_contractions(policy, ran)]
+
+
+def _of_rule(rule: Rule, ran: list[Handling]) -> str:
+    found = []
+    if rule.operation != ("*",):
+        found.append(f"operations that ran: {_listed(handling.name for handling in ran)}")
+    if rule.module != ("*",):
+        modules = _listed(path for handling in ran for path in _around(handling.module))
+        found.append(
+            f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
+            " simulate(..., root=network) names them from the network)"
+        )
+    return f"the rule ({rule}) of the policy matched nothing that ran; {'; '.join(found)}"
+
+
+def _around(module: str) -> list[str]:
+    """The module of this path, and those around it."""
+    parts = module.split(".") if module else []
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _of_contractions(policy: Policy, ran: list[Handling]) -> list[str]:
+    products = [handling for handling in ran if is_contraction(handling.name) and handling.calls > handling.taken_apart]
+    about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
+    missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
+    in_carrier = [
+        h.name for h in products if h.arithmetic.accumulate is not None and h.rounds and h.rounded and not h.accumulated
+    ]
+    texts = []
+    if missed:
+        texts.append(
+            f"the policy has rules about matrix products or convolutions, and none that names {_listed(missed)}, which"
+            " ran too; roundoff.simulate.policy.policy.CONTRACTIONS names them all"
+        )
+    if in_carrier:
+        texts.append(
+            f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
+        )
+    return texts
+
+
+_NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
+
+
+def is_contraction(name: str) -> bool:
+    """Whether the operation of this name is a matrix product or a convolution, or made of some."""
+    plain = name.removeprefix("_foreach_").removesuffix("_")
+    return any(fnmatchcase(plain, pattern) for pattern in CONTRACTIONS)
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = sorted(set(names))
+    return ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")

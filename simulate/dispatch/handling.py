@@ -1,0 +1,234 @@
+"""What the simulation does with one operation at one place: resolved once from the policy, then looked up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_leaves
+
+from ...formats import Rounding
+from ..accumulation.run import accumulates
+from ..aten import products
+from ..aten.collectives import communicates
+from ..aten.higher_order import steps
+from ..aten.moves import Moves, is_exact_in_carrier, moves_of
+from ..aten.treatment import Treatment, treatment
+from ..composites.primitives import decomposition
+from ..exact import operations as exact_operations
+from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
+from .metrics import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+    from ..exact.carrier_rounding import CarrierRounding
+    from ..exact.operators import DrawAt
+
+    Operation = OpOverload | HigherOrderOperator
+
+_READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
+_CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
+
+# Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
+_FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
+
+# Kernels that run a whole layer, with products and steps of time inside. They are taken apart to the operations that
+# the layer is made of elsewhere: a recurrent layer's cells called in a loop, attention when it is trained.
+LAYER_KERNELS = (
+    "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+_PARTS = (
+    "add", "addmm", "bmm", "baddbmm", "gelu", "mm", "mul", "native_layer_norm", "relu", "sigmoid", "_softmax", "tanh",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
+
+_WHOLE_STEP = Treatment(results=False, viewing=(), written=((0, "self"),), lifts=False)
+_OF_STEPS = Treatment(results=False, viewing=(), written=(), lifts=False)
+
+
+class Handling:
+    """How one operation at one place is run, and what came of it so far.
+
+    Attributes:
+        operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
+        name: its name without overload.
+        role: where it runs, as in :class:`Role`; empty where the policy does not ask.
+        module: likewise.
+        arithmetic: what the policy says.
+        rules: those of the policy that had a say.
+        treatment: which tensors it computes.
+        rounds: whether its floating-point results are rounded.
+        kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
+        exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
+        decomposition: runs instead of it; None if it runs itself.
+        accumulate: whether its sums are accumulated by the policy's accumulator.
+        accumulated: how often they were.
+        prepares: whether operands must be looked at before it runs.
+        moves: which calls of it are exact moves; None if no call is.
+        calls: how often it ran.
+        moved: how often it was an exact move.
+        rounded: how many tensors of its results were rounded.
+        settles: whether it has only begun when it returns, and must be waited for.
+        takes_nested: whether the decomposition can be given nested tensors.
+        taken_apart: how often the decomposition ran instead.
+    """
+
+    __slots__ = (
+        "accumulate",
+        "accumulated",
+        "arithmetic",
+        "calls",
+        "decomposition",
+        "exact",
+        "kernel",
+        "module",
+        "moved",
+        "moves",
+        "name",
+        "operation",
+        "prepares",
+        "role",
+        "rounded",
+        "rounds",
+        "rules",
+        "settles",
+        "taken_apart",
+        "takes_nested",
+        "treatment",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        policy: Policy,
+        operation: Operation | None,
+        role: str,
+        module: str,
+        draw: DrawAt,
+        *,
+        fast_products: bool = False,
+    ) -> None:
+        name = _name(operation)
+        self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
+        self.name, self.role, self.module = name, role, module
+        self.arithmetic, self.rules = policy.arithmetic(name, module, role)
+        self.rounds = str(self.arithmetic.format) != _CARRIER
+        self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
+        self.accumulate = self.exact = self.prepares = self.settles = self.takes_nested = False
+        self.moves: Moves | None = None
+        self.decomposition: Callable[..., Any] | None = None
+        self.kernel: Callable[..., Any] | None = self.operation
+        if isinstance(operation, HigherOrderOperator):
+            self.treatment = _OF_STEPS
+            self.decomposition = steps(operation)
+            return
+        self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
+        self.moves = None if operation is None else moves_of(operation)
+        if operation is not None and name == _READING and self.rounds:
+            self.kernel = reading(operation, self.arithmetic.format)
+            return
+        if operation is None or not (self.treatment.results or self.treatment.written):
+            return
+        self.settles = communicates(operation) and operation.namespace == "c10d"
+        a = self.arithmetic
+        self.accumulate = a.accumulate is not None and accumulates(operation)
+        fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
+        layer = name in LAYER_KERNELS and policy.reaches(_PARTS, module, role)
+        if fused or layer or (a.granularity == Granularity.PRIMITIVE and self.rounds):
+            self.decomposition = decomposition(operation)
+            self.takes_nested = name in LAYER_KERNELS
+        else:
+            self.decomposition = formula(operation)
+        if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
+            self.kernel = products.kernel(operation)
+        exact = exact_operations.kernel(operation, a.format, a.rounding, draw) if self.rounds else None
+        if exact is not None:
+            self.kernel, self.exact = exact, True
+        self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
+
+    def __str__(self) -> str:
+        return str(self.operation or self.name)
+
+    def sum_rounding(self, dtype: torch.dtype) -> CarrierRounding:
+        """How exact sums become numbers of ``dtype``, before they are rounded."""
+        a = self.arithmetic
+        return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
+
+    def kind(self) -> str:
+        """What happened to its results, in words."""
+        if self.taken_apart:
+            return "decomposed; rounded where its arguments make it primitive" if self.rounded else "decomposed"
+        how = self.treatment
+        if not how.results and not how.written and not how.lifts:
+            return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
+        if not self.rounds:
+            return "left in the carrier: the policy says fp32"
+        if not self.rounded:
+            return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
+        if self.accumulate:
+            return "rounded, and accumulated"
+        return self._how_often()
+
+    def _how_often(self) -> str:
+        if self.calls == self.moved:
+            return "exact move"
+        nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+        once = nearest or self.exact or is_exact_in_carrier(self.operation)
+        rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
+        return f"{rounded}; exact move where its arguments make it one" if self.moved else rounded
+
+
+def _name(operation: Operation | None) -> str:
+    if operation is None:
+        return OPTIMIZER_STEP
+    return str(operation) if isinstance(operation, HigherOrderOperator) else operation.overloadpacket.__name__
+
+
+def formula(operation: OpOverload) -> Callable[..., Any] | None:
+    """The other operations that PyTorch makes ``operation`` of, which is what autograd sees; None if it has a kernel.
+
+    Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
+    nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
+    """
+    name: str = operation.name()  # type: ignore[no-untyped-call]
+    if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
+        return None
+    if not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in _FOR_ANY_BACKEND):
+        return None
+    own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
+    if not own:
+        return operation.decompose
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
+
+    return apart
+
+
+_FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_BACKENDS = (
+    "CPU", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1", "Meta",
+    "NestedTensorCPU", "NestedTensorCUDA", "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA",
+)  # fmt: skip
+
+
+def _backend(x: torch.Tensor) -> str:
+    """The name of the dispatch key for kernels that compute with ``x``."""
+    layouts = {torch.strided: "", torch.sparse_coo: "Sparse"}
+    layout = "NestedTensor" if x.is_nested else layouts.get(x.layout, "SparseCsr")
+    device = x.device.type
+    return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())
+
+
+def scalar_names(operation: OpOverload) -> tuple[str, ...]:
+    """Arguments of an operation that can be numbers to compute with (not sizes, axes or probabilities)."""
+    return tuple(
+        argument.name
+        for argument in operation._schema.arguments  # noqa: SLF001  the only access there is
+        if isinstance(argument.type, (torch.NumberType, torch.TensorType))
+    )

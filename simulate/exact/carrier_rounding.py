@@ -1,0 +1,17 @@
+"""How exact results become numbers of the carrier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ...formats.base.modes import Rounding
+
+
+class CarrierRounding(NamedTuple):
+    """How an exact result becomes a number of the carrier."""
+
+    mode: Rounding
+    """Any mode but the nearest ones; for square roots also nearest-even."""
+    saturating: bool = False
+    """Whether what is beyond the carrier's largest number becomes that one, in every mode, and nothing becomes zero."""

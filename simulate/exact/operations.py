@@ -1,0 +1,352 @@
+"""Which ATen operations are elementwise arithmetic, and when they need more than PyTorch's kernel and one rounding.
+
+The kernel rounds to the carrier first, to the nearest. Rounding that again is harmless for +, -, *, / and sqrt of
+numbers of the format if the mode is a nearest one and the carrier has twice the precision and two bits (Figueroa, "When
+is double rounding innocuous?", 1995), as long as nothing underflows in between. In other cases the exact result
+is rounded to the carrier in a way that the second rounding leaves right:
+
+    toward zero, up, down, to odd, stochastic    in the same mode: the carrier has all numbers of the format
+    to the nearest                               to odd, where the carrier has two bits more than the format
+
+Square roots are never PyTorch's: those of its library for CPUs are off by a last place now and then.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
+from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
+from .carrier_rounding import CarrierRounding
+from .formulas import Formulas
+from .operators import is_traced, traced
+from .results import CARRIERS, Call, Way, result, simple_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+    from ...formats.base.modes import RandomBits
+    from .operators import DrawAt
+    from .results import Ways
+
+_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+_SEVERAL = ("fused", "divided", "interpolation")
+
+
+def _add(self: Any, other: Any, alpha: Any = 1) -> Call:
+    if alpha == 1 or alpha == -1:  # noqa: PLR1714  numbers without values have no hash
+        return Call("sum", (self, other), 1.0 if alpha == 1 else -1.0)
+    return Call("fused", (self, other, alpha))
+
+
+def _sub(self: Any, other: Any, alpha: Any = 1) -> Call:
+    return _add(self, other, -alpha)
+
+
+def _rsub(self: Any, other: Any, alpha: Any = 1) -> Call:
+    return _add(other, self, -alpha)
+
+
+def _mul(self: Any, other: Any) -> Call:
+    return Call("product", (self, other))
+
+
+def _div(self: Any, other: Any) -> Call:
+    return Call("quotient", (self, other))
+
+
+def _reciprocal(self: Any) -> Call:
+    return Call("quotient", (1.0, self))
+
+
+def _sqrt(self: Any) -> Call:
+    return Call("root", (self,))
+
+
+def _pow(self: Any, exponent: Any) -> Call | None:
+    """The exponents that PyTorch's kernel has as products, quotients and roots."""
+    if not isinstance(exponent, (int, float)):
+        return None
+    powers = {2: Call("product", (self, self)), 0.5: _sqrt(self), -1: _reciprocal(self)}
+    return powers.get(exponent)
+
+
+def _addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Call:
+    return Call("fused", (self, tensor1, tensor2), value)
+
+
+def _addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Call:
+    return Call("divided", (self, tensor1, tensor2), value)
+
+
+def _lerp(self: Any, end: Any, weight: Any) -> Call:
+    return Call("interpolation", (self, end, weight))
+
+
+_CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
+    "add": (("sum", "fused"), _add),
+    "sub": (("sum", "fused"), _sub),
+    "rsub": (("sum", "fused"), _rsub),
+    "mul": (("product",), _mul),
+    "div": (("quotient",), _div),
+    "reciprocal": (("quotient",), _reciprocal),
+    "sqrt": (("root",), _sqrt),
+    "pow": (("product", "quotient", "root"), _pow),
+    "addcmul": (("fused",), _addcmul),
+    "addcdiv": (("divided",), _addcdiv),
+    "lerp": (("interpolation",), _lerp),
+}
+"""By name, without ``_foreach_`` and ``_``: the formulas it may need, and the call that it is."""
+
+
+def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formula: str) -> CarrierRounding | None:
+    """How the exact results of a formula are rounded to the carrier, before they are rounded to the format.
+
+    Args:
+        fmt: the format, whose numbers are the operands.
+        dtype: the carrier.
+        rounding: to the format.
+        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+
+    Returns:
+        None where PyTorch's kernel, which rounds to the nearest, will do: where that is harmless; where it is what a
+        kernel of several operations is meant to do, to nearest-even with up to 10 significand bits, as PyTorch's own
+        for half precision; and where nothing is known to be better, for formats whose numbers depend on the data.
+    """
+    # A posit saturates: what is infinite is no number.
+    saturating = isinstance(fmt, PositFormat)
+    if rounding not in _NEAREST:
+        return CarrierRounding(rounding, saturating)
+    if fmt.native:
+        return None
+    precision, harmless = _rounding_twice(fmt, dtype)
+    if formula in harmless or (formula in _SEVERAL and _as_kernels_do(fmt, rounding)):
+        return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
+    if precision + 2 <= STORED_BITS[dtype] + 1:
+        return CarrierRounding(Rounding.TO_ODD, saturating)
+    return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
+
+
+def _as_kernels_do(fmt: Format, rounding: Rounding) -> bool:
+    return rounding is Rounding.NEAREST_EVEN and fmt.carrier is torch.float32
+
+
+@cache
+def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str]]:
+    """Bits of precision of a format, and the formulas for which rounding twice, to the nearest, is harmless.
+
+    For other formats than floats, posits and fixed point, which have no precision of their own, more bits than any
+    carrier has.
+    """
+    stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
+    lowest = 1 - largest - stored  # exponent of the carrier's smallest subnormal
+    harmless = set()
+    if isinstance(fmt, FixedFormat):
+        precision = fmt.integer_bits + fmt.fraction_bits
+        bits = {
+            "sum": precision + 1,
+            "product": 2 * precision,
+            "quotient": 2 * precision + 2,
+            "root": 2 * precision + 2,
+        }
+        harmless = {formula for formula, needed in bits.items() if needed <= stored + 1}
+    elif isinstance(fmt, FloatFormat):
+        precision = fmt.significand_bits + 1
+        # Halfway between zero and the smallest number: results there must have all the bits that matter.
+        halfway = fmt.emin - (fmt.significand_bits if fmt.subnormals else 0) - 1
+        if 2 * precision + 2 <= stored + 1:
+            harmless = {"sum", "root"}
+            harmless |= {"quotient"} if halfway - precision >= lowest else set()
+        if 2 * precision <= stored + 1 and halfway - (2 * precision - 1) >= lowest:
+            harmless |= {"product"}
+    elif isinstance(fmt, PositFormat):
+        precision = fmt.significand_bits + 1
+        if 2 * precision + 2 <= stored + 1:
+            harmless = {"sum", "root"}
+            harmless |= {"product", "quotient"} if 2 * fmt.emax < largest else set()
+    else:
+        precision, harmless = STORED_BITS[torch.float64] + 1, {"root"}
+    return precision, frozenset(harmless)
+
+
+def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds: bool) -> CarrierRounding:
+    """How exact sums are rounded to the carrier, before they are rounded to the format, if they are."""
+    if not rounds:
+        return CarrierRounding(Rounding.NEAREST_EVEN)
+    if rounding in _NEAREST and _rounding_twice(fmt, dtype)[0] + 2 > STORED_BITS[dtype] + 1:
+        return CarrierRounding(Rounding.NEAREST_EVEN)
+    saturating = isinstance(fmt, PositFormat)
+    return CarrierRounding(Rounding.TO_ODD if rounding in _NEAREST else rounding, saturating)
+
+
+@cache
+def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
+    """Which formulas are not PyTorch's to nearest-even, and how they are rounded: what a program depends on."""
+    cases = [(dtype, formula) for dtype in CARRIERS if fmt.fits_in(dtype) for formula in Formulas._fields]
+    ways = {case: carrier_rounding(fmt, case[0], Rounding.NEAREST_EVEN, case[1]) for case in cases}
+    return tuple(f"{formula} {dtype} {how.mode}" for (dtype, formula), how in ways.items() if how is not None)
+
+
+def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt) -> Callable[..., Any] | None:
+    """What computes ``operation`` so that rounding its results to the format rounds the exact results once.
+
+    Args:
+        operation: an ATen operation.
+        fmt: the format its results are rounded to, afterwards.
+        rounding: how they are.
+        draw: gives random bits; see :func:`~roundoff.simulate.exact.results.result`.
+
+    Returns:
+        A function with the operation's arguments, whose results are rounded to their dtype; it hands on to the
+        operation what it is not made for (integers, complex numbers, tensors of other types). None for operations that
+        compute something else, and where the operation itself will do.
+    """
+    name = operation.overloadpacket.__name__
+    arguments = operation._schema.arguments  # noqa: SLF001  the only access there is
+    formulas, make = _CALLS.get(name.removeprefix("_foreach_").removesuffix("_"), ((), None))
+    if make is None or operation.namespace != "aten" or any(a.name == "rounding_mode" for a in arguments):
+        return None
+    ways: dict[str, Ways] = {
+        formula: {
+            dtype: Way(formula, dtype, how)
+            for dtype in CARRIERS
+            if fmt.fits_in(dtype) and (how := carrier_rounding(fmt, dtype, rounding, formula))
+        }
+        for formula in formulas
+    }
+    if not any(ways.values()):
+        return None
+    made = _Kernel(operation, make, ways, draw)
+    root_alone = formulas == ("root",) and not any(argument.is_out for argument in arguments)
+    if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
+        return _roots_of_lists(made, name) if name.startswith("_foreach_") else _root(made, name)
+    return made
+
+
+def _root(otherwise: _Kernel, name: str) -> Callable[..., Any]:
+    """Roots to the nearest, which every simulation has: the usual case in as few steps as there can be."""
+    in_place = name.endswith("_")
+
+    def root(x: Any) -> Any:
+        computed = simple_root(x, in_place=in_place)
+        return otherwise(x) if computed is None else computed
+
+    return root
+
+
+def _roots_of_lists(otherwise: _Kernel, name: str) -> Callable[..., Any]:
+    in_place = name.endswith("_")
+
+    def roots(tensors: Any) -> Any:
+        computed = []
+        for x in tensors:
+            root = simple_root(x, in_place=in_place)
+            if root is None:
+                root = (otherwise([x]) or [x])[0]
+            computed.append(root)
+        return None if in_place else computed
+
+    return roots
+
+
+class _Kernel:
+    """An operation, its variants in place and with ``out=``, or the one for lists of tensors."""
+
+    def __init__(
+        self, operation: OpOverload, make: Callable[..., Call | None], ways: dict[str, Ways], draw: DrawAt
+    ) -> None:
+        self._operation, self._make, self._ways, self._draw = operation, make, ways, draw
+        arguments = operation._schema.arguments  # noqa: SLF001
+        name = operation.overloadpacket.__name__
+        self._names = [argument.name for argument in arguments if not argument.is_out]
+        self._in_place = name.endswith("_")
+        self._out = next((argument.name for argument in arguments if argument.is_out), None)
+        self._of_lists = name.startswith("_foreach_")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._of_lists:
+            return self._for_lists(*args, **kwargs)
+        if self._out is not None:
+            return self._into_out(*args, **kwargs)
+        target = args[0] if self._in_place else None
+        computed = self._computed(self._make(*args, **kwargs), target)
+        if computed is NotImplemented:
+            return self._operation(*args, **kwargs)
+        return computed if target is None else _write(target, computed)
+
+    def _computed(self, call: Call | None, target: torch.Tensor | None) -> Any:
+        """A tensor with the results, which may be the ``target``; ``NotImplemented`` to leave it to the operation."""
+        ways = None if call is None else self._ways[call.formula]
+        if call is None or not ways or (target is not None and not all(_fits(x, target) for x in call.tensors)):
+            return NotImplemented
+        computed = result(call, ways, self._random, target)
+        if computed is NotImplemented and is_traced(call):
+            return traced(call, ways, self._draw)
+        return computed
+
+    def _random(self) -> RandomBits:
+        return self._draw()[0]
+
+    def _into_out(self, *args: Any, **kwargs: Any) -> Any:
+        assert self._out is not None
+        out = kwargs.pop(self._out)
+        computed = self._computed(self._make(*args, **kwargs), None)
+        if computed is NotImplemented or computed.dtype is not out.dtype or computed.shape != out.shape:
+            self._operation(*args, **kwargs, **{self._out: out})  # which resizes, and warns of it
+        return out if computed is NotImplemented else out.copy_(computed)
+
+    def _for_lists(self, *args: Any, **kwargs: Any) -> Any:
+        count = len(args[0])
+        given = [*args, *(kwargs[name] for name in self._names[len(args) :] if name in kwargs)]
+        columns = [_column(x, count) for x in given]
+        if self._out is not None or any(column is None for column in columns):
+            return self._operation(*args, **kwargs)
+        results = []
+        for i, row in enumerate(zip(*columns, strict=True)):
+            target = row[0] if self._in_place else None
+            computed = self._computed(self._make(*row), target)
+            if computed is NotImplemented:
+                alone = [_only(x, i) for x in args], {name: _only(x, i) for name, x in kwargs.items()}
+                computed = (self._operation(*alone[0], **alone[1]) or [target])[0]
+            results.append(computed if target is None else _write(target, computed))
+        return None if self._in_place else results
+
+
+def _write(target: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
+    return target if computed is target else target.copy_(computed)
+
+
+def _fits(x: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether ``x`` can be an operand of an operation on ``target`` in place without changing how that computes."""
+    if x is target or (x.shape == target.shape and x.dtype is target.dtype and x.device == target.device):
+        return True
+    alike = x.dtype is target.dtype and x.device == target.device
+    if not alike and (x.dim() or x.device.type != "cpu"):
+        return False
+    missing = target.dim() - x.dim()
+    return missing >= 0 and all(n in (1, m) for n, m in zip(x.shape, target.shape[missing:], strict=True))
+
+
+def _only(x: Any, i: int) -> Any:
+    """An argument for lists, for one of the tensors."""
+    if isinstance(x, (list, tuple)):
+        return [x[i]]
+    return x[i : i + 1] if isinstance(x, torch.Tensor) and x.dim() else x
+
+
+def _column(x: Any, count: int) -> Sequence[Any] | None:
+    """What each of ``count`` tensors gets of an argument for lists; None if that cannot be told."""
+    if isinstance(x, (list, tuple)):
+        return x if len(x) == count else None
+    if isinstance(x, torch.Tensor) and x.dim():  # numbers in a tensor
+        if x.shape != (count,) or type(x) not in (torch.Tensor, FakeTensor):
+            return None
+        return x.tolist() if type(x) is torch.Tensor else x.unbind()
+    return [x] * count

@@ -1,0 +1,113 @@
+"""Exact elementwise arithmetic as operators of PyTorch, for the graph of a program that is traced."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ...formats.base.modes import Rounding
+from ...formats.base.operator import unwritten_like
+from ..numbers.host_numbers import Number
+from ..numbers.number_tensors import tensor_of
+from ..presence.draws import bits_after
+from .carrier_rounding import CarrierRounding
+from .results import CARRIERS, Call, Way, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...formats.base.modes import RandomBits
+    from .results import Ways
+
+    Maybe = torch.Tensor | None
+    DrawAt = Callable[[], tuple[RandomBits, Maybe]]
+
+
+def is_traced(call: Call) -> bool:
+    """Whether operands stand for tensors of a program that is traced."""
+    return any(isinstance(x, FakeTensor) for x in call.tensors)
+
+
+def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
+    """What :func:`~roundoff.simulate.exact.results.result` does, as an operator in the graph; a new tensor.
+
+    Args:
+        call: what to compute.
+        ways: how, for each dtype that is computed so.
+        draw: gives the random bits for stochastic rounding, and where those of the program begin.
+    """
+    way = ways.get(call.layout().dtype)
+    if way is None or any(isinstance(x, complex) for x in call.operands):
+        return NotImplemented
+    operators: Any = torch.ops.roundoff
+    if way.is_nearest_root:
+        return operators.sqrt.default(call.operands[0])
+    given = [tensor_of(x, way.dtype) if isinstance(x, Number) else x for x in (*call.operands, call.factor)]
+    *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in given]
+    *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]
+    x, a, b = [*tensors, None, None][:3]
+    random, place = draw() if way.draws else (None, None)
+    drawn = (place, 0, 0) if random is None else (place, random.seed, random.step)
+    how = str(way.how.mode), way.how.saturating
+    return operators.exactly.default(call.formula, x, a, b, v, numbers, factor, *how, *drawn)
+
+
+torch.library.define(
+    "roundoff::exactly",
+    "(str formula, Tensor? x, Tensor? a, Tensor? b, Tensor? v, float[] numbers, float factor, str mode,"
+    " bool saturating, Tensor? place, int seed, int offset) -> Tensor",
+)
+torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
+
+
+def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: float) -> Call:
+    """The call that became these arguments."""
+    operands = [number if tensor is None else tensor for tensor, number in zip((x, a, b), numbers, strict=False)]
+    return Call(formula, tuple(operands), factor)
+
+
+def _exactly(
+    formula: str,
+    x: Maybe,
+    a: Maybe,
+    b: Maybe,
+    v: Maybe,
+    numbers: Sequence[float],
+    factor: float,
+    mode: str,
+    saturating: bool,
+    place: Maybe,
+    seed: int,
+    offset: int,
+) -> torch.Tensor:
+    call = _call(formula, x, a, b, numbers, factor if v is None else v.item())
+    draw: Any = lambda: bits_after(place, seed, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
+    computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
+    return computed
+
+
+@cache
+def _ways(formula: str, mode: str, saturating: bool) -> Ways:
+    how = CarrierRounding(Rounding(mode), saturating)
+    return {dtype: Way(formula, dtype, how) for dtype in CARRIERS}
+
+
+def _laid_out(
+    formula: str, x: Maybe, a: Maybe, b: Maybe, _v: Maybe, numbers: Sequence[float], factor: float, *_: Any
+) -> torch.Tensor:
+    return unwritten_like(_call(formula, x, a, b, numbers, factor).layout())
+
+
+def _sqrt(x: torch.Tensor) -> torch.Tensor:
+    computed: torch.Tensor = result(Call("root", (x,)), _ways("root", "nearest-even", False), None)  # type: ignore[arg-type]
+    return computed
+
+
+for _device in ("CPU", "CUDA"):
+    torch.library.impl("roundoff::exactly", _device, _exactly)
+    torch.library.impl("roundoff::sqrt", _device, _sqrt)
+torch.library.register_fake("roundoff::exactly", _laid_out)
+torch.library.register_fake("roundoff::sqrt", unwritten_like)

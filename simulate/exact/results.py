@@ -1,0 +1,222 @@
+"""Results of elementwise arithmetic, rounded once from the exact result to the carrier: of tensors as they come."""
+
+from __future__ import annotations
+
+from ctypes import c_float
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+
+from ...formats.base.modes import Rounding
+from ...formats.rounding import is_dense
+from . import loops as exact_loops
+from . import tensors as exact_tensors
+from .rationals import fill_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ...formats.base.modes import RandomBits
+    from .carrier_rounding import CarrierRounding
+
+    Ways = Mapping[torch.dtype, "Way"]
+    Draw = Callable[[], RandomBits]
+
+CARRIERS = (torch.float32, torch.float64)
+
+# Tensors of other types (fake, functional) have no memory that a loop could be given the address of.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@final
+class Way:
+    """How the results of a formula become numbers of a carrier.
+
+    Args:
+        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        dtype: the carrier.
+        how: the rounding.
+    """
+
+    def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
+        self.formula, self.dtype, self.how = formula, dtype, how
+        self.draws = how.mode is Rounding.STOCHASTIC
+        self.is_nearest_root = formula == "root" and how.mode is Rounding.NEAREST_EVEN
+
+    @cached_property
+    def loop(self) -> exact_loops.Loop:
+        """What computes them on the CPU; compiled when first asked for."""
+        return exact_loops.Loop(self.formula, self.dtype, self.how)
+
+
+class Call(NamedTuple):
+    """One elementwise computation."""
+
+    formula: str
+    """A field of :class:`~roundoff.simulate.exact.formulas.Formulas`."""
+    operands: tuple[Any, ...]
+    """Tensors and Python numbers, in the formula's order."""
+    factor: float = 1.0
+    """The formula's ``v``."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The operands that are tensors."""
+        return [x for x in self.operands if isinstance(x, torch.Tensor)]
+
+    def layout(self) -> torch.Tensor:
+        """A tensor of the shape, dtype, strides and device of the result; raises what PyTorch raises."""
+        first, *others = [x for x in self.tensors if x.dim()] or self.tensors
+        alike = first.dtype in CARRIERS and is_dense(first)
+        for x in others:
+            alike = alike and x.shape == first.shape and x.stride() == first.stride()
+            alike = alike and x.dtype is first.dtype and x.device == first.device
+        return first if alike else self._by_pytorch()
+
+    def _by_pytorch(self) -> torch.Tensor:
+        x, *rest = self.operands
+        a = rest[0] if rest else x
+        number = not isinstance(x, torch.Tensor)
+        of_three = len(rest) > 1 and isinstance(rest[1], torch.Tensor)
+        if self.formula == "interpolation":
+            return torch.lerp(x, *rest)
+        if of_three:
+            return torch.addcmul(x, *rest) if self.formula == "fused" else torch.addcdiv(x, *rest)
+        if self.formula == "root":
+            return torch.sqrt(x)
+        if self.formula == "product":
+            return torch.mul(x, a)
+        if self.formula == "quotient":
+            return torch.reciprocal(a) if number else torch.div(x, a)
+        return torch.rsub(a, x) if number else torch.sub(x, a)
+
+
+def result(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:
+    """The results of a call, rounded once to their dtype.
+
+    Args:
+        call: what to compute.
+        ways: how, for each dtype that is computed so.
+        draw: gives the random bits for stochastic rounding.
+        target: the operand that the results are meant for; all tensors can be operands of an operation in place on it.
+
+    Returns:
+        A tensor, which may be ``target``. ``NotImplemented`` where the operands are not real floats in memory, or for a
+        dtype that is left out: nothing has been drawn then.
+    """
+    simple = _simple(call, ways, draw, target)
+    if simple is not None:
+        return simple
+    if any(type(x) not in _PLAIN or x._is_zerotensor() or x.is_meta for x in call.tensors):  # noqa: SLF001  no other test
+        return NotImplemented
+    if any(x.dtype.is_complex if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in call.operands):
+        return NotImplemented
+    like = call.layout() if target is None else target
+    way = ways.get(like.dtype)
+    if way is None:
+        return NotImplemented
+    random = draw() if way.draws else None
+    return _on_cpu(call, like, way, random) if like.device.type == "cpu" else _elsewhere(call, like, way, random)
+
+
+def simple_root(x: Any, *, in_place: bool) -> torch.Tensor | None:
+    """The root to the nearest of a float tensor that lies contiguous in the CPU's memory; None for others."""
+    if type(x) not in _PLAIN or x.dtype not in CARRIERS or not x.is_contiguous() or not x.is_cpu or x.is_neg():
+        return None
+    if not x.data_ptr():  # no numbers, or a zero tensor
+        return None
+    return exact_loops.nearest_root(x, x if in_place else torch.empty_like(x))
+
+
+def _simple(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None) -> torch.Tensor | None:
+    """The usual case, without detours: contiguous float32 on the CPU, all of one shape or numbers; None for others."""
+    way = ways.get(torch.float32)
+    given = None if way is None else _addresses(call.operands)
+    if way is None or given is None:
+        return None
+    model, steps, addresses = given
+    count = model.numel()
+    if target is None:
+        target = torch.empty_like(model)
+    else:
+        into = target.data_ptr()
+        if target.shape != model.shape or any(0 < abs(address - into) < 4 * count for address in addresses):
+            return None  # results would overwrite operands of elements to come
+    if way.is_nearest_root:
+        exact_loops.nearest_root(model, target)
+    else:
+        random = draw() if way.draws else None
+        way.loop(addresses, steps, c_float(call.factor).value, target, count, random)
+    return target
+
+
+def _addresses(operands: tuple[Any, ...]) -> tuple[torch.Tensor, int, list[int]] | None:
+    """A tensor among operands that are alike, a bit for each that is a tensor, and where three are; None for others."""
+    model = None
+    addresses, steps, bit = [], 0, 1
+    for x in operands:
+        if type(x) is float:
+            address = _one(x, torch.float32).data_ptr()
+        elif type(x) not in _PLAIN or x.dtype is not torch.float32 or not x.is_contiguous():
+            return None
+        else:
+            model = x if model is None else model
+            address = x.data_ptr() if x.is_cpu and x.shape == model.shape and not x.is_neg() else 0
+            if not address:  # also of tensors without numbers, and of zero tensors
+                return None
+            steps |= bit
+        addresses.append(address)
+        bit += bit
+    return None if model is None else (model, steps, addresses + addresses[:1] * (3 - len(addresses)))
+
+
+@lru_cache(maxsize=256)
+def _one(x: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(x, dtype=dtype, device="cpu")
+
+
+def _on_cpu(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
+    target = work = torch.empty_like(like)
+    if not target.is_contiguous() and (random is not None or like.dtype is torch.float64 or not is_dense(target)):
+        work = torch.empty(like.shape, dtype=like.dtype)  # in row-major order
+    operands = [_operand(x, work) for x in call.operands]
+    if way.is_nearest_root:
+        exact_loops.nearest_root(operands[0], work)
+    else:
+        steps = sum(1 << i for i, x in enumerate(operands) if x.dim() == work.dim())
+        addresses = [x.data_ptr() for x in (*operands, *operands[:1] * (3 - len(operands)))]
+        factor = _number(call.factor, like.dtype)
+        way.loop(addresses, steps, factor, work, work.numel(), random)
+        if like.dtype is torch.float64:
+            fill_in(call.formula, operands, factor, work, way.how, random)
+    return work if work is target else target.copy_(work)
+
+
+def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
+    """An operand with the target's dtype, shape and layout; or with no axes, for one number for all elements."""
+    if not isinstance(x, torch.Tensor):
+        return _one(float(x), target.dtype)
+    if x.is_neg() or x.dtype is not target.dtype:
+        x = x.resolve_neg().to(target.dtype)
+    if x.dim() == 0 or (x.shape == target.shape and x.stride() == target.stride()):
+        return x
+    return torch.empty_like(target).copy_(x)
+
+
+def _number(x: float, dtype: torch.dtype) -> float:
+    """A Python number as kernels take it: rounded to the carrier."""
+    return float(x) if dtype is torch.float64 else c_float(x).value
+
+
+def _elsewhere(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
+    """By tensor operations."""
+    dtype, device = like.dtype, like.device
+    operands = [torch.as_tensor(x, dtype=dtype, device=device).expand(like.shape) for x in call.operands]
+    if way.is_nearest_root:
+        return operands[0].sqrt()  # correctly rounded on GPUs
+    factor = _number(call.factor, dtype)
+    computed = exact_tensors.compute(call.formula, operands, factor, dtype, way.how, random)
+    if dtype is torch.float64:
+        fill_in(call.formula, operands, factor, computed, way.how, random)
+    return torch.empty_like(like).copy_(computed)

@@ -1,0 +1,265 @@
+"""Python numbers that a compiled step computes anew in every call: an optimizer's bias corrections, its learning rate.
+
+Eagerly they are computed by Python, in float64, and so they are here: before the program runs, by the same Python
+operators. The program gets the results as a tensor. While a step is traced, a :class:`Number` stands for each; what is
+done with it is recorded, and where the step decides by one, the decision becomes a condition of the program.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
+
+import torch
+from torch.utils._pytree import tree_map
+
+from ...formats import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class NumberError(FormatError):
+    """Something is done with a number for which a program has no counterpart."""
+
+
+class _Operation(NamedTuple):
+    """A Python operator and its operands, by position among the recorded values."""
+
+    function: Callable[[Any, Any], Any]
+    a: int
+    b: int
+
+
+class _Condition(NamedTuple):
+    """A decision, and how it was made when the step was traced."""
+
+    function: Callable[[Any, Any], bool]
+    a: int
+    b: int
+    outcome: bool
+
+
+class _Reading(NamedTuple):
+    """A number that is read from a tensor, by its number among those."""
+
+    number: int
+
+
+@final
+class Record:
+    """The arithmetic on numbers while a step is traced, and then in each call of its program.
+
+    Values have positions: those that are given, constants, and results of operators, each behind its operands.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        """As they are while the step is traced."""
+        self._given: list[int] = []
+        self._done: dict[_Operation | _Condition | _Reading, int] = {}
+        self._constants: dict[tuple[type, str], int] = {}
+        self._used: dict[int, int] = {}
+
+    def give(self, value: float) -> Number:
+        """A number that every call has its own value of, in the order in which they are given."""
+        self._given.append(len(self.values))
+        return self._append(value)
+
+    def read(self, number: int, value: float) -> Number:
+        """A number that is read from a tensor at this point, after those with smaller numbers."""
+        self._done[_Reading(number)] = len(self.values)
+        return self._append(value)
+
+    def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> Number:
+        """What an operator makes of two numbers, of which one is recorded."""
+        operation = _Operation(function, self._position(a), self._position(b))
+        known = self._done.get(operation)
+        if known is not None:
+            return Number(self, known)
+        result = function(self.values[operation.a], self.values[operation.b])
+        if not isinstance(result, (int, float)):
+            raise NumberError(f"a number that the step reads from a tensor becomes {type(result).__name__}")
+        self._done[operation] = len(self.values)
+        return self._append(result)
+
+    def decide(self, function: Callable[[Any, Any], bool], a: object, b: object) -> bool:
+        """What a comparison says, which it must say in every call of the program."""
+        left, right = self._position(a), self._position(b)
+        outcome = bool(function(self.values[left], self.values[right]))
+        self._done[_Condition(function, left, right, outcome)] = -1
+        return outcome
+
+    def place_of(self, number: Number) -> int:
+        """Where the number is in the program's tensor of numbers."""
+        return self._used.setdefault(number.position, len(self._used))
+
+    @property
+    def count(self) -> int:
+        """How many numbers the program takes."""
+        return len(self._used)
+
+    def at(self, place: int, values: Sequence[float] | None = None) -> float:
+        """The number at a place of the program's tensor of numbers."""
+        return (values or self.values)[list(self._used)[place]]
+
+    def evaluate(
+        self, given: Sequence[float], read: Callable[[int, Callable[[int], float]], float]
+    ) -> list[float] | None:
+        """The numbers of the program in a call; None if a condition does not hold.
+
+        Args:
+            given: the given ones.
+            read: gives those that are read from tensors: by number, and by what is at each place until then.
+
+        Raises:
+            ArithmeticError: as Python would in the step itself.
+        """
+        values = list(self.values)
+        for position, value in zip(self._given, given, strict=True):
+            values[position] = value
+        for done, position in self._done.items():
+            if isinstance(done, _Reading):
+                values[position] = read(done.number, lambda place: self.at(place, values))
+                continue
+            result = done.function(values[done.a], values[done.b])
+            if position >= 0:
+                values[position] = result
+            elif result != done.outcome:  # type: ignore[union-attr]
+                return None
+        return [values[position] for position in self._used]
+
+    def _append(self, value: float) -> Number:
+        self.values.append(value)
+        return Number(self, len(self.values) - 1)
+
+    def _position(self, x: Any) -> int:
+        if isinstance(x, Number):
+            return x.position
+        if not isinstance(x, (int, float)):
+            raise NumberError(f"a number that the step reads from a tensor meets {type(x).__name__}")
+        key = (type(x), repr(x))
+        if key not in self._constants:
+            self._constants[key] = len(self.values)
+            self.values.append(x)
+        return self._constants[key]
+
+
+class _Node:
+    """What PyTorch's C++ sees of a number: something symbolic, whose value it may not ask for."""
+
+    def __init__(self, number: Number) -> None:
+        self.number: Final = number
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_float(self) -> bool:
+        return True
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def guard_float(self, _file: str, _line: int) -> NoReturn:
+        raise NumberError("a number that the step reads from a tensor goes where a program needs a constant")
+
+
+def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+    def method(self: Number, other: object) -> Any:
+        if not isinstance(other, (int, float, Number)):
+            return NotImplemented
+        return self.record.compute(function, other, self) if swapped else self.record.compute(function, self, other)
+
+    return method
+
+
+def _comparison(function: Callable[[Any, Any], bool]) -> Any:
+    def method(self: Number, other: object) -> Any:
+        if not isinstance(other, (int, float, Number)):
+            return NotImplemented
+        return self.record.decide(function, self, other)
+
+    return method
+
+
+def _needs_value(what: str) -> Any:
+    def method(self: Number, *_: object) -> NoReturn:  # noqa: ARG001
+        raise NumberError(
+            f"a number that the step reads from a tensor is {what}, for which a program has no counterpart"
+        )
+
+    return method
+
+
+class Number(torch.SymFloat):
+    """A Python number in a step that is traced: PyTorch's operations take it as a number without a value.
+
+    Args:
+        record: of the trace.
+        position: among its values.
+    """
+
+    def __init__(self, record: Record, position: int) -> None:
+        super().__init__(_Node(self))  # type: ignore[no-untyped-call]
+        self.record = record
+        self.position = position
+
+    __add__ = _binary(operator.add)
+    __radd__ = _binary(operator.add, swapped=True)
+    __sub__ = _binary(operator.sub)
+    __rsub__ = _binary(operator.sub, swapped=True)
+    __mul__ = _binary(operator.mul)
+    __rmul__ = _binary(operator.mul, swapped=True)
+    __truediv__ = _binary(operator.truediv)
+    __rtruediv__ = _binary(operator.truediv, swapped=True)
+    __floordiv__ = _binary(operator.floordiv)
+    __rfloordiv__ = _binary(operator.floordiv, swapped=True)
+    __mod__ = _binary(operator.mod)
+    __rmod__ = _binary(operator.mod, swapped=True)
+    __pow__ = _binary(operator.pow)
+    __rpow__ = _binary(operator.pow, swapped=True)
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
+    __float__ = __int__ = __index__ = __round__ = __trunc__ = _needs_value("made a Python number")
+    __str__ = __repr__ = __format__ = _needs_value("made text")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Number:
+        return self.record.compute(_negated, self, 0)
+
+    def __abs__(self) -> Number:
+        return self if self >= 0 else -self
+
+    def __pos__(self) -> Number:
+        return self
+
+    def __bool__(self) -> bool:
+        return self.record.decide(operator.ne, self, 0)
+
+
+def _negated(a: float, _: object) -> float:
+    return -a
+
+
+def number_of(x: object) -> Number | None:
+    """The number that an argument of an operation is; PyTorch's C++ passes on only what it sees of it."""
+    if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
+        return x.node.number
+    return None
+
+
+def recognized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of an operation with numbers again as what they are, for Python code that computes with them."""
+
+    def as_it_is(x: object) -> object:
+        number = number_of(x)
+        return x if number is None else number
+
+    return tree_map(as_it_is, (args, kwargs))  # type: ignore[no-any-return]

@@ -1,0 +1,161 @@
+"""Operations of a traced step on numbers that every call has its own value of, as operations on tensors.
+
+They are written so that they have the bits of the kernels that take Python numbers: those round a number to the type of
+the tensors, multiply and add by one fused operation where ``alpha`` or ``value`` scales a term, and so does this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..aten.moves import plain_name
+from .host_numbers import Number, NumberError, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+    from torch.fx import GraphModule
+
+    from .host_numbers import Record
+
+_aten = torch.ops.aten
+
+
+@torch.library.custom_op("roundoff::number", mutates_args=())
+def number_operator(place: int) -> torch.Tensor:
+    """Stands, in a graph that is traced, for an element of the program's tensor of numbers."""
+    raise AssertionError(f"the number {place} of a traced step is no input of its program")
+
+
+@number_operator.register_fake
+def _shape(place: int) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty((), dtype=torch.float64)
+
+
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    if not isinstance(alpha, torch.Tensor):
+        return torch.add(x, y, alpha=alpha)
+    return _aten.addcmul.default(x, _tensor(y, x), alpha)
+
+
+def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    if not isinstance(alpha, torch.Tensor):
+        return torch.sub(x, y, alpha=alpha)
+    return _aten.addcmul.default(x, _tensor(y, x), _aten.neg.default(alpha))
+
+
+def _tensor(y: Any, like: torch.Tensor) -> torch.Tensor:
+    return y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=like.dtype, device=like.device)
+
+
+def _addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return torch.addcmul(x, a, b, value=value)
+    return _aten.addcmul.default(x, _aten.mul.Tensor(a, value), b)
+
+
+def _addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return torch.addcdiv(x, a, b, value=value)
+    return _aten.add.Tensor(x, _aten.div.Tensor(_aten.mul.Tensor(a, value), b))
+
+
+def _fill(x: Any, value: Any) -> Any:
+    return _aten.clone.default(_aten.expand.default(value, x.shape))
+
+
+_OF_ONE: dict[str, Callable[..., Any]] = {
+    "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "addcmul": _addcmul,
+    "addcdiv": _addcdiv, "lerp": torch.lerp, "fill": _fill,
+}  # fmt: skip
+"""What operations on floating-point tensors compute, with tensors in place of numbers."""
+
+
+def tensor_of(number: Number, dtype: torch.dtype) -> torch.Tensor:
+    """The number as a tensor without axes, rounded to a type as kernels do it."""
+    exact: torch.Tensor = torch.ops.roundoff.number(number.record.place_of(number))
+    return exact.to(dtype)
+
+
+@final
+class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs operations that take a :class:`Number` on tensors; below the simulation, which rounds results."""
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Runs one operation; on lists of tensors, one by one, as the kernels of the CPU do."""
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        compute = _OF_ONE.get(plain_name(name))
+        if name.startswith("_fused_") and name.endswith("_"):
+            return _fused(func, args, kwargs)
+        on_lists = name.startswith("_foreach_")
+        if not any(isinstance(x, torch.SymFloat) for x in tree_leaves((args, kwargs))):
+            if not on_lists or compute is None:
+                return func(*args, **kwargs)
+        elif compute is None or "out" in kwargs:
+            raise NumberError(f"a number that the step reads from a tensor goes into {name}, which no program can take")
+        if not on_lists:
+            return _run(compute, args[0], args[1:], kwargs, in_place=name.endswith("_"))
+        tensors = args[0]
+        rows = [list(x) if isinstance(x, (list, tuple)) else [x] * len(tensors) for x in args[1:]]
+        results = [
+            _run(compute, x, [row[i] for row in rows], kwargs, in_place=name.endswith("_"))
+            for i, x in enumerate(tensors)
+        ]
+        return None if name.endswith("_") else results
+
+
+def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """A fused optimizer, whose in-place form functionalization does not take with an empty list."""
+    pure: Any = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"))
+    written = [list(args[i]) for i, argument in enumerate(func._schema.arguments) if argument.is_write]  # noqa: SLF001
+    for old, new in zip(written, getattr(pure, func._overloadname)(*args, **kwargs), strict=True):  # noqa: SLF001
+        for x, y in zip(old, new, strict=True):
+            x.copy_(y)
+
+
+def _run(
+    compute: Callable[..., Any], x: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], *, in_place: bool
+) -> torch.Tensor:
+    """One operation on one tensor, which is written to if it is ``in_place``."""
+    if any(isinstance(y, torch.SymFloat) for y in (*args, *kwargs.values())):
+        dtypes = {y.dtype for y in (x, *args) if isinstance(y, torch.Tensor)}
+        if len(dtypes) > 1 or not x.is_floating_point():
+            raise NumberError("a number that the step reads from a tensor meets tensors of other types than one float")
+
+    def as_tensor(value: Any) -> Any:
+        number = number_of(value)
+        return value if number is None else tensor_of(number, x.dtype)
+
+    result: torch.Tensor = compute(x, *map(as_tensor, args), **{key: as_tensor(v) for key, v in kwargs.items()})
+    return x.copy_(result) if in_place else result
+
+
+def numbers_as_input(graph: GraphModule, record: Record) -> list[torch.Tensor]:
+    """Makes the numbers of a record an input of the graph, behind all others: a stand-in for it, if there are any."""
+    if not record.count:
+        return []
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    with graph.graph.inserting_after(last):
+        numbers = graph.graph.placeholder("numbers")
+    numbers.meta["val"] = torch.empty(record.count, dtype=torch.float64)
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.roundoff.number.default:
+            with graph.graph.inserting_before(node):
+                element = graph.graph.call_function(_aten.select.int, (numbers, 0, node.args[0]))
+            element.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(element)
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return [numbers.meta["val"]]

@@ -1,0 +1,1 @@
+"""Which arithmetic where: policies, their rules, and the places that rules name."""

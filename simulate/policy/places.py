@@ -1,0 +1,177 @@
+"""Where in a program an operation runs: its role, and the module it belongs to."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from .policy import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.utils.hooks import RemovableHandle
+
+_MOST_CHANGES = 1 << 17
+_NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradients
+
+
+class _Thread(threading.local):
+    """What is at work in one thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.optimizers = 0
+        # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
+        self.starts: list[int] = []
+        self.owners: list[str] = []
+
+
+# Modules that stand around another one, under this name, and do what it does.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_REPLICATING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+class Places:
+    """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
+
+    A module's path begins at the outermost module that was called around it, or at one of ``roots``. Wrappers such as
+    that of ``torch.compile`` have no part in it.
+
+    Args:
+        on_step: called with an optimizer before its step (False) and after it (True).
+        roots: modules whose parts are named from them, whatever is called first.
+    """
+
+    def __init__(
+        self,
+        on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None,
+        roots: Sequence[torch.nn.Module] = (),
+    ) -> None:
+        self._on_step = on_step
+        self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        # Of modules that were called before anything around them: which one their path begins at.
+        self._begins: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
+        for root in roots:
+            self._name(root, "", for_good=True)
+        self._handles: list[RemovableHandle] = []
+        self._inside = 0
+        self._lock = threading.Lock()
+        self._thread = _Thread()
+        self._latest: tuple[list[int], list[str]] = ([], [])
+
+    def enter(self) -> None:
+        """Begins to follow modules and optimizers."""
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._handles = [
+                    register_module_forward_pre_hook(self._module_begins),
+                    # also when forward raises, so that a failed call does not leave its module behind
+                    register_module_forward_hook(self._module_ends, always_call=True),
+                    register_optimizer_step_pre_hook(self._optimizer_begins),
+                    register_optimizer_step_post_hook(self._optimizer_ends),
+                ]
+
+    def leave(self) -> None:
+        """Ends what :meth:`enter` began."""
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for handle in self._handles:
+                    handle.remove()
+                self._thread = _Thread()
+
+    def here(self) -> tuple[str, str]:
+        """The role and the path of the innermost module of the operation that runs now.
+
+        The path begins with the class of the outermost module; it is empty outside of modules and in optimizers. An
+        operation of the backward pass belongs to the module whose operation it derives.
+        """
+        thread = self._thread
+        if thread.optimizers:
+            return Role.OPTIMIZER.value, ""
+        inside = thread.modules[-1] if thread.modules else ""
+        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine
+            return Role.FORWARD.value, inside
+        # A checkpoint calls its modules again, in the backward pass.
+        return Role.BACKWARD.value, inside or self._owner()
+
+    def _owner(self) -> str:
+        node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
+        number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  likewise
+        if number == _NO_FORWARD:
+            return ""
+        # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
+        starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest
+        position = bisect_right(starts, number) - 1
+        return owners[position] if position >= 0 else ""
+
+    def _owner_changes(self) -> None:
+        thread = self._thread
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+        owner = thread.modules[-1] if thread.modules else ""
+        self._latest = (thread.starts, thread.owners)
+        if thread.starts and thread.starts[-1] == number:
+            thread.owners[-1] = owner  # the one before made nothing that can be derived
+            return
+        thread.starts.append(number)
+        thread.owners.append(owner)
+        if len(thread.starts) > _MOST_CHANGES:
+            # Graphs older than so many calls are forgotten: their operations will belong to no module.
+            del thread.starts[: _MOST_CHANGES // 2], thread.owners[: _MOST_CHANGES // 2]
+
+    def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
+        modules = self._thread.modules
+        if module not in self._names:
+            self._name(module, modules[-1] if modules else "")
+        modules.append(self._names[module])
+        self._owner_changes()
+
+    def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
+        """Names a module and what is in it, also what had its name from a part that was called earlier."""
+        prefix = "module." if isinstance(module, _REPLICATING) else ""
+        root = around or type(_plain(module)).__name__
+        members = dict(module.named_modules())
+        inside = set(members.values())
+        for name, child in members.items():
+            begins = self._begins.get(child)
+            if child in self._names and (begins is None or begins() not in inside):
+                continue  # the part of another root
+            path = ".".join(part for part in name.removeprefix(prefix).split(".") if part and part not in _WRAPPED)
+            if prefix and name == prefix[:-1]:
+                path = ""
+            self._names[child] = f"{root}.{path}" if path else root
+            if not for_good and not around:
+                self._begins[child] = weakref.ref(module)
+            else:
+                self._begins.pop(child, None)
+
+    def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
+        if self._thread.modules:  # else the simulation was entered inside of this module
+            self._thread.modules.pop()
+            self._owner_changes()
+
+    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._on_step:
+            self._on_step(optimizer, False)
+        self._thread.optimizers += 1
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._thread.optimizers = max(0, self._thread.optimizers - 1)
+        if self._on_step:
+            self._on_step(optimizer, True)
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that wrappers stand around."""
+    names = (*_WRAPPED, "module") if isinstance(module, _REPLICATING) else _WRAPPED
+    inner = next((getattr(module, name) for name in names if name in module._modules), None)  # noqa: SLF001  the only access
+    return module if inner is None else _plain(inner)

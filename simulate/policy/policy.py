@@ -1,0 +1,398 @@
+"""Which arithmetic each operation of a program is simulated in: a base, and rules that change it for some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...formats import Format, FormatError, Rounding
+from ..accumulation.description import Accumulation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+OPTIMIZER_STEP = "optimizer_step"
+"""Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
+
+CONTRACTIONS = (
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "linear_backward", "matmul",
+    "matmul_backward", "_addmm_activation", "*grouped_mm*", "_scaled_mm*", "_trilinear", "convolution",
+    "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable", "*deform_conv2d*",
+    "*scaled_dot_product*", "_flash_attention_*", "_efficient_attention_*", "flex_attention*", "mkldnn_rnn_layer*",
+    "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+"""Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
+
+LAYERS = (
+    *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
+    "_softmax*", "_log_softmax*", "embedding*", "*pool*",
+)  # fmt: skip
+"""Operations that end a layer, and their backward operations: what storage policies round."""
+
+
+class Role(StrEnum):
+    """What an operation, or an operand, is there for."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "parameters"
+    INPUTS = "inputs"
+
+
+OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS)
+
+
+class Granularity(StrEnum):
+    """What counts as one operation."""
+
+    KERNEL = "kernel"
+    """An ATen operation: its results are rounded, what it computes inside is not."""
+    PRIMITIVE = "primitive"
+    """A primitive operation: composite kernels (softplus, layer norm, addcdiv, ...) are taken apart."""
+
+
+class Scalars(StrEnum):
+    """What becomes of Python numbers that meet tensors."""
+
+    EXACT = "exact"
+    ROUNDED = "rounded"
+
+
+class Arithmetic(NamedTuple):
+    """How one operation is simulated."""
+
+    format: Format
+    """Of its results; fp32 stands for the carrier itself, unrounded."""
+    rounding: Rounding
+    operands: Format | None
+    """Its tensor operands are rounded to this before; None leaves them as they are."""
+    parameters: Format | None
+    """Operands that are parameters, likewise."""
+    inputs: Format | None
+    """Operands that come from outside of the simulation, likewise."""
+    accumulate: Accumulation | None
+    granularity: Granularity
+    scalars: Scalars
+
+
+def _patterns(value: object, name: str) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise FormatError(
+            f"{name} of a rule must be a pattern such as 'mm' or 'softmax*', or a list of them, got {value!r}"
+        )
+    return tuple(texts)
+
+
+def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
+    try:
+        return kind(str(value))
+    except ValueError:
+        raise FormatError(f"{name} must be {', '.join(kind)}, got {value!r}") from None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Changes the arithmetic of the operations it matches; what is None it leaves as it is.
+
+    Args:
+        operation: name of an ATen operation without overload, such as ``mm`` (``add`` is also ``add_`` and
+            ``_foreach_add_``), a pattern with ``*`` and ``?``, or several. ``optimizer_step`` is a whole step of an
+            optimizer: gradients are rounded before it, parameters and buffers after it.
+        module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
+            a module is matched too. Operations of the backward pass belong to the module of their forward operation.
+        role: ``forward``, ``backward`` or ``optimizer``: where the operation runs. ``parameters`` or ``inputs``: the
+            rule is about such operands of forward and backward operations, whose ``format`` it sets: they are seen
+            rounded, and stay as they are in memory.
+        format: of the results.
+        rounding: how they are rounded.
+        operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
+            their blocks along the contracted axis.
+        accumulate: the accumulator of contractions and sums.
+        granularity: ``kernel`` or ``primitive``.
+        scalars: ``exact`` or ``rounded``: Python numbers, to ``format``.
+
+    Raises:
+        FormatError: a setting does not exist, or has no meaning for the role.
+    """
+
+    operation: str | Sequence[str] = "*"
+    module: str | Sequence[str] = "*"
+    role: str | Sequence[str] = "*"
+    format: Format | str | None = None
+    rounding: Rounding | str | None = None
+    operands: Format | str | None = None
+    accumulate: Accumulation | str | None = None
+    granularity: Granularity | str | None = None
+    scalars: Scalars | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("operation", "module", "role"):
+            object.__setattr__(self, name, _patterns(getattr(self, name), name))
+        if self.role != ("*",):
+            roles = tuple(_choice(Role, role, "role of a rule") for role in self.role)
+            object.__setattr__(self, "role", roles)
+            if self.about_operands and (
+                not all(role in OPERAND_ROLES for role in roles)
+                or self.format is None
+                or self._settings() != {"format"}
+            ):
+                raise FormatError(
+                    f"a rule about parameters or inputs sets their format and nothing else, got {self._text()}"
+                )
+        _parse_settings(self)
+        if not self._settings():
+            raise FormatError(f"a rule must set one of {', '.join(_SETTINGS)}; this one sets nothing: {self._text()}")
+
+    def _settings(self) -> set[str]:
+        return {name for name in _SETTINGS if getattr(self, name) is not None}
+
+    def _text(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in fields(self)}
+        return ", ".join(f"{k}={_plain(v)}" for k, v in shown.items() if v is not None and v != ("*",))
+
+    def __str__(self) -> str:
+        return self._text()
+
+    @property
+    def about_operands(self) -> bool:
+        """Whether the rule is about parameters or inputs."""
+        return any(role in OPERAND_ROLES for role in self.role)
+
+    def matches(self, operation: str, module: str, role: str) -> bool:
+        """Whether the rule speaks of this operation at this place."""
+        roles = self.role == ("*",) or self.about_operands or role in self.role
+        if not roles or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
+            return False
+        return self.matches_operation(operation) and self.matches_module(module)
+
+    def matches_operation(self, operation: str) -> bool:
+        """Whether an operation of this name is meant, wherever it runs."""
+        if self.operation == ("*",):
+            return True
+        plain = operation.removeprefix("_foreach_").removesuffix("_")
+        return any(fnmatchcase(name, pattern) for pattern in self.operation for name in (operation, plain))
+
+    def matches_module(self, path: str) -> bool:
+        """Whether the module at ``path`` (its first part is the outermost one's class), or one around it, is meant."""
+        if self.module == ("*",):
+            return True
+        parts = path.split(".")
+        around = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
+        return any(fnmatchcase(name, pattern) for pattern in self.module for name in around)
+
+
+_SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars")
+_KINDS = {"granularity": Granularity, "scalars": Scalars}
+
+
+def _parse_settings(owner: Rule | Policy) -> None:
+    """Turns the settings that were given as text into what they name."""
+    for name in _SETTINGS:
+        value = getattr(owner, name)
+        if value is None:
+            continue
+        if name in ("format", "operands"):
+            value = Format.parse(value)
+        elif name == "rounding":
+            value = Rounding.parse(value)
+        elif name == "accumulate":
+            value = Accumulation.parse(value) if isinstance(value, str) else value
+            if not isinstance(value, Accumulation):
+                raise FormatError(f"accumulate must be an Accumulation or its text, such as 'e5m10/32', got {value!r}")
+        else:
+            value = _choice(_KINDS[name], value, name)
+        object.__setattr__(owner, name, value)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The arithmetic of a whole program: settings for every operation, and rules that change them; later rules win.
+
+    ``Policy("e5m10")`` rounds every result of every operation. :meth:`storage` and :meth:`mixed_precision` make the
+    other usual ones, and :meth:`with_rules` adds to any.
+
+    Args:
+        format: of results. fp32 stands for the carrier itself: nothing is rounded.
+        rounding: the mode; ``stochastic`` draws from the seed of the simulation.
+        operands: see :class:`Rule`.
+        accumulate: the accumulator of contractions and sums; None for the carrier's.
+        granularity: ``kernel`` or ``primitive``.
+        scalars: whether Python numbers stay exact, as in PyTorch's half-precision kernels, or are rounded.
+        rules: in order.
+
+    Raises:
+        FormatError: a setting does not exist.
+    """
+
+    format: Format | str
+    rounding: Rounding | str = Rounding.NEAREST_EVEN
+    operands: Format | str | None = None
+    accumulate: Accumulation | str | None = None
+    granularity: Granularity | str = Granularity.KERNEL
+    scalars: Scalars | str = Scalars.EXACT
+    rules: tuple[Rule, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _parse_settings(self)
+        rules = tuple(self.rules)
+        if not all(isinstance(rule, Rule) for rule in rules):
+            raise FormatError(f"rules of a policy must be Rule objects, got {rules!r}")
+        object.__setattr__(self, "rules", rules)
+
+    @classmethod
+    def of(cls, what: Policy | Format | str) -> Policy:
+        """A policy: itself, or the one that rounds every operation to a format."""
+        return what if isinstance(what, Policy) else cls(Format.parse(what))
+
+    @classmethod
+    def storage(cls, format: Format | str) -> Policy:
+        """Rounds what is stored: results of layers, their gradients, weights and optimizer buffers after each step.
+
+        Between these everything is computed in the carrier, as the simulation of the paper did ("Low-Precision
+        Reinforcement Learning", Section 4, with qtorch's quantizers after every layer). What ends a layer is
+        ``LAYERS``: matrix products, convolutions, normalisations, softmax, pooling.
+        """
+        return cls("fp32", rules=(Rule(LAYERS, format=format), Rule(OPTIMIZER_STEP, format=format)))
+
+    @classmethod
+    def mixed_precision(cls, format: Format | str) -> Policy:
+        """Matrix products and convolutions take operands and give results in the format; the rest is the carrier's.
+
+        Weights, optimizer and losses are float32 (master weights), as in Micikevicius et al., "Mixed Precision
+        Training". Elementwise operations between two products, which autocast would leave in half precision, are
+        computed in float32 here.
+        """
+        rule = Rule(CONTRACTIONS, role=(Role.FORWARD, Role.BACKWARD), format=format, operands=format)
+        return cls("fp32", rules=(rule,))
+
+    def with_rules(self, *rules: Rule) -> Policy:
+        """The same policy with more rules, which win over those it has."""
+        return replace(self, rules=(*self.rules, *rules))
+
+    @classmethod
+    def parse(cls, description: str | Mapping[str, Any], format: Format | str | None = None) -> Policy:
+        """A policy from plain data, as a YAML file has it.
+
+        Args:
+            description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage`` or
+                ``mixed-precision``), any setting of :class:`Policy`, and ``rules``: a list of mappings with what
+                :class:`Rule` takes.
+            format: the format, if the description has none.
+
+        Raises:
+            FormatError: a key or value is wrong; the message says where.
+        """
+        if isinstance(description, str):
+            return cls.of(description)
+        settings = _mapping(description, "policy", {"preset", "rules", *_SETTINGS})
+        given = settings.pop("format", format)
+        if given is None:
+            raise FormatError("policy needs a format")
+        preset = str(settings.pop("preset", "every-op"))
+        makers: dict[str, Callable[[Format | str], Policy]] = {
+            "every-op": cls,
+            "storage": cls.storage,
+            "mixed-precision": cls.mixed_precision,
+        }
+        if preset not in makers:
+            raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
+        rules = settings.pop("rules", [])
+        if not isinstance(rules, (list, tuple)):
+            raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")
+        made = []
+        for number, rule in enumerate(rules):
+            place = f"policy.rules[{number}]"
+            keys = _mapping(rule, place, {f.name for f in fields(Rule)})
+            try:
+                made.append(Rule(**keys))
+            except FormatError as error:
+                raise FormatError(f"{place}: {error}") from None
+        try:
+            return replace(makers[preset](given), **settings).with_rules(*made)
+        except FormatError as error:
+            raise FormatError(f"policy: {error}") from None
+
+    def as_json(self) -> dict[str, Any]:
+        """The policy as plain data that :meth:`parse` reads: settings that differ from the defaults, and all rules."""
+        defaults = Policy("fp32")
+        data: dict[str, Any] = {"format": str(self.format)}
+        data |= {
+            name: _plain(getattr(self, name))
+            for name in _SETTINGS[1:]
+            if getattr(self, name) != getattr(defaults, name)
+        }
+        if self.rules:
+            data["rules"] = [
+                {
+                    f.name: _plain(getattr(rule, f.name))
+                    for f in fields(rule)
+                    if getattr(rule, f.name) not in (None, ("*",))
+                }
+                for rule in self.rules
+            ]
+        return data
+
+    def __str__(self) -> str:
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        shown = [
+            f"{k}={_plain(v)}"
+            for k, v in settings.items()
+            if v is not None and (k == "format" or v != getattr(Policy("fp32"), k))
+        ]
+        return "\n  ".join([", ".join(shown), *map(str, self.rules)])
+
+    def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
+        """How an operation at a place is simulated, and the rules that had a say in it."""
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
+        seen: dict[str, Any] = {"parameters": None, "inputs": None}
+        matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
+        for rule in matched:
+            if rule.about_operands:
+                if role != Role.OPTIMIZER:
+                    seen |= {str(operand): rule.format for operand in rule.role}
+            else:
+                settings |= {name: getattr(rule, name) for name in _SETTINGS if getattr(rule, name) is not None}
+        return Arithmetic(**settings, **seen), matched
+
+    def reaches(self, operations: Iterable[str], module: str, role: str) -> bool:
+        """Whether any of these operations, at this place, computes otherwise than in the carrier."""
+        for operation in operations:
+            a, _ = self.arithmetic(operation, module, role)
+            if str(a.format) != "fp32" or any((a.operands, a.parameters, a.inputs, a.accumulate)):
+                return True
+        return False
+
+    def formats(self) -> list[Format]:
+        """The formats of results, wherever, each once."""
+        named = (self.format, *(rule.format for rule in self.rules))
+        return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
+
+    def settings(self, name: str) -> list[Any]:
+        """What one setting is for all operations together, and in every rule that has it."""
+        values = (getattr(self, name), *(getattr(rule, name) for rule in self.rules))
+        return [value for value in values if value is not None]
+
+    @property
+    def depends_on_place(self) -> bool:
+        """Whether a module or role matters, so that the simulation must follow them."""
+        return any(rule.module != ("*",) or rule.role != ("*",) for rule in self.rules)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    return str(value)
+
+
+def _mapping(value: object, place: str, allowed: Iterable[str]) -> dict[str, Any]:
+    if not hasattr(value, "keys"):
+        raise FormatError(f"{place} must be a mapping, got {value!r}")
+    settings: dict[str, Any] = dict(value)  # type: ignore[call-overload]
+    for key in settings:
+        if key not in allowed:
+            raise FormatError(f"{place} has an unknown key {key!r}: allowed are {', '.join(sorted(allowed))}")
+    return settings

@@ -1,0 +1,76 @@
+"""Counting stochastic roundings: the random bits of each depend on its number within the step."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, final
+
+from ...formats.base.modes import RandomBits
+
+if TYPE_CHECKING:
+    import torch
+
+STEP_BITS = 32
+"""A rounding's random bits are those of step ``(step << STEP_BITS) + number within the step``."""
+
+
+def bits_after(place: torch.Tensor, seed: int, offset: int) -> RandomBits:
+    """The random bits of the rounding ``offset`` after ``place``, in a compiled program.
+
+    Args:
+        place: int64, the simulation's step when the program is called, and how many draws there were in it before.
+        seed: of the simulation.
+        offset: number of the rounding in the program; with the steps that began in it in its upper bits.
+    """
+    step, before = place.tolist()
+    if offset >> STEP_BITS:  # the program has begun another step, in which there were none before
+        before = 0
+    return RandomBits(seed, (step << STEP_BITS) + before + offset)
+
+
+@final
+class Draws:
+    """The step a program is at, and how many stochastic roundings were made in it.
+
+    The threads that entered the simulation count each for itself; those that work for them, as autograd's do on a GPU,
+    count on.
+    """
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+        self._latest = [0, 0]
+
+    def enter(self) -> None:
+        """This thread counts for itself from now on, at first in the step that the latest one is at."""
+        if not hasattr(self._here, "counts"):
+            self._here.counts = [self._latest[0], 0]
+        self._latest = self._here.counts
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
+        return self._mine()[0]
+
+    def begin(self, step: int) -> None:
+        """A step begins in this thread."""
+        self.enter()
+        self._latest[:] = step, 0
+
+    def made(self) -> int:
+        """How many roundings there were."""
+        return self._mine()[1]
+
+    def skip(self, count: int) -> None:
+        """Counts roundings that were made elsewhere."""
+        self._mine()[1] += count
+
+    def next(self) -> tuple[int, int]:
+        """The step, and the number of the next rounding in it."""
+        mine = self._mine()
+        step, number = mine
+        mine[1] = number + 1
+        return step, number
+
+    def _mine(self) -> list[int]:
+        counts: list[int] = getattr(self._here, "counts", self._latest)
+        return counts

@@ -1,0 +1,215 @@
+"""Entering and leaving a simulation: in which threads, generators and coroutines it is at work."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from contextlib import contextmanager
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from ...formats import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
+_GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
+
+# Functions that enter something for their caller, and modules that run a generator to have it do so.
+_ENTERING = ("__enter__", "__aenter__", "__exit__", "__aexit__", "enter_context")
+_MANAGERS = ("contextlib", "_pytest.", "pytest_asyncio.")
+
+
+class SimulationWarning(UserWarning):
+    """A program computes something otherwise than its author may expect."""
+
+
+class ThisThread(threading.local):
+    """Whether a simulation is at work on an operation, in this thread."""
+
+    rounding = False
+
+
+this_thread = ThisThread()
+
+
+@contextmanager
+def unsimulated() -> Iterator[None]:
+    """For the block, the simulations of this thread pass operations on as they are."""
+    before, this_thread.rounding = this_thread.rounding, True
+    try:
+        yield
+    finally:
+        this_thread.rounding = before
+
+
+class _Block(NamedTuple):
+    """A ``with`` block that has been entered and not left."""
+
+    mode: TorchDispatchMode
+    frame: FrameType | None
+    """The function, generator or coroutine it stands in."""
+    suspendable: bool
+    """Whether that is a generator or coroutine."""
+    pushed: bool
+    """Whether the mode was put on PyTorch's stack."""
+
+
+class _Here(threading.local):
+    """The blocks of this thread, as they were entered."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+
+
+_here = _Here()
+
+
+@final
+class Presence:
+    """Where one mode is entered, and whether it is at work in the code that runs now.
+
+    PyTorch's stack of modes belongs to the thread. A generator or coroutine that is suspended in a ``with`` block
+    leaves its mode there, for its caller and for all other tasks. So where such blocks are entered the mode asks
+    :meth:`is_passed_over` at every operation.
+
+    Args:
+        mode: the mode.
+
+    Attributes:
+        told_of_threads: whether a warning was given of a thread that it does not reach.
+    """
+
+    suspendable = 0
+    """How many blocks of all modes and threads stand in generators or coroutines."""
+    _lock = threading.Lock()
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        self._mode = mode
+        self._inside = 0
+        self._told = False
+        self.told_of_threads = False
+
+    def __str__(self) -> str:
+        return repr(self._mode)
+
+    def enter(self, frame: FrameType, *, push: bool) -> None:
+        """Enters the block that ``frame`` is at; ``push``: puts the mode on PyTorch's stack."""
+        owner = _owner(frame)
+        suspendable = owner is not None and bool(owner.f_code.co_flags & _SUSPENDABLE)
+        _here.blocks.append(_Block(self._mode, owner, suspendable, push))
+        with self._lock:
+            self._inside += 1
+            Presence.suspendable += suspendable
+        if push:
+            _push_mode(self._mode)
+
+    def leave(self, frame: FrameType) -> bool:
+        """Leaves the block that ``frame`` is at.
+
+        Returns:
+            Whether the mode stood on PyTorch's stack.
+
+        Raises:
+            FormatError: this thread has entered none.
+        """
+        blocks, owner = _here.blocks, _owner(frame)
+        mine = [number for number, block in enumerate(blocks) if block.mode is self._mode]
+        if not mine:
+            raise FormatError("a simulation must be left by the thread that entered it")
+        # Tasks leave in any order.
+        number = next((number for number in reversed(mine) if blocks[number].frame is owner), mine[-1])
+        block = blocks.pop(number)
+        with self._lock:
+            self._inside -= 1
+            Presence.suspendable -= block.suspendable
+        if block.pushed:
+            self._take_off()
+        return block.pushed
+
+    def _take_off(self) -> None:
+        """Takes the mode off PyTorch's stack; not always from its top."""
+        above = []
+        while (mode := _get_current_dispatch_mode()) is not self._mode and mode is not None:
+            above.append(mode)
+            _pop_mode()
+        if mode is not None:
+            _pop_mode()
+        for mode in reversed(above):
+            _push_mode(mode)
+
+    def is_inside(self) -> bool:
+        """Whether any thread has entered the mode."""
+        return self._inside > 0
+
+    def is_shared(self) -> bool:
+        """Whether other threads than this one have entered the mode."""
+        return self._inside > sum(block.mode is self._mode for block in _here.blocks)
+
+    def is_passed_over(self) -> bool:
+        """Whether the code that runs now is in another block than the mode's, or in none.
+
+        False in threads that have entered nothing and find the mode on their stack, as those of autograd on a GPU do.
+        """
+        if not Presence.suspendable or not _here.blocks:
+            return False
+        passed_over = _innermost(_here.blocks) is not self._mode
+        if passed_over and not self._told:
+            self._tell()
+        return passed_over
+
+    def _tell(self) -> None:
+        block = next((block for block in reversed(_here.blocks) if block.mode is self._mode), None)
+        if block is None or block.frame is None or block.frame.f_back is not None:
+            return
+        code = block.frame.f_code
+        if code.co_flags & _GENERATOR:
+            self._told = True
+            warnings.warn(
+                f"the generator {code.co_name} ({code.co_filename}:{code.co_firstlineno}) is suspended inside"
+                f" {self._mode!r}: until it goes on, its caller computes without this simulation. A generator that"
+                " enters one for its caller is made with contextlib.contextmanager.",
+                SimulationWarning,
+                stacklevel=4,
+            )
+
+
+def _innermost(blocks: list[_Block]) -> TorchDispatchMode | None:
+    """The mode of the block that the code which runs now is in."""
+    modes = {block.frame: block.mode for block in blocks}
+    around: set[FrameType | None] = set()
+    innermost = None
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  the only access there is
+    while frame is not None:
+        if frame in modes:
+            innermost = innermost or modes[frame]
+            around.add(frame)
+        frame = frame.f_back
+    # Functions that have returned entered for whoever called them; that is inside what was entered before.
+    lasting = [block.frame for block in blocks if not block.suspendable and block.frame not in around]
+    if lasting and (innermost is None or blocks[-1].frame is lasting[-1]):
+        return modes[lasting[-1]]
+    return innermost
+
+
+def _owner(frame: FrameType | None) -> FrameType | None:
+    """The function, generator or coroutine whose block is entered or left by ``frame``.
+
+    Functions that enter something for others are passed over, and so are generators that serve as context managers.
+    """
+    while frame is not None:
+        if not (_is_managing(frame) or frame.f_code.co_name in _ENTERING):
+            suspendable = frame.f_code.co_flags & _SUSPENDABLE
+            if not suspendable or frame.f_back is None or not _is_managing(frame.f_back):
+                return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_managing(frame: FrameType) -> bool:
+    return f"{frame.f_globals.get('__name__')}.".startswith(_MANAGERS)

@@ -1,0 +1,125 @@
+"""What entering simulations changes for the whole process, from the first that is entered to the last that is left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from .bystanders import watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .entering import Presence
+
+
+class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Entered once for all simulations of the process; sees no operation."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))  # pragma: no cover
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # what dynamo has to leave alone it learns from the stance
+
+
+@final
+class _Stance:
+    """What ``torch.compile`` asks when one of its functions is called, in the place of PyTorch's ``DynamoStance``.
+
+    Inside of a simulation such functions run eagerly. Those that dynamo skipped because of a mode would never be
+    compiled again, and those with ``fullgraph=True`` would raise. Operators such as ``torch.cond``, which compile what
+    they are given to run it operation by operation, may do so.
+    """
+
+    def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
+        self.found = found
+        self._is_inside = is_inside
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if self._is_inside() and not is_compiling_operator() else str(self.found.stance)
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        return bool(self.found.skip_guard_eval_unsafe)
+
+    @property
+    def backend(self) -> Any:
+        return self.found.backend
+
+
+def is_compiling_operator() -> bool:
+    """Whether this thread is in an operator such as ``torch.cond``, which compiles what it is given."""
+    from torch._higher_order_ops.utils import _hop_compile_tls  # noqa: PLC0415  imported by then
+
+    return bool(getattr(_hop_compile_tls, "in_hop_compile", False))
+
+
+@final
+class Process:
+    """What PyTorch and Python keep per process: set while any simulation is entered.
+
+    - PyTorch's flags that say whether there are modes. Each mode restores what it found, so that they would stay set
+      for good after modes that were left in another order than they were entered.
+    - The stance of ``torch.compile``.
+    - How threads are started: with a :class:`Bystander` where a simulation is at work.
+
+    Args:
+        at_work: the presence of the simulation that the code of this thread runs in, if any.
+        is_inside: whether a simulation is entered in this thread, at work or not.
+    """
+
+    def __init__(self, at_work: Callable[[], Presence | None], is_inside: Callable[[], bool]) -> None:
+        self._at_work = at_work
+        self._is_inside = is_inside
+        self._lock = threading.Lock()
+        self._count = 0
+        self._flags = _Flags()  # type: ignore[no-untyped-call]
+        self._stance: Any = None
+        self._plain = threading.Thread.start
+        self._start: Any = None
+
+    def enter(self) -> None:
+        """A simulation is entered."""
+        with self._lock:
+            self._count += 1
+            if self._count == 1:
+                self._begin()
+
+    def leave(self) -> None:
+        """A simulation is left."""
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and not sys.is_finalizing():
+                self._end()
+
+    # Where torch.compile runs a function of which parts are compiled, its stance would refuse to be set.
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  torch.compiler's imports it at once
+    def _begin(self) -> None:
+        from torch._dynamo import eval_frame  # noqa: PLC0415  as the line above says
+
+        self._flags.__enter__()  # type: ignore[no-untyped-call]
+        _pop_mode()
+        self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
+        eval_frame._set_stance(self._stance)  # noqa: SLF001  likewise
+        self._plain = threading.Thread.start
+        self._start = watched(self._plain, self._at_work)
+        threading.Thread.start = self._start  # type: ignore[method-assign]
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+    def _end(self) -> None:
+        from torch._dynamo import eval_frame  # noqa: PLC0415  likewise
+
+        if threading.Thread.start is self._start:  # else others have wrapped it
+            threading.Thread.start = self._plain  # type: ignore[method-assign]
+        stance: Any = eval_frame._stance  # noqa: SLF001  likewise
+        if stance is self._stance:  # else the program has set its own
+            eval_frame._set_stance(stance.found)  # noqa: SLF001  likewise
+        _push_mode(self._flags)
+        self._flags.__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""The float64 twin of every value, and the errors seen against it."""

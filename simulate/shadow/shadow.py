@@ -1,0 +1,244 @@
+"""The shadow run: a float64 twin of every value, and the error that each operation adds and inherits."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...formats import FormatError
+from .errors import Tally
+from .report import ShadowReport
+from .twins import Twins, is_followed, widen
+from .widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+__all__ = ["Shadow", "ShadowReport"]
+
+
+@contextmanager
+def _outside_autograd() -> Iterator[None]:
+    """Nothing in the block is derived, whatever the program around it is doing: backwards, forwards or not at all."""
+    with torch.inference_mode(mode=False), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):  # noqa: SLF001  the only switch there is
+        yield
+
+
+class _Wide(NamedTuple):
+    """The outcomes of one operation in float64."""
+
+    exact: list[torch.Tensor]
+    """On the simulated operands."""
+    twins: list[torch.Tensor]
+    """On their twins; the same list if these do not differ."""
+
+
+class _Begun(NamedTuple):
+    """What :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
+
+    wide: _Wide | None
+    """Of an operation that overwrites operands, which had to be run ahead; None if that failed."""
+    ahead: bool
+    """Whether that was tried."""
+    given: float
+    """Root mean square error of the worst operand."""
+
+
+class Shadow:
+    """Carries a float64 twin of every floating-point value of a simulation, and measures it against the simulation.
+
+    For an operation with rounded result y: ``exact`` is the operation in float64 on the simulated operands, ``twin``
+    is the operation in float64 on their twins. Elementwise, ``added = |y - exact| / scale``,
+    ``inherited = |exact - twin| / scale``, ``total = |y - twin| / scale``, where scale is the largest of ``|y|``,
+    ``|exact|``, ``|twin|`` and 2^-10 of the largest such magnitude in the tensor. So an error is at most 2, which is
+    plus for minus: a gradient that is zero but for rounding is off by 1e10 of its true value, and says no more by that.
+    Elements that are not finite in all three are counted apart.
+
+    The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values that come from outside
+    are their own twins. Control flow is the simulation's: integers, booleans and Python numbers that the program
+    takes out of tensors (``item()``, indices, masks) have no twins. Random numbers are what was drawn, rounded; an
+    operation that cannot run in float64 gives its rounded result as twin, and is named in the report. An operation
+    is run up to three times, so an operation of the user's own should have no side effects.
+
+    Args:
+        dtype: float64, the widest that PyTorch computes in.
+
+    Raises:
+        FormatError: another dtype.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        if dtype is not torch.float64:
+            raise FormatError(f"a shadow run has dtype float64, the widest that PyTorch computes in, got {dtype}")
+        self._twins = Twins()
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._unfollowed: dict[str, str] = {}
+        self._float64_program = False
+        self._lock = threading.RLock()
+
+    def before(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> _Begun | None:
+        """Looks at an operation that is about to run, while the operands it overwrites hold their old values.
+
+        Args:
+            func: the operation.
+            args: its arguments.
+            kwargs: its keyword arguments.
+
+        Returns:
+            What :meth:`after` wants as ``token``.
+        """
+        how = manner(func)
+        if not how.has_outcomes:
+            return None
+        kwargs = kwargs or {}
+        with self._lock, _outside_autograd():
+            given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
+            overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
+            follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
+            return _Begun(self._run(func, args, kwargs) if follows else None, follows, given)
+
+    def after(
+        self,
+        place: tuple[str, str, str],
+        func: OpOverload,
+        token: _Begun | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        result: Any,
+    ) -> None:
+        """Stores the twins of the results of an operation, and measures them.
+
+        Args:
+            place: role, module and operation, by which the report adds up.
+            func: the operation.
+            token: what :meth:`before` gave.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            result: what it returned, rounded, as are the arguments it overwrote.
+        """
+        if token is None:
+            return
+        kwargs = kwargs or {}
+        with self._lock, _outside_autograd():
+            found = outcomes(func, args, kwargs, result)
+            followed = [is_followed(x) and x.numel() > 0 for x in found]
+            if not any(followed):
+                return
+            wide = token.wide or self._run_after(func, token, args, kwargs, result, found)
+            if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
+                self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
+                rounded = [widen(x) for x in found]
+                wide = _Wide(rounded, rounded)
+            tally = self._tallies.setdefault(tuple(place), Tally())  # type: ignore[arg-type]
+            tally.calls += 1
+            tally.given_squares += token.given**2
+            read = set() if manner(func).lifts else _storages(operands(func, args, kwargs))
+            written = _storages(outcomes(func, args, kwargs, ())) if manner(func).written else set()
+            for x, exact, twin, does in zip(found, wide.exact, wide.twins, followed, strict=True):
+                # _unsafe_view and the like share memory with an operand and do not say so
+                if does and x.untyped_storage()._cdata not in read - written:  # noqa: SLF001
+                    self._float64_program |= x.dtype in (torch.float64, torch.complex128)
+                    error = tally.add(widen(x), exact, twin)
+                    self._twins.put(x, twin, error)
+
+    def report(self) -> ShadowReport:
+        """What was measured so far."""
+        with self._lock:
+            rows = {place: tally.row() for place, tally in self._tallies.items()}
+            return ShadowReport.of(
+                rows, self._unfollowed, unseen=self._twins.unseen, float64_program=self._float64_program
+            )
+
+    def twin(self, x: torch.Tensor) -> torch.Tensor:
+        """The float64 twin of ``x``.
+
+        Args:
+            x: any tensor; one of integers or booleans is its own twin.
+
+        Returns:
+            What ``x`` would be if all operations had computed in float64; a copy, in float64 or complex128.
+        """
+        if not (x.dtype.is_floating_point or x.dtype.is_complex):
+            return x.clone()
+        # a user may well ask inside the simulation, which must not round the answer
+        with self._lock, _disable_current_modes(), _outside_autograd():
+            return self._twins.get(x).clone()
+
+    def _run(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Wide | None:
+        """The operation in float64; None if it fails there."""
+        try:
+            exact = run_wide(func, args, kwargs, widen)
+            if not any(self._twins.has(x) for x in operands(func, args, kwargs)):
+                return _Wide(exact, exact)
+            return _Wide(exact, run_wide(func, args, kwargs, self._twins.get))
+        except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
+            self._fails(func, error)
+            return None
+
+    def _run_after(
+        self,
+        func: OpOverload,
+        token: _Begun,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        found: list[torch.Tensor],
+    ) -> _Wide:
+        """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
+        wide: _Wide | None = None
+        if manner(func).communicates:
+            self._unfollowed.setdefault(manner(func).name, "communicates, so it is not run twice")
+        elif left_to_chance(func, args, kwargs):
+            wide = self._dropout(func, args, result)
+            if wide is None:
+                self._unfollowed.setdefault(manner(func).name, "draws random numbers; the twin is what was drawn")
+        elif token.ahead:
+            pass  # it failed, and the reason is named
+        elif not operands(func, args, kwargs):
+            wide = self._made(func, args, kwargs, found[0])
+        else:
+            wide = self._run(func, args, kwargs)
+        if wide is not None:
+            return wide
+        rounded = [widen(x) for x in found]
+        return _Wide(rounded, rounded)
+
+    def _made(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor
+    ) -> _Wide | None:
+        """What an operation without operands makes in float64; None if it fails there."""
+        try:
+            exact = make_wide(func, args, kwargs, made)
+        except Exception as error:  # noqa: BLE001  likewise
+            self._fails(func, error)
+            return None
+        return _Wide(exact, exact)
+
+    def _fails(self, func: OpOverload, error: Exception) -> None:
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
+
+    def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _Wide | None:
+        if func is not torch.ops.aten.native_dropout.default:
+            return None
+        x, probability = args[0], float(args[1])
+        mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
+        return _Wide([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
+
+
+def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
+    return {x.untyped_storage()._cdata for x in tensors if is_followed(x)}  # noqa: SLF001
+
+
+def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
+    """Whether outcomes in float64 stand for those found, one by one; integers may differ."""
+    return len(found) == len(wide) and all(
+        x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
+    )

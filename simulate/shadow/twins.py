@@ -1,0 +1,174 @@
+"""Float64 twins of tensors, kept by memory: views, in-place operations and saved tensors find theirs without help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..aten.wrappers import has_memory
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+# Memories of tensors that are gone are cleared away whenever this many, or this many bytes of, twins are new, and as
+# much again as was alive last time: clearing then costs a constant share of the work.
+_NEW_TWINS = 256
+_NEW_BYTES = 1 << 24
+
+
+def is_followed(x: object) -> bool:
+    """Whether ``x`` is a tensor of floating-point or complex numbers, with memory of its own to know it by."""
+    return (
+        isinstance(x, torch.Tensor)
+        and (x.dtype.is_floating_point or x.dtype.is_complex)
+        and x.layout is torch.strided
+        and not (x.is_meta or x.is_nested)
+        and has_memory(x)
+        and not x._is_zerotensor()  # noqa: SLF001  the only test there is
+    )
+
+
+def widen(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in float64 or complex128, always as a copy."""
+    return x.to(torch.complex128 if x.dtype.is_complex else torch.float64, copy=True).resolve_conj().resolve_neg()
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The twin of one storage, number by number; a complex number counts as two."""
+
+    storage: StorageWeakRef
+    twin: torch.Tensor
+    seen: torch.Tensor
+    """The bits that the simulation left there: what differs from them was written unseen."""
+    error: float
+
+
+class Twins:
+    """The float64 twins of all living tensors that were :meth:`put` here.
+
+    Kept per storage, with a weak reference, as one flat float64 tensor: the twin of any view is the same view of it.
+    The weak reference keeps the address of a freed storage from being given to another, so that no tensor inherits
+    the twin of a dead one. Costs 8 bytes a number, and as many as the number itself has for a copy of its bits, by
+    which changes that nobody reported (outside of the simulation, through numpy) are found.
+
+    Attributes:
+        unseen: how many numbers were found changed; their twins start again from the new value.
+    """
+
+    def __init__(self) -> None:
+        self._memories: dict[int, _Memory] = {}
+        self._new_twins = 0
+        self._new_bytes = 0
+        self._allowed_twins = _NEW_TWINS
+        self._allowed_bytes = _NEW_BYTES
+        self.unseen = 0
+
+    def __len__(self) -> int:
+        """How many storages have twins, those included whose end has not been noticed."""
+        return len(self._memories)
+
+    def has(self, x: torch.Tensor) -> bool:
+        """Whether the twin of ``x`` may differ from ``x``."""
+        return is_followed(x) and self._find(x) is not None
+
+    def error(self, x: torch.Tensor) -> float:
+        """The error given with the last :meth:`put` into the memory of ``x``; 0 if there was none."""
+        memory = self._find(x) if is_followed(x) else None
+        return memory.error if memory else 0.0
+
+    def get(self, x: torch.Tensor) -> torch.Tensor:
+        """The twin of ``x`` in float64 or complex128: not to be written to, it may be the one kept here."""
+        memory = self._find(x) if is_followed(x) else None
+        if memory is None:
+            return widen(x)
+        if not torch.equal(_bits(x), memory.seen.as_strided(*_layout(x))):
+            self._resynchronise(memory, x)
+        return _view(memory.twin, x)
+
+    def put(self, x: torch.Tensor, twin: torch.Tensor, error: float = 0.0) -> None:
+        """Makes ``twin`` the twin of ``x``, which holds its new value already."""
+        memory = self._find(x)
+        if memory is None:
+            memory = self._new(x)
+        _view(memory.twin, x).copy_(twin)
+        memory.seen.as_strided(*_layout(x)).copy_(_bits(x))
+        memory.error = error
+
+    def clear_away(self) -> None:
+        """Drops the twins of storages that have been freed; happens by itself now and then."""
+        for key, memory in list(self._memories.items()):
+            if memory.storage.expired():  # type: ignore[no-untyped-call]
+                del self._memories[key]
+        self._new_twins = self._new_bytes = 0
+        self._allowed_twins = max(_NEW_TWINS, len(self._memories))
+        self._allowed_bytes = max(_NEW_BYTES, sum(memory.twin.nbytes for memory in self._memories.values()))
+
+    def _find(self, x: torch.Tensor) -> _Memory | None:
+        storage = x.untyped_storage()
+        memory = self._memories.get(storage._cdata)  # noqa: SLF001  the identity of a storage
+        if memory is None or memory.seen.dtype != _BITS[_width(x)]:  # the same memory read as another dtype
+            return None
+        if memory.seen.nbytes // _width(x) * _width(x) != storage.nbytes() // _width(x) * _width(x):
+            kept = min(len(memory.seen), storage.nbytes() // _width(x))
+            new = self._new(x)
+            new.twin[:kept] = memory.twin[:kept]
+            new.seen[:kept] = memory.seen[:kept]
+            return new
+        return memory
+
+    def _new(self, x: torch.Tensor) -> _Memory:
+        storage = x.untyped_storage()
+        count = storage.nbytes() // _width(x)
+        numbers = torch.empty(0, dtype=_real(x), device=x.device).set_(storage, 0, (count,), (1,))
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        memory = _Memory(reference, numbers.to(torch.float64, copy=True), numbers.view(_BITS[_width(x)]).clone(), 0.0)
+        self._memories[storage._cdata] = memory  # noqa: SLF001
+        self._new_twins += 1
+        self._new_bytes += memory.twin.nbytes
+        if self._new_twins > self._allowed_twins or self._new_bytes > self._allowed_bytes:
+            self.clear_away()
+        return memory
+
+    def _resynchronise(self, memory: _Memory, x: torch.Tensor) -> None:
+        # the whole storage, since the elements of one view may overlap
+        numbers = torch.empty(0, dtype=_real(x), device=x.device).set_(
+            x.untyped_storage(), 0, (len(memory.seen),), (1,)
+        )
+        bits = numbers.view(memory.seen.dtype)
+        changed = bits != memory.seen
+        self.unseen += int(changed.sum())
+        memory.twin.copy_(torch.where(changed, numbers.double(), memory.twin))
+        memory.seen.copy_(bits)
+
+
+def _real(x: torch.Tensor) -> torch.dtype:
+    return x.dtype.to_real() if x.dtype.is_complex else x.dtype
+
+
+def _width(x: torch.Tensor) -> int:
+    """Bytes of a number in the memory of ``x``, of which a complex one takes two."""
+    return x.element_size() // 2 if x.dtype.is_complex else x.element_size()
+
+
+def _layout(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Size, strides and offset of ``x``, of the real view of it if it is complex."""
+    if x.dtype.is_complex:
+        return (*x.shape, 2), (*(2 * step for step in x.stride()), 1), 2 * int(x.storage_offset())
+    return tuple(x.shape), x.stride(), int(x.storage_offset())
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    size, stride, offset = _layout(x)
+    return torch.empty(0, dtype=_BITS[_width(x)], device=x.device).set_(x.untyped_storage(), offset, size, stride)
+
+
+def _view(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """What ``x`` is of its storage, of ``flat``."""
+    view = flat.as_strided(*_layout(x))
+    if x.dtype.is_complex:
+        view = torch.view_as_complex(view)
+    if x.is_conj():
+        view = view.conj()
+    return view._neg_view() if x.is_neg() else view  # noqa: SLF001  conj().imag is a negated view

@@ -1,0 +1,174 @@
+"""Running one ATen operation again in float64: on which operands, with which dtypes, and what its outcomes are."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..aten.collectives import communicates
+from ..aten.treatment import treatment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+_aten = torch.ops.aten
+_ZEROING = {_aten.zero_, _aten._foreach_zero_}
+_LEAVING_NOTHING = {
+    _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided,
+}  # fmt: skip
+
+# What the fused optimizers read as float32, whatever the dtype of the parameters.
+_KEPT_BY_FUSED = {"state_steps", "grad_scale", "found_inf", "lr"}
+# Arguments that say how random a random operation is, with the value for "not at all".
+_CHANCE = {"p": 0, "dropout_p": 0, "dropout": 0, "train": False, "training": False}
+
+_WIDE = {
+    torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
+    torch.complex32: torch.complex128, torch.complex64: torch.complex128,
+}  # fmt: skip
+
+
+class Manner(NamedTuple):
+    """What has to be known of an operation to run it again."""
+
+    name: str
+    has_outcomes: bool
+    """It computes something: it is no view, and not empty memory."""
+    written: tuple[tuple[int, str], ...]
+    """Arguments that are overwritten: position and name."""
+    out: frozenset[str]
+    """Arguments whose old value does not matter (``out=``)."""
+    kept: frozenset[str]
+    """Arguments that must keep their dtype."""
+    lifts: bool
+    """It hands over a tensor made from Python or numpy data."""
+    random: bool
+    communicates: bool
+
+
+@cache
+def manner(operation: OpOverload) -> Manner:
+    """How ``operation`` is to be run again."""
+    how = treatment(operation)
+    schema = operation._schema  # noqa: SLF001  the only access there is
+    arguments = schema.arguments
+    packet = operation.overloadpacket
+    written = ((0, "self"),) if packet in _ZEROING else how.written
+    fused = schema.name.startswith("aten::_fused_")
+    return Manner(
+        name=schema.name,
+        has_outcomes=(how.results or bool(written) or how.lifts) and packet not in _LEAVING_NOTHING,
+        written=written,
+        out=frozenset(argument.name for argument in arguments if argument.is_out),
+        kept=frozenset(argument.name for argument in arguments if fused and argument.name in _KEPT_BY_FUSED),
+        lifts=how.lifts,
+        random=torch.Tag.nondeterministic_seeded in operation.tags,
+        communicates=communicates(operation),
+    )
+
+
+def left_to_chance(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call draws random numbers: dropout with p = 0, for one, does not."""
+    if not manner(operation).random:
+        return False
+    for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001
+        if argument.name in _CHANCE:
+            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            if value is not None and value == _CHANCE[argument.name]:
+                return False
+    return True
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, also those in lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def operands(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that ``operation`` reads."""
+    out = manner(operation).out
+    return list(tensors_in((*args, *(value for name, value in kwargs.items() if name not in out))))
+
+
+def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
+    """All tensors that hold what ``operation`` computed: new results, then written arguments."""
+    how = treatment(operation)
+    found: list[torch.Tensor] = []
+    if how.results or how.lifts:
+        values = list(result) if isinstance(result, (list, tuple)) else [result]
+        viewing = how.viewing if len(how.viewing) == len(values) and not how.lifts else (False,) * len(values)
+        found += tensors_in([value for value, views in zip(values, viewing, strict=True) if not views])
+    for position, name in manner(operation).written:
+        found += tensors_in([args[position] if position < len(args) else kwargs.get(name)])
+    return found
+
+
+def run_wide(
+    operation: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    value: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor]:
+    """Runs ``operation`` in float64 and returns its outcomes.
+
+    Args:
+        operation: an ATen operation.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        value: gives a floating-point operand in float64; what it returns is not written to.
+
+    Returns:
+        The same tensors, in the same order, as :func:`outcomes` of the operation itself; new memory, except that an
+        operation that is a view in truth (``_unsafe_view``) may return its operand.
+    """
+    how = manner(operation)
+    arguments = operation._schema.arguments  # noqa: SLF001
+    written = {name for _, name in how.written}
+    everything = [*zip((argument.name for argument in arguments), args, strict=False), *kwargs.items()]
+    # int / int, sqrt(int): the default dtype would be that of the result
+    integers = not written and not any(
+        x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs)
+    )
+
+    def wide(x: Any, name: str) -> Any:
+        if isinstance(x, torch.Tensor):
+            if name in how.out:
+                return torch.empty(0, dtype=_WIDE.get(x.dtype, x.dtype), device=x.device)
+            floating = x.dtype.is_floating_point or x.dtype.is_complex
+            if not floating and integers and x.dtype is not torch.bool and x.layout is torch.strided:
+                return x.double()
+            if not floating or name in how.kept:
+                return x.clone() if name in written else x
+            return value(x).clone() if name in written else value(x)
+        if isinstance(x, (list, tuple)):
+            return type(x)(wide(item, name) for item in x)
+        return _WIDE.get(x, x) if isinstance(x, torch.dtype) else x
+
+    mapped = {name: wide(x, name) for name, x in everything}
+    positional = [mapped[argument.name] for argument, _ in zip(arguments, args, strict=False)]
+    keywords = {name: mapped[name] for name in kwargs}
+    if how.lifts:
+        return list(tensors_in(positional))
+    return outcomes(operation, positional, keywords, operation(*positional, **keywords))
+
+
+def make_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor) -> list[Any]:
+    """Runs an operation that has no operands (``full``, ``linspace``) in the float64 that belongs to ``made``."""
+    arguments = [argument.name for argument in operation._schema.arguments]  # noqa: SLF001
+    wide = _WIDE.get(made.dtype, made.dtype)
+    if "dtype" not in arguments:
+        return outcomes(operation, args, kwargs, operation(*args, **kwargs))
+    position = arguments.index("dtype")
+    if position < len(args):
+        args = [*args[:position], wide, *args[position + 1 :]]
+    else:
+        kwargs = {**kwargs, "dtype": wide}
+    return outcomes(operation, args, kwargs, operation(*args, **kwargs))

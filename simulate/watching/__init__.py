@@ -1,0 +1,1 @@
+"""Watching a simulation: counts, absorbed additions, tables."""

@@ -1,0 +1,119 @@
+"""Absorbed additions: a + b == a although b is not zero, the way in which small updates get lost."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numba import carray, types
+
+from ...formats.cpu.c_functions import c_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch._ops import OpOverload
+
+_ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _moved(name: str, args: Sequence[Any]) -> Any:
+    """Where the operation adds something other than zero to its first operand; None if it adds no tensor.
+
+    The second operand itself stands for where it is not zero.
+    """
+    match name, args:
+        case "add" | "sub", (_, torch.Tensor() as other, *_):
+            return other
+        case "addcmul", (_, factor, other, *_):
+            return (factor != 0) & (other != 0)
+        case "addcdiv", (_, numerator, _, *_):
+            return numerator
+        case "lerp", (start, end, *_):
+            return start != end
+    return None
+
+
+class Additions:
+    """The first operands of additions as they were before, and where something was added to them."""
+
+    def __init__(self, cases: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._cases = cases
+
+    def count(self, results: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """How many elements something other than zero was added to, and how many of them kept their value."""
+        added = absorbed = 0
+        for (before, moved), result in zip(self._cases, results, strict=True):
+            some, lost = _count_one(before, moved, result)
+            added += some
+            absorbed += lost
+        return added, absorbed
+
+
+def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
+    """What is needed to tell afterwards which additions ``operation`` will absorb; None if it adds no tensors."""
+    name = operation.overloadpacket.__name__
+    plain = name.removeprefix("_foreach_").removesuffix("_")
+    if plain not in _ADDING:
+        return None
+    in_place = name.endswith("_")
+    if name.startswith("_foreach_"):
+        lists = [argument if isinstance(argument, (list, tuple)) else None for argument in args]
+        calls = [[column[i] if column else None for column in lists] for i in range(len(args[0]))]
+    else:
+        calls = [list(args)]
+    cases = []
+    for call in calls:
+        start = call[0]
+        if not all(_has_elements(x) for x in call if isinstance(x, torch.Tensor)):
+            return None
+        if not isinstance(start, torch.Tensor) or not start.is_floating_point():
+            return None
+        moved = _moved(plain, call)
+        if moved is None:
+            return None
+        cases.append((start.clone() if in_place else start, moved))
+    return Additions(cases)
+
+
+def _has_elements(x: torch.Tensor) -> bool:
+    """Whether ``x`` has numbers that can be compared one by one."""
+    return x.layout is torch.strided and not (x.is_meta or x.is_nested)
+
+
+def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
+    alike = before.dtype == moved.dtype == result.dtype and before.shape == moved.shape == result.shape
+    if alike and all(_is_plain(x) for x in (before, moved, result)):
+        counts = np.zeros(2, dtype=np.int64)
+        loop = _compiled(result.dtype)
+        loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
+        return int(counts[0]), int(counts[1])
+    here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
+    return int(here.sum()), int(((result == before) & here).sum())
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return x.device.type == "cpu" and type(x) in _PLAIN and x.is_contiguous() and x.dtype in _NUMBERS
+
+
+_NUMBERS = {torch.float32: types.float32, torch.float64: types.float64}
+
+
+@cache
+def _compiled(dtype: torch.dtype) -> Callable[..., None]:
+    """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
+    numbers, counters = types.CPointer(_NUMBERS[dtype]), types.CPointer(types.int64)
+    return c_function(_loop, (numbers, numbers, numbers, types.int64, counters))
+
+
+def _loop(before: Any, moved: Any, result: Any, n: Any, counts: Any) -> None:
+    added = absorbed = 0
+    for i in range(n):
+        here = moved[i] != 0
+        added += here
+        absorbed += here & (result[i] == before[i])
+    count = carray(counts, 2)
+    count[0], count[1] = added, absorbed

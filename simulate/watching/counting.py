@@ -1,0 +1,148 @@
+"""What rounding did to the elements of one tensor, counted in one pass."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numba import carray, types
+from numpy import uint32, uint64
+
+from ...formats.cpu.c_functions import c_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Histograms have a bin for each exponent k, counting magnitudes in [2^k, 2^(k+1)), of float64. The lowest bin that a
+# carrier fills (2^-127 for float32, 2^-1023 for float64) holds the carrier's own subnormal numbers.
+LOWEST_EXPONENT = -1023
+EXPONENTS = 2048
+
+_BLOCK = 1 << 16  # elements whose counters fit the carrier's width, and which are still in the cache for the histogram
+
+
+COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
+"""What is counted of results: finite before rounding and infinite after; not zero before and zero after; below
+the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
+
+
+def _loop(cast: Any) -> Callable[..., None]:
+    """The loop over the bit patterns of a carrier; ``cast`` keeps intermediates its width, so that LLVM vectorises."""
+
+    def loop(
+        exact: Any, rounded: Any, n: Any, smallest_normal: Any, magnitude_mask: Any, infinity: Any,
+        significand_bits: Any, lowest_bin: Any, counts: Any, extremes: Any, histogram: Any,
+    ) -> None:  # fmt: skip
+        bins = carray(histogram, (4, EXPONENTS))
+        count = carray(counts, 6)
+        extreme = carray(extremes, 2)
+        zero, one = cast(0), cast(1)
+        smallest, largest = extreme[0], extreme[1]
+        for start in range(0, n, _BLOCK):
+            stop = min(n, start + _BLOCK)
+            zeros = overflow = underflow = subnormal = infinite = nan = inexact = zero
+            for i in range(start, stop):
+                x = cast(exact[i] & magnitude_mask)
+                y = cast(rounded[i] & magnitude_mask)
+                finite = y < infinity
+                nonzero = finite & (y != zero)
+                zeros = cast(zeros + (one if y == zero else zero))
+                nan = cast(nan + (one if y > infinity else zero))
+                infinite = cast(infinite + (one if y == infinity else zero))
+                overflow = cast(overflow + (one if (y == infinity) & (x < infinity) else zero))
+                inexact = cast(inexact + (one if finite & (x != y) else zero))
+                underflow = cast(underflow + (one if (y == zero) & (x != zero) else zero))
+                subnormal = cast(subnormal + (one if nonzero & (y < smallest_normal) else zero))
+                low = y if nonzero else infinity
+                high = y if nonzero else zero
+                smallest = min(low, smallest)
+                largest = max(high, largest)
+            # Four histograms in turn: neighbouring elements often fall in one bin, and would wait for each other.
+            for i in range(start, stop):
+                bins[i & 3, types.int64(cast(rounded[i] & magnitude_mask) >> significand_bits) + lowest_bin] += 1
+            bins[0, lowest_bin] -= zeros
+            bins[0, lowest_bin + types.int64(infinity >> significand_bits)] -= infinite + nan
+            count[0] += overflow
+            count[1] += underflow
+            count[2] += subnormal
+            count[3] += infinite
+            count[4] += nan
+            count[5] += inexact
+        extreme[0], extreme[1] = smallest, largest
+
+    return loop
+
+
+class _Carrier(NamedTuple):
+    """A carrier's bit layout, and the loop compiled for it."""
+
+    function: Callable[..., None]
+    bits: type[np.unsignedinteger[Any]]
+    floating: type[np.floating[Any]]
+    magnitude_mask: int
+    infinity: int
+    significand_bits: int
+    lowest_bin: int
+
+
+@cache
+def _carrier(dtype: torch.dtype) -> _Carrier:
+    single = dtype == torch.float32
+    integer = types.uint32 if single else types.uint64
+    numbers, counters, count = types.CPointer(integer), types.CPointer(types.int64), types.int64
+    function = c_function(
+        _loop(uint32 if single else uint64),
+        (numbers, numbers, count, integer, integer, integer, integer, count, counters, numbers, counters),
+    )
+    if single:
+        return _Carrier(function, np.uint32, np.float32, 0x7FFFFFFF, 0x7F800000, 23, -127 - LOWEST_EXPONENT)
+    return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)
+
+
+class Counter:
+    """Counts what rounding does to the results of one operation at one place, in one carrier.
+
+    Args:
+        dtype: the carrier, float32 or float64.
+        smallest_normal: of the format.
+
+    Attributes:
+        results: how many there were.
+        counts: int64, as ``COUNTED`` says.
+        extremes: the smallest and the largest magnitude, zero and non-finite ones left out; infinity and 0 at first.
+        histogram: (4, ``EXPONENTS``) int64, whose sum over the first axis counts, see ``LOWEST_EXPONENT``; zeros and
+            non-finite numbers left out.
+    """
+
+    def __init__(self, dtype: torch.dtype, smallest_normal: float) -> None:
+        carrier = _carrier(dtype)
+        self.results = 0
+        self.counts = np.zeros(len(COUNTED), dtype=np.int64)
+        self.extremes = np.array([np.inf, 0.0], carrier.floating)
+        self.histogram = np.zeros((4, EXPONENTS), dtype=np.int64)
+        self._function = carrier.function
+        # Calls are many and small: all that stays the same is made ready.
+        self._constants = (
+            int(carrier.floating(smallest_normal).view(carrier.bits)), carrier.magnitude_mask, carrier.infinity,
+            carrier.significand_bits, carrier.lowest_bin, self.counts.ctypes.data, self.extremes.ctypes.data,
+            self.histogram.ctypes.data,
+        )  # fmt: skip
+
+    def count(self, exact: torch.Tensor, rounded: torch.Tensor) -> None:
+        """Counts what became of the elements of ``exact``.
+
+        Args:
+            exact: before rounding, of the carrier's dtype, dense.
+            rounded: after rounding; same shape, dtype and strides.
+        """
+        if exact.device.type != "cpu":
+            exact, rounded = exact.cpu(), rounded.cpu()
+        n = exact.numel()
+        self.results += n
+        self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
+
+    def saw_nonfinite(self) -> bool:
+        """Whether a result was infinite or NaN."""
+        return bool(self.counts[3] or self.counts[4])

@@ -1,0 +1,94 @@
+"""What an observed simulation tells: a table, exponent histograms, and a readable text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from .counting import EXPONENTS, LOWEST_EXPONENT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...formats import Format
+    from .tally import Place, Tally
+
+_PLACE = ["role", "module", "operation"]
+_COUNTS = [
+    "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
+]  # fmt: skip
+_SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
+
+
+class Birth(NamedTuple):
+    """Where the first result appeared that was not finite."""
+
+    role: str
+    module: str
+    operation: str
+    what: str
+    """``overflow``, ``infinity`` (as from a division by zero) or ``NaN``."""
+    line: str
+    """The caller's own stack line; in the backward pass, that of the call to backward."""
+
+    def __str__(self) -> str:
+        where = f" in {self.module}" if self.module else ""
+        return f"first non-finite result: {self.what} in {self.operation} ({self.role}{where})\n  at {self.line}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A snapshot of what an observed simulation has seen; ``print`` it, or take its tables.
+
+    Attributes:
+        format: name of the format.
+        table: one row per role, module and operation; counts of elements (``calls``: of operations), and the
+            ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none.
+        histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
+        birth: where the first non-finite result appeared; None if all were finite.
+    """
+
+    format: str
+    table: pd.DataFrame
+    histogram: pd.DataFrame
+    birth: Birth | None
+
+    @staticmethod
+    def of(format: Format, tallies: Mapping[Place, Tally], birth: Birth | None) -> Report:
+        """Collects the tallies of an observer."""
+        rows = []
+        bins: dict[str, np.ndarray] = {}
+        for place, tally in tallies.items():
+            sums, extremes = tally.sums(), tally.extremes()
+            rows.append(
+                (*place, *(sums[name] for name in _COUNTS), *(extremes if extremes[1] > 0 else (np.nan, np.nan)))
+            )
+            bins[place.role] = bins.get(place.role, np.zeros(EXPONENTS, dtype=np.int64)) + tally.histogram()
+        table = pd.DataFrame(rows, columns=[*_PLACE, *_COUNTS, "smallest", "largest"])
+        histogram = pd.DataFrame(
+            [
+                (role, int(k) + LOWEST_EXPONENT, int(counts[k]))
+                for role, counts in bins.items()
+                for k in np.flatnonzero(counts)
+            ],
+            columns=["role", "exponent", "results"],
+        )
+        return Report(str(format), table.sort_values(_PLACE, ignore_index=True), histogram, birth)
+
+    def __str__(self) -> str:
+        total = self.table[_COUNTS].sum()
+        lines = [
+            f"{self.format}: {total['results']} results of {total['calls']} operations; "
+            + ", ".join(f"{total[name]} {name}" for name in _SHOWN),
+        ]
+        if self.birth is not None:
+            lines.append(str(self.birth))
+        troubled = self.table[(self.table[["overflow", "underflow", "nan", "infinite", "absorbed"]] > 0).any(axis=1)]
+        if len(troubled):
+            worst = troubled.assign(trouble=troubled[["overflow", "underflow", "nan", "absorbed"]].sum(axis=1))
+            worst = worst.sort_values("trouble", ascending=False, kind="stable").head(20)
+            lines.append(worst[[*_PLACE, "results", *_SHOWN, "smallest", "largest"]].to_string(index=False))
+        return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""What an observer adds up, by place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .counting import COUNTED, EXPONENTS
+
+if TYPE_CHECKING:
+    import torch
+
+    from .counting import Counter
+
+
+class Place(NamedTuple):
+    """Where an operation ran."""
+
+    role: str
+    """``forward``, ``backward`` or ``optimizer``."""
+    module: str
+    """Path of the innermost ``torch.nn.Module`` at work, or whose operation is derived; empty outside of modules."""
+    operation: str
+    """The ATen operation, without overload."""
+
+
+@dataclass
+class Tally:
+    """Sums over all calls at one place."""
+
+    calls: int = 0
+    additions: int = 0
+    absorbed: int = 0
+    counters: dict[torch.dtype, Counter] = field(default_factory=dict)
+    # what a checkpoint brought
+    earlier: dict[str, Any] = field(default_factory=dict)
+
+    def sums(self) -> dict[str, int]:
+        """All counts by name."""
+        counters = self.counters.values()
+        sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
+        for position, name in enumerate(COUNTED):
+            sums[name] = sum(int(counter.counts[position]) for counter in counters)
+        sums |= {"additions": self.additions, "absorbed": self.absorbed}
+        return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
+
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest magnitude; infinity and 0 if there was none."""
+        seen = [*(counter.extremes for counter in self.counters.values()), self.earlier.get("extremes", (np.inf, 0.0))]
+        return min(float(low) for low, _ in seen), max(float(high) for _, high in seen)
+
+    def histogram(self) -> np.ndarray:
+        """Results by exponent."""
+        total = sum((counter.histogram.sum(0) for counter in self.counters.values()), np.zeros(EXPONENTS, np.int64))
+        return total + self.earlier["histogram"].numpy() if self.earlier else total
