@@ -3,7 +3,9 @@
 from .accumulation.description import Accumulation
 from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
-from .dispatch.simulation import PolicyWarning, Simulation, simulate
+from .dispatch.complaints import PolicyWarning
+from .dispatch.entry import simulate
+from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Rule
 from .presence.entering import SimulationWarning
 

@@ -229,9 +229,9 @@ class _Search:
         return simulation.report().birth is not None
 
     def _learn(self, simulation: Simulation) -> None:
-        for handling in simulation.handlings():
-            computes = handling.treatment.results or handling.treatment.written
-            if computes and handling.moved < handling.calls:
-                name = plain_name(handling.name)
-                self._seen.add({"operation": name, "module": handling.module, "role": handling.role}[self._over])
+        for plan in simulation.plans():
+            computes = plan.outputs.results or plan.outputs.written
+            if computes and plan.moved < plan.calls:
+                name = plain_name(plan.name)
+                self._seen.add({"operation": name, "module": plan.module, "role": plan.role}[self._over])
         self._seen.discard("")

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ...formats import FormatError, Rounding
 from ..dispatch.graph_writer import FormatsAsData
 from .program import Program, reason_against_compiling
+from .refusals import reason_against_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def reason_against_sharing(simulations: Sequence[Simulation | None]) -> str | None:
     """Why simulations cannot share a program, whether this machine can compile it or not; None if they can."""
     for simulation in simulations:
-        reason = simulation and simulation.reason_against_tracing()
+        reason = simulation and reason_against_tracing(simulation)
         if reason:
             return reason
         if simulation is not None and set(simulation.policy.settings("rounding")) != {Rounding.NEAREST_EVEN}:

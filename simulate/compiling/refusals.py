@@ -1,12 +1,17 @@
-"""Errors on the way to a compiled step: whose they are, where they come from, and what they mean."""
+"""Why a step cannot be compiled: reasons known before, and what errors on the way to it mean."""
 
 from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..policy.policy import Granularity, Scalars
 from ..presence.user_code import is_users
 from .surroundings.walk import HOW
+
+if TYPE_CHECKING:
+    from ..dispatch.simulation import Simulation
 
 
 def is_of_the_step(error: Exception) -> bool:
@@ -59,3 +64,26 @@ def last_words(error: Exception) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
     return (lines or [type(error).__name__])[-1][:200]
+
+
+def reason_against_tracing(simulation: Simulation, *, rules: bool = False) -> str | None:
+    """Why a program cannot be traced in this simulation, in words; None if it can.
+
+    Args:
+        simulation: the one.
+        rules: whether it is the very program that is traced, so that its modules, optimizers and operands are
+            found in the trace as they are when it runs.
+    """
+    policy = simulation.policy
+    if any(watcher.sees_numbers for watcher in simulation.watchers):
+        return "an observing simulation looks at numbers, which a traced program does not have"
+    if policy.settings("accumulate"):
+        return "rounded accumulation has loops of its own"
+    if Granularity.PRIMITIVE in policy.settings("granularity"):
+        return "primitive granularity takes operations apart below autograd, which cannot be traced"
+    scalars = Scalars.ROUNDED in policy.settings("scalars")
+    if scalars or (not rules and (simulation.places or policy.settings("operands"))):
+        return "the policy has rules about places, operands or scalars, which are followed while a program runs"
+    if any(rule.about_operands for rule in policy.rules):
+        return "the policy has rules about parameters or inputs, which are told apart while a program runs"
+    return None

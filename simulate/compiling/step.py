@@ -15,7 +15,7 @@ from ...formats import FormatError
 from ..dispatch.graph_writer import FormatsAsData
 from ..numbers.host_numbers import NumberError, Record
 from .program import Program, first_for, reason_against_compiling
-from .refusals import last_words, optimizer_of
+from .refusals import last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
 from .surroundings.stand_ins import NewStateError, StandIns
@@ -93,7 +93,7 @@ class CompiledStep(Generic[_P, _R]):
         self._on_eager = on_eager
         reason = None
         if simulation is not None:
-            reason = simulation.reason_against_tracing(rules=surroundings is not None)
+            reason = reason_against_tracing(simulation, rules=surroundings is not None)
         reason = reason or reason_against_compiling()
         if reason:
             self._give_up(reason, stacklevel=4)
@@ -122,9 +122,7 @@ class CompiledStep(Generic[_P, _R]):
         program.check(tensors)
         computed = program.run(inputs)
         if self.simulation is not None:
-            if program.traced.steps:
-                self.simulation.step += program.traced.steps
-            self.simulation.skip_draws(program.traced.draws)
+            self.simulation.advance(program.traced.steps, program.traced.draws)
         results = program.results(computed, tensors)
         return results if state is None else self._leave(program.effects, state, results)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..policy.policy import Rule
-    from .handling import Handling
+    from .plan import Plan
 
 _COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded"]
 
@@ -32,20 +32,20 @@ class Audit:
     unused: tuple[Rule, ...]
 
     @staticmethod
-    def of(handlings: Iterable[Handling], unused: Iterable[Rule]) -> Audit:
+    def of(plans: Iterable[Plan], unused: Iterable[Rule]) -> Audit:
         """Collects what a simulation has resolved and counted."""
         rows = [
             (
-                str(handling),
-                handling.role,
-                handling.module,
-                handling.kind(),
-                str(handling.arithmetic.format),
-                str(handling.arithmetic.rounding),
-                handling.calls,
-                handling.rounded,
+                str(plan),
+                plan.role,
+                plan.module,
+                plan.kind(),
+                str(plan.arithmetic.format),
+                str(plan.arithmetic.rounding),
+                plan.calls,
+                plan.rounded,
             )
-            for handling in handlings
+            for plan in plans
         ]
         table = pd.DataFrame(rows, columns=_COLUMNS)
         return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))

@@ -1,4 +1,4 @@
-"""What a simulation warns of: rules that matched nothing, products that none reached, metrics that are rounded."""
+"""What a simulation warns of: rules that matched nothing, and products that no rule reached."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from ..policy.policy import CONTRACTIONS, OPTIMIZER_STEP
+from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..policy.policy import Policy, Rule
-    from .handling import Handling
+    from .plan import Plan
 
 _MOST_NAMED = 30
 
 
-def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:
+class PolicyWarning(SimulationWarning):
+    """A rule of a policy names an operation or a module that never ran."""
+
+
+def unused(rules: Iterable[Rule], plans: Iterable[Plan]) -> list[Rule]:
     """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
-    used = {rule for handling in handlings for rule in handling.rules}
+    used = {rule for plan in plans for rule in plan.rules}
     return [
         rule
         for rule in rules
@@ -26,18 +31,18 @@ def unused(rules: Iterable[Rule], handlings: Iterable[Handling]) -> list[Rule]:
     ]
 
 
-def complaints(policy: Policy, handlings: Iterable[Handling]) -> list[str]:
+def complaints(policy: Policy, plans: Iterable[Plan]) -> list[str]:
     """All that there is to say of a policy after a program ran, each in a sentence."""
-    ran = list(handlings)
+    ran = list(plans)
     return [*(_of_rule(rule, ran) for rule in unused(policy.rules, ran)), *_of_contractions(policy, ran)]
 
 
-def _of_rule(rule: Rule, ran: list[Handling]) -> str:
+def _of_rule(rule: Rule, ran: list[Plan]) -> str:
     found = []
     if rule.operation != ("*",):
-        found.append(f"operations that ran: {_listed(handling.name for handling in ran)}")
+        found.append(f"operations that ran: {_listed(plan.name for plan in ran)}")
     if rule.module != ("*",):
-        modules = _listed(path for handling in ran for path in _around(handling.module))
+        modules = _listed(path for plan in ran for path in _around(plan.module))
         found.append(
             f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
             " simulate(..., root=network) names them from the network)"
@@ -51,8 +56,8 @@ def _around(module: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _of_contractions(policy: Policy, ran: list[Handling]) -> list[str]:
-    products = [handling for handling in ran if is_contraction(handling.name) and handling.calls > handling.taken_apart]
+def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
+    products = [plan for plan in ran if is_contraction(plan.name) and plan.calls > plan.taken_apart]
     about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
     missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
     in_carrier = [

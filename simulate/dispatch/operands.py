@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from ...formats import round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
-from .handling import scalar_names
+from ..watching.watcher import Watcher
+from .plan import scalar_names
 from .separate_products import separate_products
 from .storages import Storages
 
@@ -18,56 +19,83 @@ if TYPE_CHECKING:
 
     from ...formats import Format
     from ..aten.contracted_axes import Rounded
-    from .handling import Handling
+
+    Compute = Callable[..., Any]
+    from ..watching.watcher import Call
+    from .plan import Plan
 
 
-class Operands:
+class Operands(Watcher):
     """Sees to operands, and remembers which memory holds parameters and what was computed inside.
 
     Args:
         tracks_inputs: whether inputs must be told from what was computed.
     """
 
+    sees_numbers = False
+
     def __init__(self, *, tracks_inputs: bool) -> None:
         self.tracks_inputs = tracks_inputs
         self._parameters = Storages()
         self._inside = Storages()
 
-    def computed(self, result: Any) -> None:
+    def after(self, call: Call, token: Any, result: Any) -> None:  # noqa: ARG002  where it was computed is all
         """Remembers the memory of what an operation returned; no inputs lie there."""
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 self._inside.add(value)
 
-    def prepared(
-        self, handling: Handling, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with operands rounded as the policy says; what the operation writes to is left.
+    def ready(
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
+    ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
+        """Sees to the operands of an operation before it runs.
 
         Args:
-            handling: of the operation.
+            plan: of the operation.
             args: its arguments.
             kwargs: its arguments by name.
             rounded: gives a tensor rounded to a format.
+
+        Returns:
+            The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
+            operation whose products contract an operand along different axes, the arguments as they are, and a
+            function of what runs the operation: it computes product by product, each of operands rounded for it.
         """
-        assert handling.operation is not None
-        written = {name for _, name in handling.treatment.written}
-        names = [argument.name for argument in handling.operation._schema.arguments]  # noqa: SLF001  the only access
-        numbers = set(scalar_names(handling.operation)) if _rounds_scalars(handling) else set()
+        assert plan.operation is not None
+        products = separate_products(plan.operation) if _has_blocks(plan) else None
+        if products is None:
+            return *self._prepared(plan, args, kwargs, rounded), None
+
+        def see(_name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
+            return self.seen(plan, x, how, rounded)
+
+        def separate(compute: Compute) -> Any:
+            result = products(compute, see, *args, **kwargs)
+            return compute(*self._prepared(plan, args, kwargs, rounded)) if result is NotImplemented else result
+
+        return args, kwargs, separate
+
+    def _prepared(
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
+    ) -> tuple[list[Any], dict[str, Any]]:
+        assert plan.operation is not None
+        written = {name for _, name in plan.outputs.written}
+        names = [argument.name for argument in plan.operation._schema.arguments]  # noqa: SLF001  the only access
+        numbers = set(scalar_names(plan.operation)) if _rounds_scalars(plan) else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
-        how = contractions(handling.name, named) if _has_blocks(handling) else {}
+        how = contractions(plan.name, named) if _has_blocks(plan) else {}
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
                 return value
             if isinstance(value, torch.Tensor):
-                if not is_operand(handling.name, name):
+                if not is_operand(plan.name, name):
                     return value
-                return self.seen(handling, value, how.get(name, LAST), rounded)
+                return self.seen(plan, value, how.get(name, LAST), rounded)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
-                return _scalar(value, handling.arithmetic.format)
+                return _scalar(value, plan.arithmetic.format)
             return value
 
         return (
@@ -75,41 +103,11 @@ class Operands:
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def separate(
-        self,
-        handling: Handling,
-        compute: Callable[[Sequence[Any]], Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        rounded: Rounded,
-    ) -> Any:
-        """Computes an operation whose products contract the same operand differently, each of operands seen by itself.
-
-        Args:
-            handling: of the operation.
-            compute: runs it, given its arguments.
-            args: its arguments.
-            kwargs: its arguments by name.
-            rounded: as for :meth:`prepared`.
-
-        Returns:
-            What the operation returns, or ``NotImplemented``: where formats have no blocks, its products see the same.
-        """
-        assert handling.operation is not None
-        products = separate_products(handling.operation)
-        if products is None or not _has_blocks(handling):
-            return NotImplemented
-
-        def see(_name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
-            return self.seen(handling, x, how, rounded)
-
-        return products(compute, see, *args, **kwargs)
-
-    def seen(self, handling: Handling, x: torch.Tensor, how: Contraction, rounded: Rounded) -> torch.Tensor:
+    def seen(self, plan: Plan, x: torch.Tensor, how: Contraction, rounded: Rounded) -> torch.Tensor:
         """The operand ``x`` as an operation sees it that contracts it as ``how`` says."""
         if x.dtype not in (torch.float32, torch.float64) or x.layout is not torch.strided or x.is_nested:
             return x
-        arithmetic = handling.arithmetic
+        arithmetic = plan.arithmetic
         formats = []
         if arithmetic.parameters or arithmetic.inputs:
             if self._is_parameter(x):
@@ -131,14 +129,14 @@ class Operands:
         return x in self._parameters
 
 
-def _rounds_scalars(handling: Handling) -> bool:
-    return handling.arithmetic.scalars == "rounded" and handling.rounds
+def _rounds_scalars(plan: Plan) -> bool:
+    return plan.arithmetic.scalars == "rounded" and plan.rounds
 
 
 def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
-def _has_blocks(handling: Handling) -> bool:
-    arithmetic = handling.arithmetic
+def _has_blocks(plan: Plan) -> bool:
+    arithmetic = plan.arithmetic
     return any(map(has_blocks, (arithmetic.operands, arithmetic.parameters, arithmetic.inputs)))

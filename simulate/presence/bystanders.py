@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from torch.utils._pytree import tree_leaves
 
 from ..aten.moves import moves_of
-from ..aten.treatment import treatment
+from ..aten.outputs import outputs
 from .entering import SimulationWarning, this_thread
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Bystander(TorchDispatchMode):
 def _computes(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  the type of an operation
         return False
-    how = treatment(func)
+    how = outputs(func)
     moves = moves_of(func) is not None or func.overloadpacket.__name__ in _COPIES
     return bool(how.results or how.written) and not moves
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, final
 
-from ...formats.base.modes import RandomBits
+from ...formats import FormatError, RandomBits
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +34,16 @@ class Draws:
 
     The threads that entered the simulation count each for itself; those that work for them, as autograd's do on a GPU,
     count on.
+
+    Args:
+        seed: of the simulation.
+
+    Raises:
+        FormatError: the seed is no integer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        self._seed = RandomBits(seed).seed
         self._here = threading.local()
         self._latest = [0, 0]
 
@@ -52,7 +59,13 @@ class Draws:
         return self._mine()[0]
 
     def begin(self, step: int) -> None:
-        """A step begins in this thread."""
+        """A step begins in this thread.
+
+        Raises:
+            FormatError: its number is out of range.
+        """
+        if not isinstance(step, int) or not 0 <= step < 1 << STEP_BITS:
+            raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {step!r}")
         self.enter()
         self._latest[:] = step, 0
 
@@ -64,12 +77,12 @@ class Draws:
         """Counts roundings that were made elsewhere."""
         self._mine()[1] += count
 
-    def next(self) -> tuple[int, int]:
-        """The step, and the number of the next rounding in it."""
+    def bits(self) -> RandomBits:
+        """The random bits of the next rounding, which is counted."""
         mine = self._mine()
         step, number = mine
         mine[1] = number + 1
-        return step, number
+        return RandomBits(self._seed, (step << STEP_BITS) + number)
 
     def _mine(self) -> list[int]:
         counts: list[int] = getattr(self._here, "counts", self._latest)

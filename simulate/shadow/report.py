@@ -10,6 +10,8 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..watching.watcher import Place
+
 _PLACE = ["role", "module", "operation"]
 _ADDED = ["added_max", "added_rms"]
 _INHERITED = ["given_rms", "inherited_max", "inherited_rms", "total_max", "total_rms"]
@@ -50,7 +52,7 @@ class ShadowReport:
 
     @staticmethod
     def of(
-        rows: Mapping[tuple[str, str, str], Mapping[str, float]],
+        rows: Mapping[Place, Mapping[str, float]],
         unfollowed: Mapping[str, str],
         *,
         unseen: int,

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
+from ..watching.watcher import Place, Watcher
 from .errors import Tally
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
+
+    from ..watching.watcher import Call
 
 __all__ = ["Shadow", "ShadowReport"]
 
@@ -51,7 +54,7 @@ class _Begun(NamedTuple):
     """Root mean square error of the worst operand."""
 
 
-class Shadow:
+class Shadow(Watcher):
     """Carries a float64 twin of every floating-point value of a simulation, and measures it against the simulation.
 
     For an operation with rounded result y: ``exact`` is the operation in float64 on the simulated operands, ``twin``
@@ -78,54 +81,30 @@ class Shadow:
         if dtype is not torch.float64:
             raise FormatError(f"a shadow run has dtype float64, the widest that PyTorch computes in, got {dtype}")
         self._twins = Twins()
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._tallies: dict[Place, Tally] = {}
         self._unfollowed: dict[str, str] = {}
         self._float64_program = False
         self._lock = threading.RLock()
 
-    def before(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> _Begun | None:
-        """Looks at an operation that is about to run, while the operands it overwrites hold their old values.
-
-        Args:
-            func: the operation.
-            args: its arguments.
-            kwargs: its keyword arguments.
-
-        Returns:
-            What :meth:`after` wants as ``token``.
-        """
+    def before(self, call: Call) -> _Begun | None:
+        """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""
+        func, (args, kwargs) = call.operation, call.given
+        assert func is not None
         how = manner(func)
         if not how.has_outcomes:
             return None
-        kwargs = kwargs or {}
         with self._lock, _outside_autograd():
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
             overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
             follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
             return _Begun(self._run(func, args, kwargs) if follows else None, follows, given)
 
-    def after(
-        self,
-        place: tuple[str, str, str],
-        func: OpOverload,
-        token: _Begun | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        result: Any,
-    ) -> None:
-        """Stores the twins of the results of an operation, and measures them.
-
-        Args:
-            place: role, module and operation, by which the report adds up.
-            func: the operation.
-            token: what :meth:`before` gave.
-            args: its arguments.
-            kwargs: its keyword arguments.
-            result: what it returned, rounded, as are the arguments it overwrote.
-        """
+    def after(self, call: Call, token: _Begun | None, result: Any) -> None:
+        """Stores the twins of the results of an operation, and measures them."""
+        func, (args, kwargs) = call.operation, call.given
+        assert func is not None
         if token is None:
             return
-        kwargs = kwargs or {}
         with self._lock, _outside_autograd():
             found = outcomes(func, args, kwargs, result)
             followed = [is_followed(x) and x.numel() > 0 for x in found]
@@ -136,7 +115,7 @@ class Shadow:
                 self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
                 wide = _Wide(rounded, rounded)
-            tally = self._tallies.setdefault(tuple(place), Tally())  # type: ignore[arg-type]
+            tally = self._tallies.setdefault(call.place, Tally())
             tally.calls += 1
             tally.given_squares += token.given**2
             read = set() if manner(func).lifts else _storages(operands(func, args, kwargs))

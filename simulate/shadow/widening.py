@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..aten.collectives import communicates
-from ..aten.treatment import treatment
+from ..aten.outputs import outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class Manner(NamedTuple):
 @cache
 def manner(operation: OpOverload) -> Manner:
     """How ``operation`` is to be run again."""
-    how = treatment(operation)
+    how = outputs(operation)
     schema = operation._schema  # noqa: SLF001  the only access there is
     arguments = schema.arguments
     packet = operation.overloadpacket
@@ -100,7 +100,7 @@ def operands(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
     """All tensors that hold what ``operation`` computed: new results, then written arguments."""
-    how = treatment(operation)
+    how = outputs(operation)
     found: list[torch.Tensor] = []
     if how.results or how.lifts:
         values = list(result) if isinstance(result, (list, tuple)) else [result]

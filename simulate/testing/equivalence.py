@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...formats import FloatFormat, FormatError, round
-from ..dispatch.simulation import simulate
+from ..dispatch.entry import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,62 +12,55 @@ from ..presence.user_code import user_line
 from .absorption import Additions, additions
 from .counting import Counter
 from .report import Birth, Report
-from .tally import Place, Tally
+from .tally import Tally
+from .watcher import Place, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch._ops import OpOverload
-
     from ...formats import Format
+    from .watcher import Call
 
 
-class Observer:
+class Observer(Watcher):
     """Counts what a simulation does; made by ``simulate(..., observe=True)``."""
+
+    sees_roundings = True
 
     def __init__(self, format: Format) -> None:
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
-        self._of: dict[Any, Tally] = {}
         self._birth: Birth | None = None
         self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
 
-    def before(self, operation: OpOverload, args: Sequence[Any]) -> Additions | None:
+    def before(self, call: Call) -> Additions | None:
         """Looks at the operands of an addition before an in-place operation overwrites them."""
-        return additions(operation, args)
+        return None if call.operation is None else additions(call.operation, call.args)
 
-    def rounded(self, handling: Any, exact: torch.Tensor, x: torch.Tensor) -> None:
+    def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
         """Counts what rounding did to ``exact``, of which it made ``x``; of tensors without data (meta) nothing."""
         if x.is_meta:
             return
         with self._lock:
-            counters = self._tally(handling).counters
+            counters = self._tallies[call.place].counters
             counter = counters.get(x.dtype)
             if counter is None:
-                smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
+                smallest_normal = float(getattr(call.format, "smallest_normal", 0.0))
                 counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
             counter.count(exact, x)
             if self._birth is None and counter.saw_nonfinite():
                 what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
-                self._birth = Birth(handling.role, handling.module, handling.name, what, user_line())
+                self._birth = Birth(*call.place, what, user_line())
 
-    def after(self, handling: Any, added: Additions | None, args: Sequence[Any], result: Any) -> None:
-        """Closes the books on one call; ``added`` is what :meth:`before` gave."""
+    def after(self, call: Call, token: Additions | None, result: Any) -> None:
+        """Counts one call, and the additions that changed nothing."""
         number = absorbed = 0
-        if added is not None:
-            results = args[0] if result is None else result
-            number, absorbed = added.count([results] if isinstance(results, torch.Tensor) else results)
+        if token is not None:
+            results = call.args[0] if result is None else result
+            number, absorbed = token.count([results] if isinstance(results, torch.Tensor) else results)
         with self._lock:
-            tally = self._tally(handling)
+            tally = self._tallies[call.place]
             tally.calls += 1
             tally.additions += number
             tally.absorbed += absorbed
-
-    def _tally(self, handling: Any) -> Tally:
-        tally = self._of.get(handling)
-        if tally is None:
-            tally = self._of[handling] = self._tallies[Place(handling.role, handling.module, handling.name)]
-        return tally
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, as plain numbers and tensors."""
@@ -87,7 +80,6 @@ class Observer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._tallies.clear()
-        self._of.clear()
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
         self._birth = None if state["birth"] is None else Birth(*state["birth"])

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...formats import Format
-    from .tally import Place, Tally
+    from .tally import Tally
+    from .watcher import Place
 
 _PLACE = ["role", "module", "operation"]
 _COUNTS = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +13,6 @@ if TYPE_CHECKING:
     import torch
 
     from .counting import Counter
-
-
-class Place(NamedTuple):
-    """Where an operation ran."""
-
-    role: str
-    """``forward``, ``backward`` or ``optimizer``."""
-    module: str
-    """Path of the innermost ``torch.nn.Module`` at work, or whose operation is derived; empty outside of modules."""
-    operation: str
-    """The ATen operation, without overload."""
 
 
 @dataclass

@@ -14,7 +14,8 @@ from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.formats import FloatFormat, FormatError, round
-from roundoff.simulate.accumulation.run import Accumulation, accumulate, accumulates, arithmetic
+from roundoff.simulate.accumulation.description import Accumulation
+from roundoff.simulate.accumulation.run import accumulate, accumulates, arithmetic
 from roundoff.simulate.accumulation.run import arithmetic as accumulation_arithmetic
 
 aten = torch.ops.aten

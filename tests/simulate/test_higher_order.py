@@ -69,7 +69,7 @@ def test_scans_and_attention_of_ones_own():
         assert torch.equal(x, roundoff.round(x, "e5m3"))
     with simulate("e5m3", observe=True) as simulation:
         assert torch.equal(attend(HEADS), attended)
-    assert {"bmm", "exp", "sum"} & {handling.name for handling in simulation.handlings()}
+    assert {"bmm", "exp", "sum"} & {plan.name for plan in simulation.plans()}
     plain = attend(HEADS)
     with simulate("fp32", observe=True):
         assert torch.equal(attend(HEADS), plain)

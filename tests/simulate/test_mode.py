@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import roundoff
 from roundoff.formats import FormatError
 from roundoff.simulate import SimulationWarning, simulate
-from roundoff.simulate.dispatch import complaints
+from roundoff.simulate.dispatch import metrics
 
 
 class EveryResult(TorchDispatchMode):
@@ -377,7 +377,7 @@ def test_training_on_cuda_is_rounded():
 
 def test_rounded_metrics_are_spoken_of_once(monkeypatch):
     """At the line that reads the first one; not of counts, nor of numbers from outside, nor in fp32."""
-    monkeypatch.setattr(complaints, "_said", set())
+    monkeypatch.setattr(metrics, "_said", set())
     outside = torch.tensor(0.3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -409,4 +409,4 @@ def test_simulations_travel(copied):
             results.append(torch.ones(100) * 1.01)
     assert torch.equal(*results)
     assert str(twin.simulation) == str(net.simulation)
-    assert len(net.simulation.handlings()) == len(twin.simulation.handlings()) > 0
+    assert len(net.simulation.plans()) == len(twin.simulation.plans()) > 0

@@ -7,7 +7,8 @@ import torch
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.formats import Format, FormatError, Rounding
+from roundoff.formats import Format, FormatError, RandomBits
+from roundoff.simulate.presence.draws import Draws
 
 
 def train(steps=4, optimizer=torch.optim.SGD, dtype=torch.float32):
@@ -159,18 +160,17 @@ def test_one_simulation_in_several_threads():
 
 def test_threads_that_work_for_a_simulation_draw_in_its_order():
     """As autograd's do on a GPU: they never entered it."""
-    simulation = simulate("e5m4", rounding="stochastic", seed=5)
-    drawn = []
-    with simulation:
-        drawn.append(simulation._draw(Rounding.STOCHASTIC))
-        thread = threading.Thread(target=lambda: drawn.append(simulation._draw(Rounding.STOCHASTIC)))
-        thread.start()
-        thread.join()
-        drawn.append(simulation._draw(Rounding.STOCHASTIC))
+    draws = Draws(5)
+    draws.enter()
+    drawn = [draws.bits()]
+    thread = threading.Thread(target=lambda: drawn.append(draws.bits()))
+    thread.start()
+    thread.join()
+    drawn.append(draws.bits())
     assert [bits.step for bits in drawn] == [0, 1, 2]
-    simulation.step = 2
-    with simulation:
-        assert simulation._draw(Rounding.STOCHASTIC).step == 2 << 32
+    draws.begin(2)
+    draws.enter()
+    assert draws.bits() == RandomBits(5, 2 << 32)
 
 
 def test_float64_programs():

@@ -351,7 +351,7 @@ def modules_reached(program, pattern, **options):
         with simulation:
             program()
     texts = [str(warning.message) for warning in warned if issubclass(warning.category, PolicyWarning)]
-    return sorted({handling.module for handling in simulation.handlings() if handling.rounded}), texts
+    return sorted({plan.module for plan in simulation.plans() if plan.rounded}), texts
 
 
 def test_the_root_of_modules_can_be_named():

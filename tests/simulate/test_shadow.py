@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import roundoff
 from roundoff.formats import FormatError
-from roundoff.simulate.aten.treatment import treatment
+from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-300}
@@ -28,7 +28,7 @@ class Shadowed(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         token = self.shadow.before(func, args, kwargs)
         result = func(*args, **(kwargs or {}))
-        how = treatment(func)
+        how = outputs(func)
         values = list(result) if isinstance(result, (list, tuple)) else [result]
         viewing = how.viewing if len(how.viewing) == len(values) else (False,) * len(values)
         computed = [value for value, views in zip(values, viewing, strict=True) if not views] if how.results else []

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import roundoff
-from roundoff.simulate.aten.treatment import treatment
+from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
 
 RANDOM = {
@@ -47,7 +47,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         token = self.shadow.before(func, args, kwargs)
         result = func(*args, **(kwargs or {}))
-        how = treatment(func)
+        how = outputs(func)
         if how.results and not any(how.viewing):
             for x in tree_leaves(result):
                 if is_floating(x) and not x._is_zerotensor():

@@ -126,16 +126,10 @@ class _Run:
         return (*own, *self._readings.tensors)
 
     def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
-        before = (simulation.step, simulation.draws)
-        try:
-            simulation.step = 0
-            writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
-            with simulation.writing(writer):
-                result = self._step(rest)
+        writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
+        with simulation.writing(writer):
+            result = self._step(rest)
             self.counts = (simulation.step, simulation.draws)
-        finally:
-            simulation.step = before[0]
-            simulation.skip_draws(before[1])
         return result
 
 

@@ -10,15 +10,17 @@ from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from ...formats import Rounding
+from ...formats.families.floats import FP32
 from ..accumulation.run import accumulates
 from ..aten import products
 from ..aten.collectives import communicates
 from ..aten.higher_order import steps
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
-from ..aten.treatment import Treatment, treatment
+from ..aten.outputs import Outputs, outputs
 from ..composites.primitives import decomposition
 from ..exact import operations as exact_operations
 from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
+from ..watching.watcher import Place
 from .metrics import reading
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     Operation = OpOverload | HigherOrderOperator
 
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
-_CARRIER = "fp32"  # the name under which a policy leaves results in their carrier
 
 # Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
 _FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
@@ -47,11 +48,11 @@ _PARTS = (
     "_scaled_dot_product_flash_attention_for_cpu",
 )  # fmt: skip
 
-_WHOLE_STEP = Treatment(results=False, viewing=(), written=((0, "self"),), lifts=False)
-_OF_STEPS = Treatment(results=False, viewing=(), written=(), lifts=False)
+_WHOLE_STEP = Outputs(results=False, viewing=(), written=((0, "self"),), lifts=False)
+_OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
 
 
-class Handling:
+class Plan:
     """How one operation at one place is run, and what came of it so far.
 
     Attributes:
@@ -59,9 +60,10 @@ class Handling:
         name: its name without overload.
         role: where it runs, as in :class:`Role`; empty where the policy does not ask.
         module: likewise.
+        place: the three of them.
         arithmetic: what the policy says.
-        rules: those of the policy that had a say.
-        treatment: which tensors it computes.
+        rules: those of the policy that apply to it.
+        outputs: which tensors it computes.
         rounds: whether its floating-point results are rounded.
         kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
         exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
@@ -79,27 +81,9 @@ class Handling:
     """
 
     __slots__ = (
-        "accumulate",
-        "accumulated",
-        "arithmetic",
-        "calls",
-        "decomposition",
-        "exact",
-        "kernel",
-        "module",
-        "moved",
-        "moves",
-        "name",
-        "operation",
-        "prepares",
-        "role",
-        "rounded",
-        "rounds",
-        "rules",
-        "settles",
-        "taken_apart",
-        "takes_nested",
-        "treatment",
+        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "kernel", "module", "moved",
+        "moves", "name", "operation", "outputs", "place", "prepares", "role", "rounded", "rounds", "rules",
+        "settles", "taken_apart", "takes_nested",
     )  # fmt: skip
 
     def __init__(
@@ -115,23 +99,24 @@ class Handling:
         name = _name(operation)
         self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
         self.name, self.role, self.module = name, role, module
+        self.place = Place(role, module, name)
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
-        self.rounds = str(self.arithmetic.format) != _CARRIER
+        self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
         self.accumulate = self.exact = self.prepares = self.settles = self.takes_nested = False
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
         if isinstance(operation, HigherOrderOperator):
-            self.treatment = _OF_STEPS
+            self.outputs = _OF_STEPS
             self.decomposition = steps(operation)
             return
-        self.treatment = _WHOLE_STEP if operation is None else treatment(operation)
+        self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
         if operation is not None and name == _READING and self.rounds:
             self.kernel = reading(operation, self.arithmetic.format)
             return
-        if operation is None or not (self.treatment.results or self.treatment.written):
+        if operation is None or not (self.outputs.results or self.outputs.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"
         a = self.arithmetic
@@ -162,7 +147,7 @@ class Handling:
         """What happened to its results, in words."""
         if self.taken_apart:
             return "decomposed; rounded where its arguments make it primitive" if self.rounded else "decomposed"
-        how = self.treatment
+        how = self.outputs
         if not how.results and not how.written and not how.lifts:
             return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
         if not self.rounds:

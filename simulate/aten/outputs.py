@@ -29,7 +29,7 @@ _UNMARKED_WRITES = {
 }
 
 
-class Treatment(NamedTuple):
+class Outputs(NamedTuple):
     """Where an operation leaves newly computed numbers."""
 
     results: bool
@@ -43,14 +43,14 @@ class Treatment(NamedTuple):
 
 
 @cache
-def treatment(operation: OpOverload) -> Treatment:
+def outputs(operation: OpOverload) -> Outputs:
     """How the results of ``operation`` are to be rounded."""
     schema = operation._schema  # noqa: SLF001  the only access there is
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
-        return Treatment(results=False, viewing=(True,), written=(), lifts=True)
+        return Outputs(results=False, viewing=(True,), written=(), lifts=True)
     if packet in _NOTHING_TO_ROUND or (communicates(operation) and not brings_results(operation)):
-        return Treatment(results=False, viewing=(), written=(), lifts=False)
+        return Outputs(results=False, viewing=(), written=(), lifts=False)
     viewing = tuple(value.alias_info is not None for value in schema.returns)
     written = [
         (position, argument.name)
@@ -58,4 +58,4 @@ def treatment(operation: OpOverload) -> Treatment:
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     written += [(position, schema.arguments[position].name) for position in _UNMARKED_WRITES.get(packet, ())]
-    return Treatment(results=not all(viewing), viewing=viewing, written=tuple(written), lifts=False)
+    return Outputs(results=not all(viewing), viewing=viewing, written=tuple(written), lifts=False)

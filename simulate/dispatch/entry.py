@@ -1,0 +1,79 @@
+"""Making a simulation: from a format and a few choices, or from a policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..policy.policy import Policy
+from .simulation import Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from ...formats import Format, Rounding
+    from ..accumulation.description import Accumulation
+
+
+def simulate(
+    format: Format | str | Policy,
+    *,
+    rounding: Rounding | str | None = None,
+    accumulate: Accumulation | str | None = None,
+    granularity: str | None = None,
+    scalars: str | None = None,
+    seed: int = 0,
+    observe: bool = False,
+    shadow: Literal["fp64"] | None = None,
+    products: Literal["fast", "plain"] = "fast",
+    root: torch.nn.Module | Sequence[torch.nn.Module] = (),
+) -> Simulation:
+    """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
+
+    ``with simulate("e5m10"): loss = model(x).sum(); loss.backward(); optimizer.step()`` runs unmodified code as
+    hardware with that format would: forward, backward, optimizer, in-place, ``out=`` and foreach operations. Values
+    live in their float32 or float64 tensors (the carrier). By default each ATen operation computes in its carrier and
+    its results are rounded once, to nearest-even, as PyTorch's own half-precision kernels do; sums and products are
+    accumulated in the carrier, and Python scalars stay exact. See :func:`roundoff.round` for infinities, NaN,
+    signed zero, overflow and underflow; real and imaginary parts are rounded each on its own. A :class:`Policy`
+    chooses the arithmetic by operation, module and role.
+
+    Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
+    ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
+    Simulations nest: the innermost wins. ``simulate("fp32")`` runs the program as it is, bit for bit, whatever its
+    dtypes.
+
+    Args:
+        format: a format or its name, or a policy. Formats with more than 10 significand bits need a float64 program.
+        rounding: the mode; ``"stochastic"`` draws its bits from ``seed``, the step (:attr:`Simulation.step`), the
+            number of the rounding within the step and the element: the same on every device, for any number of threads.
+        accumulate: the accumulator of matrix products, convolutions and sums, such as ``"e5m10/32"``; see
+            :class:`Accumulation`.
+        granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
+            apart and rounds each step of them; ``"kernel"`` is the default.
+        scalars: ``"rounded"``: Python numbers that meet tensors are rounded too; ``"exact"`` is the default.
+        seed: of stochastic rounding.
+        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
+            doubles the time.
+        shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
+            fifty times slower than the plain program.
+        products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
+            (:mod:`.products`), which sums them in its own order; ``"plain"``: by PyTorch's choice.
+        root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
+            outermost module that is called, which is not the whole network where a program calls parts of it
+            (``vae.encode(x)``).
+
+    Returns:
+        A context manager, which may be entered again.
+
+    Raises:
+        FormatError: there is no such format or setting; inside the block, an operation computed a tensor that cannot
+            carry the format (float32 for a wide format), half-precision, or sparse numbers.
+    """
+    settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    return Simulation(
+        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root
+    )

@@ -1,0 +1,38 @@
+"""Rounding what an optimizer stores: gradients before its step, parameters and its own buffers after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..aten.wrappers import parts
+from ..policy.policy import OPTIMIZER_STEP, Policy, Role
+from ..presence.entering import unsimulated
+from ..watching.watcher import Call
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .results import Results
+
+
+def names_steps(policy: Policy) -> bool:
+    """Whether a rule of the policy is about whole steps of optimizers."""
+    return any(rule.matches(OPTIMIZER_STEP, "", Role.OPTIMIZER) for rule in policy.rules)
+
+
+def round_stored(optimizer: torch.optim.Optimizer, plan: Plan, results: Results, *, after: bool) -> None:
+    """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, where they stand."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if after:
+        states = [optimizer.state.get(p, {}) for p in parameters]
+        buffers = [value for state in states for name, value in state.items() if name != "step"]
+        stored = [*parameters, *tree_leaves(buffers)]
+    else:
+        stored = [p.grad for p in parameters if p.grad is not None]
+    call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
+    with unsimulated(), torch.no_grad():
+        for tensor in stored:
+            if isinstance(tensor, torch.Tensor):
+                results.round_all(parts(tensor.detach()), plan, call)

@@ -1,0 +1,169 @@
+"""Rounding what operations have computed, where it stands; or, while a program is traced, in its graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ...formats import Format, FormatError, RandomBits, Rounding, round
+from ...formats.base.layouts import is_dense
+from ..aten.wrappers import has_memory, is_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..presence.draws import Draws
+    from ..watching.watcher import Call, Watcher
+    from .graph_writer import GraphWriter
+    from .plan import Plan
+
+_CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_SINGLE = (torch.float32, torch.complex64)
+
+
+@final
+class Results:
+    """Rounds results, with random bits that follow from the step and the number of the rounding in it.
+
+    Args:
+        draws: counts stochastic roundings.
+        watchers: those that are told of each rounding.
+
+    Attributes:
+        writer: while a program is traced, writes roundings into its graph instead; else None.
+    """
+
+    def __init__(self, draws: Draws, watchers: Sequence[Watcher]) -> None:
+        self._draws = draws
+        self._watchers = [watcher for watcher in watchers if watcher.sees_roundings]
+        self.writer: GraphWriter | None = None
+
+    def round(self, plan: Plan, args: Sequence[Any], kwargs: Any, result: Any, call: Call | None) -> None:
+        """Rounds what a call of an operation has computed: its results, and the arguments that it writes to.
+
+        Args:
+            plan: of the operation.
+            args: its arguments.
+            kwargs: its arguments by name.
+            result: what it returned.
+            call: for watchers; None if there are none.
+        """
+        how = plan.outputs
+        if how.results:
+            if isinstance(result, torch.Tensor):
+                self._round(result, plan, call)
+            elif isinstance(result, (tuple, list)):
+                # A single returned list (foreach operations) has one entry in `viewing` for all its tensors.
+                viewing = how.viewing if len(how.viewing) == len(result) else (False,) * len(result)
+                for value, shares_memory in zip(result, viewing, strict=True):
+                    if not shares_memory:
+                        self.round_all(value, plan, call)
+        for position, name in how.written:
+            value = args[position] if position < len(args) else kwargs.get(name)
+            self.round_all(value, plan, call)
+        if how.lifts and result.untyped_storage().resizable():
+            # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
+            self._round(result, plan, call)
+
+    def round_all(self, value: Any, plan: Plan, call: Call | None) -> None:
+        """Rounds a tensor, or every tensor of a list; other values are left alone."""
+        if isinstance(value, torch.Tensor):
+            self._round(value, plan, call)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                self.round_all(item, plan, call)
+
+    def rounder(self, plan: Plan) -> Callable[[torch.Tensor, Format], torch.Tensor]:
+        """How the operands of an operation are rounded: a function of a tensor and a format."""
+        rounding = plan.arithmetic.rounding
+
+        def rounded(x: torch.Tensor, fmt: Format) -> torch.Tensor:
+            random = self.draw(rounding)
+            if self.writer:
+                return self.writer.rounded(x, fmt, rounding, random)
+            return round(x, fmt, rounding=rounding, random=random)
+
+        return rounded
+
+    def draw(self, rounding: Rounding) -> RandomBits | None:
+        """The random bits of the next rounding, if it is stochastic."""
+        if rounding is not Rounding.STOCHASTIC:
+            return None
+        if self.writer is None and _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
+            raise FormatError(
+                "random bits of a simulation inside a step that is traced would be the same in every call; compile the"
+                " step in that simulation, or leave it as it is and compile parts of it"
+            )
+        return self._draws.bits()
+
+    def draw_apart(self) -> tuple[RandomBits, torch.Tensor | None]:
+        """The random bits of the next rounding that a kernel does itself, and their place in a program to trace."""
+        bits = self.draw(Rounding.STOCHASTIC)
+        assert bits is not None
+        return bits, self.writer and self.writer.place
+
+    def _round(self, x: torch.Tensor, plan: Plan, call: Call | None) -> None:
+        """Rounds ``x`` where it stands."""
+        dtype = x.dtype
+        if not (dtype.is_floating_point or dtype.is_complex) or x.is_meta or x._is_zerotensor():  # noqa: SLF001  the only test there is
+            return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory; a meta tensor neither
+        if type(x) is FakeTensor and is_shape(x):
+            return
+        if plan.rounds:
+            _check(x, plan)
+        elif x.layout is not torch.strided or not has_memory(x):
+            return
+        plan.rounded += 1
+        if dtype.is_complex:
+            parts = torch.view_as_real(x.resolve_conj().clone())
+            self._round_dense(parts, plan, call)
+            x.copy_(torch.view_as_complex(parts))
+        elif is_dense(x):
+            self._round_dense(x, plan, call)
+        else:
+            rounded = x.clone(memory_format=torch.contiguous_format)
+            self._round_dense(rounded, plan, call)
+            x.copy_(rounded)
+
+    def _round_dense(self, x: torch.Tensor, plan: Plan, call: Call | None) -> None:
+        exact = x.clone() if self._watchers else None
+        if plan.rounds:
+            fmt, rounding = plan.arithmetic.format, plan.arithmetic.rounding
+            if self.writer:
+                self.writer.round_(x, fmt, rounding, self.draw(rounding))
+            elif rounding is Rounding.NEAREST_EVEN:
+                fmt.round_into(x, x)
+            else:
+                fmt.round_into(x, x, rounding, None, self.draw(rounding))
+        if exact is not None and call is not None:
+            for watcher in self._watchers:
+                watcher.rounded(call, exact, x)
+
+
+def _check(x: torch.Tensor, plan: Plan) -> None:
+    """Raises FormatError if ``x`` cannot carry the format that it is rounded to."""
+    dtype, fmt = x.dtype, plan.arithmetic.format
+    if dtype in _SINGLE and fmt.carrier is torch.float64:
+        raise FormatError(
+            f"{fmt} cannot be simulated exactly in float32 (results would be rounded twice), but"
+            f" {plan} computed {dtype}: run the program in float64, for example model.double()"
+        )
+    if dtype not in _CARRIERS:
+        raise FormatError(
+            f"inside a simulation tensors must be float32 or float64, but {plan} computed {dtype}:"
+            " the simulation narrows them itself, so leave out .half(), .bfloat16() and autocast"
+        )
+    if x.layout is not torch.strided:
+        raise FormatError(
+            f"inside a simulation tensors must be dense, but {plan} computed {x.layout}: use dense ones"
+            " (sparse=False of an embedding), or have a rule leave what computes with sparse ones in the carrier,"
+            " such as Rule(role=['backward', 'optimizer'], format='fp32')"
+        )
+    if type(x) is not torch.Tensor and not has_memory(x):
+        raise FormatError(
+            f"{plan} computed a {type(x).__name__}, which stands for other tensors, from plain ones: what it"
+            " computed for them was not seen, and cannot be rounded; leave the operation out of the simulation"
+        )

@@ -1,0 +1,60 @@
+"""What a simulation tells those that watch it: each operation that runs, and each tensor that is rounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+
+
+class Place(NamedTuple):
+    """Where an operation ran."""
+
+    role: str
+    """``forward``, ``backward`` or ``optimizer``; empty where neither policy nor watchers ask."""
+    module: str
+    """Path of the innermost ``torch.nn.Module`` at work, or whose operation is derived; empty outside of modules."""
+    operation: str
+    """The ATen operation, without overload."""
+
+
+class Call(NamedTuple):
+    """One operation that runs."""
+
+    place: Place
+    format: Format
+    """What its results are rounded to."""
+    operation: OpOverload | None
+    """None: the whole step of an optimizer, of which watchers see roundings alone."""
+    args: Sequence[Any]
+    """Its arguments, with operands rounded as the policy says."""
+    kwargs: Mapping[str, Any]
+    given: tuple[Sequence[Any], Mapping[str, Any]]
+    """Its arguments as the program gave them."""
+
+
+class Watcher:
+    """Watches a simulation. Each method does nothing unless a subclass says otherwise.
+
+    Attributes:
+        sees_numbers: whether it looks at what tensors hold, so that programs cannot be traced under it.
+        sees_roundings: whether :meth:`rounded` is called, which costs a copy of every result.
+    """
+
+    sees_numbers = True
+    sees_roundings = False
+
+    def before(self, call: Call) -> Any:
+        """Called before the operation runs, which may overwrite its operands; what it returns :meth:`after` gets."""
+
+    def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
+        """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before."""
+
+    def after(self, call: Call, token: Any, result: Any) -> None:
+        """Called when the operation has run, with its results, and the arguments that it writes to, rounded."""
