@@ -12,6 +12,7 @@ import roundoff
 from roundoff.formats import FormatError
 from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
+from roundoff.simulate.watching.watcher import Call, Place
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-300}
 
@@ -26,7 +27,9 @@ class Shadowed(TorchDispatchMode):
         self.module = ""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        token = self.shadow.before(func, args, kwargs)
+        place, given = Place("forward", self.module, func.overloadpacket.__name__), (args, kwargs or {})
+        call = Call(place, roundoff.Format.parse(self.format), func, *given, given)
+        token = self.shadow.before(call)
         result = func(*args, **(kwargs or {}))
         how = outputs(func)
         values = list(result) if isinstance(result, (list, tuple)) else [result]
@@ -40,7 +43,7 @@ class Shadowed(TorchDispatchMode):
                 numbers = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
                 rounded = roundoff.round(numbers.clone(), self.format)
                 x.copy_(torch.view_as_complex(rounded) if x.is_complex() else rounded)
-        self.shadow.after(("forward", self.module, func.overloadpacket.__name__), func, token, args, kwargs, result)
+        self.shadow.after(call, token, result)
         return result
 
 

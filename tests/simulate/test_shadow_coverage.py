@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import roundoff
 from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
+from roundoff.simulate.watching.watcher import Call, Place
 
 RANDOM = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "normal_in_place", "normal_number_mean",
@@ -45,7 +46,9 @@ class Rounding(TorchDispatchMode):
         self.shadow = Shadow()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        token = self.shadow.before(func, args, kwargs)
+        place, given = Place("forward", "", func.overloadpacket.__name__), (args, kwargs or {})
+        call = Call(place, roundoff.Format.parse("e5m10"), func, *given, given)
+        token = self.shadow.before(call)
         result = func(*args, **(kwargs or {}))
         how = outputs(func)
         if how.results and not any(how.viewing):
@@ -56,7 +59,7 @@ class Rounding(TorchDispatchMode):
             for x in tree_leaves(args[position] if position < len(args) else (kwargs or {}).get(name)):
                 if is_floating(x):
                     x.copy_(rounded(x))
-        self.shadow.after(("forward", "", func.overloadpacket.__name__), func, token, args, kwargs, result)
+        self.shadow.after(call, token, result)
         return result
 
 
