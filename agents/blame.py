@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.files import read_bytes
 
 from ..formats import Format
-from ..simulate.aten.moves import MOVES, plain_name
+from ..simulate.aten.tables import MOVES, plain_name
 from ..simulate.blame import HIGH, Blame, BlameError, minimal, smallest_format
 from .config import TrainConfig
 from .errors import FileError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..formats import FloatFormat, Format, FormatError, RoundoffError
-from .aten.moves import plain_name
+from .aten.tables import plain_name
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Role, Rule
 

@@ -13,41 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .schemas import schema_of
+from .tables import MOVES, OF_THE_CARRIER, SIGNED, plain_name
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch._ops import OpOverload
-
-MOVES = frozenset(
-    [
-        "abs", "alias_copy", "amax", "amin", "as_strided_copy", "as_strided_scatter", "cat", "clone",
-        "constant_pad_nd", "copy", "copysign", "cummax", "cummin", "detach_copy", "diagonal_copy",
-        "diagonal_scatter", "embedding", "expand_copy", "fill", "fill_diagonal", "flip", "fmax", "fmin", "gather",
-        "index", "index_copy", "index_fill", "index_put", "index_select", "kthvalue", "linalg_diagonal",
-        "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
-        "max_pool3d_with_indices", "max_unpool2d", "max_unpool3d", "maximum", "median", "min", "minimum", "mode",
-        "nanmedian", "neg", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d",
-        "reflection_pad2d", "reflection_pad3d", "relu", "repeat", "repeat_interleave", "replication_pad1d",
-        "replication_pad2d", "replication_pad3d", "roll", "rot90", "scatter", "select_copy", "select_scatter",
-        "slice_copy", "slice_scatter", "sort", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack",
-        "t_copy", "take", "threshold", "threshold_backward", "topk", "transpose_copy", "tril", "triu",
-        "unfold_copy", "unsqueeze_copy", "view_copy", "where",
-    ]
-)  # fmt: skip
-"""Operations, without ``_foreach_`` in front and ``_`` behind, of which a call can be an exact move."""
-
-SIGNED = frozenset(["abs", "copysign", "neg"])
-"""Those that change signs."""
-
-# They compute numbers that the carrier has, or make numbers.
-_CARRIER_NUMBERS = frozenset(
-    [
-        "bernoulli", "ceil", "clamp", "clamp_max", "clamp_min", "exponential", "eye", "floor", "fmod", "frac", "frexp",
-        "full", "full_like", "hardtanh", "heaviside", "nan_to_num", "new_full", "new_ones", "nextafter", "normal",
-        "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
-        "round", "scalar_tensor", "sgn", "sign", "trunc", "uniform",
-    ]
-)  # fmt: skip
 
 # Arguments whose numbers do not come into the results: they choose, or are compared with.
 _CHOOSING = {"index", "indices", "mask", "condition", "repeats", "max_values", "min_indices"}
@@ -120,11 +92,6 @@ class Moves(NamedTuple):
         return len(dtypes) <= 1 and not (self.signed and any(dtype.is_complex for dtype in dtypes))
 
 
-def plain_name(name: str) -> str:
-    """The name of an operation whether or not it works in place, or on lists."""
-    return name.removeprefix("_foreach_").removesuffix("_")
-
-
 @cache
 def moves_of(operation: OpOverload) -> Moves | None:
     """Which calls of an operation are exact moves; None if no call is."""
@@ -132,7 +99,7 @@ def moves_of(operation: OpOverload) -> Moves | None:
     if name not in MOVES:
         return None
     places: dict[str, list[tuple[int, str]]] = {kind: [] for kind in Moves._fields[:5]}
-    for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001  the only access there is
+    for position, argument in enumerate(schema_of(operation).arguments):
         kind, place = str(argument.type), (position, argument.name)
         compared = (name in _COMPARED and argument.name in _COMPARED_ARGUMENTS) or name == "copysign"
         if argument.name in _COMBINING:
@@ -146,7 +113,7 @@ def moves_of(operation: OpOverload) -> Moves | None:
                 places["numbers"].append(place)
         elif "Tensor" in kind and argument.name not in _CHOOSING:
             places["tensors"].append(place)
-    kinds = [str(operation._schema.arguments[i].type) for i, _ in places["tensors"]]  # noqa: SLF001  likewise
+    kinds = [str(schema_of(operation).arguments[i].type) for i, _ in places["tensors"]]
     asks_more = any(found for kind, found in places.items() if kind != "tensors")
     simple = not asks_more and name not in SIGNED
     return Moves(
@@ -167,7 +134,7 @@ def is_exact_in_carrier(operation: OpOverload | None) -> bool:
     moves = moves_of(operation)
     if moves is not None:
         return not moves.combining
-    return plain_name(operation.overloadpacket.__name__) in _CARRIER_NUMBERS
+    return plain_name(operation.overloadpacket.__name__) in OF_THE_CARRIER
 
 
 def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -22,8 +22,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..aten.kernels import is_composite
+from ..aten.schemas import out_names, schema_of
 from . import (
     activations as primitive_activations,
 )
@@ -103,19 +103,17 @@ def decomposition(operation: OpOverload) -> Callable[..., Any] | None:
     Returns:
         The function, or None if the operation is primitive whatever its arguments. Computed once for each operation.
     """
-    schema = operation._schema  # noqa: SLF001  the only access there is
-    names = [argument.name for argument in schema.arguments if argument.is_out]
+    names = out_names(operation)
     if names:
         formula = _of_twin(operation)
         return formula and into_out(formula, names)
     formula = _FORMULAS.get(operation) or _FORMULAS.get(operation.overloadpacket)
     if formula:
         return formula
-    if schema.name.endswith("_"):
+    if schema_of(operation).name.endswith("_"):
         formula = _of_twin(operation)
         return formula and in_place(formula)
-    full_name = f"{schema.name}.{schema.overload_name}".removesuffix(".")
-    if torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "CompositeImplicitAutograd"):  # noqa: SLF001  likewise
+    if is_composite(operation):
         # Autograd takes such operations apart, except in inference mode and inside other decompositions.
         return operation.decompose
     return None

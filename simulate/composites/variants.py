@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..aten.schemas import schema_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -17,12 +19,12 @@ _aten = torch.ops.aten
 
 def twin(operation: OpOverload) -> OpOverload | None:
     """The operation that computes what an in-place or ``out=`` operation writes, and returns it."""
-    schema = operation._schema  # noqa: SLF001  the only access there is
+    schema = schema_of(operation)
     wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
     packet = getattr(_aten, schema.name.removeprefix("aten::").removesuffix("_"), None)
     for overload in packet.overloads() if packet is not None else ():
         candidate: OpOverload = getattr(packet, overload)
-        arguments = candidate._schema.arguments  # noqa: SLF001
+        arguments = schema_of(candidate).arguments
         if candidate is not operation and [(argument.name, str(argument.type)) for argument in arguments] == wanted:
             return candidate
     return None

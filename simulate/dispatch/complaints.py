@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ..policy.policy import CONTRACTIONS, OPTIMIZER_STEP
+from ..aten.tables import CONTRACTIONS, is_contraction
+from ..policy.policy import OPTIMIZER_STEP
 from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
     if missed:
         texts.append(
             f"the policy has rules about matrix products or convolutions, and none that names {_listed(missed)}, which"
-            " ran too; roundoff.simulate.policy.policy.CONTRACTIONS names them all"
+            " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
     if in_carrier:
         texts.append(
@@ -77,12 +77,6 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
 
 
 _NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
-
-
-def is_contraction(name: str) -> bool:
-    """Whether the operation of this name is a matrix product or a convolution, or made of some."""
-    plain = name.removeprefix("_foreach_").removesuffix("_")
-    return any(fnmatchcase(plain, pattern) for pattern in CONTRACTIONS)
 
 
 def _listed(names: Iterable[str]) -> str:

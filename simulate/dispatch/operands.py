@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from ...formats import round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
+from ..aten.schemas import argument_names, number_names
 from ..watching.watcher import Watcher
-from .plan import scalar_names
 from .separate_products import separate_products
 from .storages import Storages
 
@@ -80,8 +80,8 @@ class Operands(Watcher):
     ) -> tuple[list[Any], dict[str, Any]]:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
-        names = [argument.name for argument in plan.operation._schema.arguments]  # noqa: SLF001  the only access
-        numbers = set(scalar_names(plan.operation)) if _rounds_scalars(plan) else set()
+        names = argument_names(plan.operation)
+        numbers = set(number_names(plan.operation)) if _rounds_scalars(plan) else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
         how = contractions(plan.name, named) if _has_blocks(plan) else {}
 

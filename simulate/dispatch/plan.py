@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._ops import HigherOrderOperator
-from torch.utils._pytree import tree_leaves
 
 from ...formats import Rounding
 from ...formats.families.floats import FP32
@@ -15,8 +12,10 @@ from ..accumulation.run import accumulates
 from ..aten import products
 from ..aten.collectives import communicates
 from ..aten.higher_order import steps
+from ..aten.kernels import formula
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
+from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS
 from ..composites.primitives import decomposition
 from ..exact import operations as exact_operations
 from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
@@ -26,6 +25,7 @@ from .metrics import reading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch._ops import OpOverload
 
     from ..exact.carrier_rounding import CarrierRounding
@@ -35,18 +35,6 @@ if TYPE_CHECKING:
 
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 
-# Kernels that contract and do more inside; a rounded accumulator needs them taken apart.
-_FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
-
-# Kernels that run a whole layer, with products and steps of time inside. They are taken apart to the operations that
-# the layer is made of elsewhere: a recurrent layer's cells called in a loop, attention when it is trained.
-LAYER_KERNELS = (
-    "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
-)  # fmt: skip
-_PARTS = (
-    "add", "addmm", "bmm", "baddbmm", "gelu", "mm", "mul", "native_layer_norm", "relu", "sigmoid", "_softmax", "tanh",
-    "_scaled_dot_product_flash_attention_for_cpu",
-)  # fmt: skip
 
 _WHOLE_STEP = Outputs(results=False, viewing=(), written=((0, "self"),), lifts=False)
 _OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
@@ -121,8 +109,8 @@ class Plan:
         self.settles = communicates(operation) and operation.namespace == "c10d"
         a = self.arithmetic
         self.accumulate = a.accumulate is not None and accumulates(operation)
-        fused = a.accumulate is not None and any(part in name for part in _FUSED_CONTRACTIONS)
-        layer = name in LAYER_KERNELS and policy.reaches(_PARTS, module, role)
+        fused = a.accumulate is not None and any(part in name for part in FUSED_CONTRACTIONS)
+        layer = name in LAYER_KERNELS and policy.reaches(PARTS_OF_LAYERS, module, role)
         if fused or layer or (a.granularity == Granularity.PRIMITIVE and self.rounds):
             self.decomposition = decomposition(operation)
             self.takes_nested = name in LAYER_KERNELS
@@ -171,49 +159,3 @@ def _name(operation: Operation | None) -> str:
     if operation is None:
         return OPTIMIZER_STEP
     return str(operation) if isinstance(operation, HigherOrderOperator) else operation.overloadpacket.__name__
-
-
-def formula(operation: OpOverload) -> Callable[..., Any] | None:
-    """The other operations that PyTorch makes ``operation`` of, which is what autograd sees; None if it has a kernel.
-
-    Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
-    nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
-    """
-    name: str = operation.name()  # type: ignore[no-untyped-call]
-    if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
-        return None
-    if not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in _FOR_ANY_BACKEND):
-        return None
-    own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
-    if not own:
-        return operation.decompose
-
-    def apart(*args: Any, **kwargs: Any) -> Any:
-        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-        return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
-
-    return apart
-
-
-_FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-_BACKENDS = (
-    "CPU", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1", "Meta",
-    "NestedTensorCPU", "NestedTensorCUDA", "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA",
-)  # fmt: skip
-
-
-def _backend(x: torch.Tensor) -> str:
-    """The name of the dispatch key for kernels that compute with ``x``."""
-    layouts = {torch.strided: "", torch.sparse_coo: "Sparse"}
-    layout = "NestedTensor" if x.is_nested else layouts.get(x.layout, "SparseCsr")
-    device = x.device.type
-    return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())
-
-
-def scalar_names(operation: OpOverload) -> tuple[str, ...]:
-    """Arguments of an operation that can be numbers to compute with (not sizes, axes or probabilities)."""
-    return tuple(
-        argument.name
-        for argument in operation._schema.arguments  # noqa: SLF001  the only access there is
-        if isinstance(argument.type, (torch.NumberType, torch.TensorType))
-    )

@@ -21,6 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
 from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
+from ..aten.schemas import argument_names, out_names
+from ..aten.tables import plain_name
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
 from .operators import is_traced, traced
@@ -209,9 +211,8 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
         compute something else, and where the operation itself will do.
     """
     name = operation.overloadpacket.__name__
-    arguments = operation._schema.arguments  # noqa: SLF001  the only access there is
-    formulas, make = _CALLS.get(name.removeprefix("_foreach_").removesuffix("_"), ((), None))
-    if make is None or operation.namespace != "aten" or any(a.name == "rounding_mode" for a in arguments):
+    formulas, make = _CALLS.get(plain_name(name), ((), None))
+    if make is None or operation.namespace != "aten" or "rounding_mode" in argument_names(operation):
         return None
     ways: dict[str, Ways] = {
         formula: {
@@ -224,7 +225,7 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
     if not any(ways.values()):
         return None
     made = _Kernel(operation, make, ways, draw)
-    root_alone = formulas == ("root",) and not any(argument.is_out for argument in arguments)
+    root_alone = formulas == ("root",) and not out_names(operation)
     if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
         return _roots_of_lists(made, name) if name.startswith("_foreach_") else _root(made, name)
     return made
@@ -263,11 +264,10 @@ class _Kernel:
         self, operation: OpOverload, make: Callable[..., Call | None], ways: dict[str, Ways], draw: DrawAt
     ) -> None:
         self._operation, self._make, self._ways, self._draw = operation, make, ways, draw
-        arguments = operation._schema.arguments  # noqa: SLF001
         name = operation.overloadpacket.__name__
-        self._names = [argument.name for argument in arguments if not argument.is_out]
+        self._names = [name for name in argument_names(operation) if name not in out_names(operation)]
         self._in_place = name.endswith("_")
-        self._out = next((argument.name for argument in arguments if argument.is_out), None)
+        self._out = next(iter(out_names(operation)), None)
         self._of_lists = name.startswith("_foreach_")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..aten.moves import plain_name
+from ..aten.schemas import written_arguments
+from ..aten.tables import plain_name
 from .host_numbers import Number, NumberError, number_of
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """A fused optimizer, whose in-place form functionalization does not take with an empty list."""
     pure: Any = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"))
-    written = [list(args[i]) for i, argument in enumerate(func._schema.arguments) if argument.is_write]  # noqa: SLF001
+    written = [list(args[i]) for i, _ in written_arguments(func)]
     for old, new in zip(written, getattr(pure, func._overloadname)(*args, **kwargs), strict=True):  # noqa: SLF001
         for x, y in zip(old, new, strict=True):
             x.copy_(y)

@@ -9,27 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...formats import Format, FormatError, Rounding
 from ..accumulation.description import Accumulation
+from ..aten.tables import CONTRACTIONS, LAYERS, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 OPTIMIZER_STEP = "optimizer_step"
 """Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
-
-CONTRACTIONS = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "linear_backward", "matmul",
-    "matmul_backward", "_addmm_activation", "*grouped_mm*", "_scaled_mm*", "_trilinear", "convolution",
-    "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable", "*deform_conv2d*",
-    "*scaled_dot_product*", "_flash_attention_*", "_efficient_attention_*", "flex_attention*", "mkldnn_rnn_layer*",
-    "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
-)  # fmt: skip
-"""Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
-
-LAYERS = (
-    *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
-    "_softmax*", "_log_softmax*", "embedding*", "*pool*",
-)  # fmt: skip
-"""Operations that end a layer, and their backward operations: what storage policies round."""
 
 
 class Role(StrEnum):
@@ -173,7 +159,7 @@ class Rule:
         """Whether an operation of this name is meant, wherever it runs."""
         if self.operation == ("*",):
             return True
-        plain = operation.removeprefix("_foreach_").removesuffix("_")
+        plain = plain_name(operation)
         return any(fnmatchcase(name, pattern) for pattern in self.operation for name in (operation, plain))
 
     def matches_module(self, path: str) -> bool:

@@ -9,6 +9,8 @@ import torch
 
 from ..aten.collectives import communicates
 from ..aten.outputs import outputs
+from ..aten.schemas import argument_names, out_names, schema_of
+from ..aten.tables import EMPTY, ZEROING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +18,6 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _aten = torch.ops.aten
-_ZEROING = {_aten.zero_, _aten._foreach_zero_}
-_LEAVING_NOTHING = {
-    _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided,
-}  # fmt: skip
 
 # What the fused optimizers read as float32, whatever the dtype of the parameters.
 _KEPT_BY_FUSED = {"state_steps", "grad_scale", "found_inf", "lr"}
@@ -54,17 +52,15 @@ class Manner(NamedTuple):
 def manner(operation: OpOverload) -> Manner:
     """How ``operation`` is to be run again."""
     how = outputs(operation)
-    schema = operation._schema  # noqa: SLF001  the only access there is
-    arguments = schema.arguments
     packet = operation.overloadpacket
-    written = ((0, "self"),) if packet in _ZEROING else how.written
-    fused = schema.name.startswith("aten::_fused_")
+    written = ((0, "self"),) if packet in ZEROING else how.written
+    fused = schema_of(operation).name.startswith("aten::_fused_")
     return Manner(
-        name=schema.name,
-        has_outcomes=(how.results or bool(written) or how.lifts) and packet not in _LEAVING_NOTHING,
+        name=schema_of(operation).name,
+        has_outcomes=(how.results or bool(written) or how.lifts) and packet not in EMPTY,
         written=written,
-        out=frozenset(argument.name for argument in arguments if argument.is_out),
-        kept=frozenset(argument.name for argument in arguments if fused and argument.name in _KEPT_BY_FUSED),
+        out=frozenset(out_names(operation)),
+        kept=frozenset(_KEPT_BY_FUSED.intersection(argument_names(operation)) if fused else ()),
         lifts=how.lifts,
         random=torch.Tag.nondeterministic_seeded in operation.tags,
         communicates=communicates(operation),
@@ -75,7 +71,7 @@ def left_to_chance(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[s
     """Whether this call draws random numbers: dropout with p = 0, for one, does not."""
     if not manner(operation).random:
         return False
-    for position, argument in enumerate(operation._schema.arguments):  # noqa: SLF001
+    for position, argument in enumerate(schema_of(operation).arguments):
         if argument.name in _CHANCE:
             value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
             if value is not None and value == _CHANCE[argument.name]:
@@ -130,9 +126,9 @@ def run_wide(
         operation that is a view in truth (``_unsafe_view``) may return its operand.
     """
     how = manner(operation)
-    arguments = operation._schema.arguments  # noqa: SLF001
+    arguments = argument_names(operation)
     written = {name for _, name in how.written}
-    everything = [*zip((argument.name for argument in arguments), args, strict=False), *kwargs.items()]
+    everything = [*zip(arguments, args, strict=False), *kwargs.items()]
     # int / int, sqrt(int): the default dtype would be that of the result
     integers = not written and not any(
         x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs)
@@ -153,7 +149,7 @@ def run_wide(
         return _WIDE.get(x, x) if isinstance(x, torch.dtype) else x
 
     mapped = {name: wide(x, name) for name, x in everything}
-    positional = [mapped[argument.name] for argument, _ in zip(arguments, args, strict=False)]
+    positional = [mapped[name] for name, _ in zip(arguments, args, strict=False)]
     keywords = {name: mapped[name] for name in kwargs}
     if how.lifts:
         return list(tensors_in(positional))
@@ -162,7 +158,7 @@ def run_wide(
 
 def make_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor) -> list[Any]:
     """Runs an operation that has no operands (``full``, ``linspace``) in the float64 that belongs to ``made``."""
-    arguments = [argument.name for argument in operation._schema.arguments]  # noqa: SLF001
+    arguments = argument_names(operation)
     wide = _WIDE.get(made.dtype, made.dtype)
     if "dtype" not in arguments:
         return outcomes(operation, args, kwargs, operation(*args, **kwargs))

@@ -10,13 +10,13 @@ import torch
 from numba import carray, types
 
 from ...formats.cpu.c_functions import c_function
+from ..aten.tables import ADDING, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
-_ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -56,8 +56,8 @@ class Additions:
 def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     """What is needed to tell afterwards which additions ``operation`` will absorb; None if it adds no tensors."""
     name = operation.overloadpacket.__name__
-    plain = name.removeprefix("_foreach_").removesuffix("_")
-    if plain not in _ADDING:
+    plain = plain_name(name)
+    if plain not in ADDING:
         return None
     in_place = name.endswith("_")
     if name.startswith("_foreach_"):

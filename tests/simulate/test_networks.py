@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.simulate.policy.policy import CONTRACTIONS
+from roundoff.simulate.aten.tables import CONTRACTIONS
 
 STEPS = 2
 

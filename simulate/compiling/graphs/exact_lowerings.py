@@ -20,6 +20,7 @@ from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import ops
 
 from ....formats.compiling.inductor import vectorised_bitcasts
+from ...aten.tables import COMPILED_EXACTLY, STRUCTURAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,33 +28,6 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 _aten = torch.ops.aten
-
-EXACT = frozenset(
-    [
-        "_to_copy", "_unsafe_view", "abs", "add", "alias", "amax", "amin", "arange", "argmax", "argmin",
-        "as_strided", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-        "bitwise_xor", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
-        "convert_element_type", "copy", "copy_", "div", "empty", "eq", "expand", "fill", "flip", "floor",
-        "full", "full_like", "gather", "ge", "getitem", "gt", "hypot", "index", "index_select", "isfinite",
-        "isinf", "isnan", "le", "lift_fresh_copy", "log1p", "logical_and", "logical_not", "logical_or", "lt",
-        "masked_fill", "max", "maximum", "min", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
-        "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat", "round_float", "rsub",
-        "scalar_tensor", "scatter", "select", "select_scatter", "sigmoid", "sign", "signbit", "slice",
-        "slice_scatter", "split", "split_with_sizes", "squeeze", "sub", "t", "transpose", "unbind",
-        "unsqueeze", "view", "where", "zeros", "zeros_like",
-    ]
-)  # fmt: skip
-"""Operations whose compiled loops give the bits of the CPU's kernels."""
-
-# Operations that other operations say: they select, or make constants.
-_STRUCTURAL = frozenset(
-    [
-        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
-        "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
-        "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
-        "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
-    ]
-)  # fmt: skip
 
 
 @cache
@@ -63,7 +37,7 @@ def structural_decompositions() -> dict[Any, Callable[..., Any]]:
     chosen = {
         op: decomposition
         for op, decomposition in table.items()
-        if op.namespace == "aten" and getattr(op, "overloadpacket", op).__name__ in _STRUCTURAL
+        if op.namespace == "aten" and getattr(op, "overloadpacket", op).__name__ in STRUCTURAL
     }
     return {**chosen, **_in_other_words()}
 
@@ -117,7 +91,7 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
             changed[node.target] = _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly
         elif name in _AS_KERNELS:
             changed[node.target] = _AS_KERNELS[name](lowering.lowerings.get(node.target))
-        elif node.target not in lowering.lowerings or (name not in EXACT and _is_floating(node)):
+        elif node.target not in lowering.lowerings or (name not in COMPILED_EXACTLY and _is_floating(node)):
             call = lowering.fallback_handler(node.target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
             changed[node.target] = call
     with patch.dict(lowering.lowerings, changed), vectorised_bitcasts(), _fusion_with_missing_reads():

@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ...aten.tables import POINTWISE
 from .member_products import MATRIX_PRODUCTS, multiply
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _one_by_one(target, members, args, kwargs) if product is None else _Stacked(product)
     if target in _EXACTLY:
         return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
-    if name in _POINTWISE:
+    if name in POINTWISE:
         return _Stacked(_pointwise(node, target, args, kwargs))
     if name in _RULES:
         return _result(_RULES[name](target, stacked[0].members, *args, **kwargs))
@@ -238,17 +239,6 @@ def _round_float(target: Any, members: int, x: Any, parameters: Any, by_addition
 def _write(target: Any, members: int, x: _Stacked, source: Any) -> None:
     target(x.tensor, _everywhere(source, members))
 
-
-_POINTWISE = frozenset(
-    [
-        "_to_copy", "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-        "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
-        "convert_element_type", "div", "eq", "exp", "floor", "full_like", "ge", "gt", "hypot", "isfinite", "isinf",
-        "isnan", "le", "log", "log1p", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul",
-        "ne", "neg", "pow", "reciprocal", "relu", "rsub", "sigmoid", "sign", "signbit", "sqrt", "sub", "tanh",
-        "tanh_backward", "where", "zeros_like", "ones_like",
-    ]
-)  # fmt: skip
 
 _RULES: dict[str, Callable[..., Any]] = {
     "view": _view, "_unsafe_view": _view, "expand": _expand, "permute": _permute, "unsqueeze": _unsqueeze,

@@ -9,7 +9,8 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from ...aten.moves import SIGNED, is_move, is_zero
+from ...aten.moves import is_move, is_zero
+from ...aten.tables import SIGNED, VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,12 +83,6 @@ def _floating_inputs(node: Node) -> Iterator[Node]:
             yield source
 
 
-_VIEWS = frozenset(
-    ["view", "expand", "permute", "transpose", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes",
-     "unbind", "reshape", "_unsafe_view", "t", "as_strided", "alias", "getitem"]
-)  # fmt: skip
-
-
 def _name(node: Node) -> str:
     return str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]
 
@@ -95,7 +90,7 @@ def _name(node: Node) -> str:
 def _passes_on(node: Node) -> bool:
     """Whether the numbers of its results are among those of its operands, or zeros."""
     name = _name(node)
-    if name in _VIEWS:
+    if name in VIEWS:
         return not (name == "view" and isinstance(node.args[1], torch.dtype))
     if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001  the only name there is
         return False

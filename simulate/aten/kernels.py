@@ -1,0 +1,60 @@
+"""Which operations have kernels of their own, and which PyTorch makes of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+
+def is_composite(operation: OpOverload) -> bool:
+    """Whether PyTorch has a formula for the operation, which autograd sees instead of it."""
+    return bool(has_kernel(_name(operation), "CompositeImplicitAutograd"))
+
+
+def _name(operation: OpOverload) -> str:
+    return str(operation.name())  # type: ignore[no-untyped-call]
+
+
+def formula(operation: OpOverload) -> Callable[..., Any] | None:
+    """The other operations that PyTorch makes ``operation`` of, which is what autograd sees; None if it has a kernel.
+
+    Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
+    nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
+    """
+    name = _name(operation)
+    if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
+        return None
+    if not is_composite(operation) or any(has_kernel(name, key) for key in _FOR_ANY_BACKEND):
+        return None
+    own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
+    if not own:
+        return operation.decompose
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
+
+    return apart
+
+
+_FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_BACKENDS = (
+    "CPU", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1", "Meta",
+    "NestedTensorCPU", "NestedTensorCUDA", "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA",
+)  # fmt: skip
+
+
+def _backend(x: torch.Tensor) -> str:
+    """The name of the dispatch key for kernels that compute with ``x``."""
+    layouts = {torch.strided: "", torch.sparse_coo: "Sparse"}
+    layout = "NestedTensor" if x.is_nested else layouts.get(x.layout, "SparseCsr")
+    device = x.device.type
+    return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())

@@ -1,0 +1,48 @@
+"""What the schemas of ATen's operations say of their arguments. PyTorch gives no other access to them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+
+def schema_of(operation: OpOverload) -> Any:
+    """The schema: ``arguments``, ``returns``, ``name``."""
+    return operation._schema  # noqa: SLF001  the only access there is
+
+
+@cache
+def argument_names(operation: OpOverload) -> tuple[str, ...]:
+    """The arguments of an operation, in order."""
+    return tuple(argument.name for argument in schema_of(operation).arguments)
+
+
+@cache
+def out_names(operation: OpOverload) -> tuple[str, ...]:
+    """The arguments whose old value does not matter (``out=``)."""
+    return tuple(argument.name for argument in schema_of(operation).arguments if argument.is_out)
+
+
+@cache
+def written_arguments(operation: OpOverload) -> tuple[tuple[int, str], ...]:
+    """The arguments that its schema marks as written: position and name."""
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(schema_of(operation).arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+@cache
+def number_names(operation: OpOverload) -> tuple[str, ...]:
+    """The arguments that can be numbers to compute with: not sizes, axes or probabilities."""
+    return tuple(
+        argument.name
+        for argument in schema_of(operation).arguments
+        if isinstance(argument.type, (torch.NumberType, torch.TensorType))
+    )

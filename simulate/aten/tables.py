@@ -1,0 +1,154 @@
+"""What ATen's operations are, by their names: contractions, layers, moves, views, and what compiles to the same bits.
+
+Names are those of operations without their overload. Formulas and handlers of operations stand beside their functions.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import torch
+
+_aten = torch.ops.aten
+
+CONTRACTIONS = (
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "linear_backward", "matmul",
+    "matmul_backward", "_addmm_activation", "*grouped_mm*", "_scaled_mm*", "_trilinear", "convolution",
+    "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable", "*deform_conv2d*",
+    "*scaled_dot_product*", "_flash_attention_*", "_efficient_attention_*", "flex_attention*", "mkldnn_rnn_layer*",
+    "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+"""Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
+
+LAYERS = (
+    *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
+    "_softmax*", "_log_softmax*", "embedding*", "*pool*",
+)  # fmt: skip
+"""Operations that end a layer, and their backward operations: what storage policies round."""
+
+FUSED_CONTRACTIONS = ("scaled_dot_product", "_addmm_activation")
+"""Parts of the names of kernels that contract and do more inside; a rounded accumulator needs them taken apart."""
+
+LAYER_KERNELS = (
+    "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+"""Kernels that run a whole layer, with products and steps of time inside.
+
+They are taken apart to the operations that the layer is made of elsewhere: a recurrent layer's cells called in a loop,
+attention when it is trained.
+"""
+
+PARTS_OF_LAYERS = (
+    "add", "addmm", "bmm", "baddbmm", "gelu", "mm", "mul", "native_layer_norm", "relu", "sigmoid", "_softmax", "tanh",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
+"""What layer kernels are made of."""
+
+MOVES = frozenset(
+    [
+        "abs", "alias_copy", "amax", "amin", "as_strided_copy", "as_strided_scatter", "cat", "clone",
+        "constant_pad_nd", "copy", "copysign", "cummax", "cummin", "detach_copy", "diagonal_copy",
+        "diagonal_scatter", "embedding", "expand_copy", "fill", "fill_diagonal", "flip", "fmax", "fmin", "gather",
+        "index", "index_copy", "index_fill", "index_put", "index_select", "kthvalue", "linalg_diagonal",
+        "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
+        "max_pool3d_with_indices", "max_unpool2d", "max_unpool3d", "maximum", "median", "min", "minimum", "mode",
+        "nanmedian", "neg", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d",
+        "reflection_pad2d", "reflection_pad3d", "relu", "repeat", "repeat_interleave", "replication_pad1d",
+        "replication_pad2d", "replication_pad3d", "roll", "rot90", "scatter", "select_copy", "select_scatter",
+        "slice_copy", "slice_scatter", "sort", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack",
+        "t_copy", "take", "threshold", "threshold_backward", "topk", "transpose_copy", "tril", "triu",
+        "unfold_copy", "unsqueeze_copy", "view_copy", "where",
+    ]
+)  # fmt: skip
+"""Operations, without ``_foreach_`` in front and ``_`` behind, of which a call can be an exact move."""
+
+SIGNED = frozenset(["abs", "copysign", "neg"])
+"""Those that change signs."""
+
+OF_THE_CARRIER = frozenset(
+    [
+        "bernoulli", "ceil", "clamp", "clamp_max", "clamp_min", "exponential", "eye", "floor", "fmod", "frac", "frexp",
+        "full", "full_like", "hardtanh", "heaviside", "nan_to_num", "new_full", "new_ones", "nextafter", "normal",
+        "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+        "round", "scalar_tensor", "sgn", "sign", "trunc", "uniform",
+    ]
+)  # fmt: skip
+"""Operations that compute numbers which the carrier has, or make numbers: there is nothing to round to it."""
+
+VIEWS = frozenset(
+    ["view", "expand", "permute", "transpose", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes",
+     "unbind", "reshape", "_unsafe_view", "t", "as_strided", "alias", "getitem"]
+)  # fmt: skip
+"""Operations of functional graphs whose results are among the numbers of their operands."""
+
+POINTWISE = frozenset(
+    [
+        "_to_copy", "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not",
+        "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
+        "convert_element_type", "div", "eq", "exp", "floor", "full_like", "ge", "gt", "hypot", "isfinite", "isinf",
+        "isnan", "le", "log", "log1p", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul",
+        "ne", "neg", "pow", "reciprocal", "relu", "rsub", "sigmoid", "sign", "signbit", "sqrt", "sub", "tanh",
+        "tanh_backward", "where", "zeros_like", "ones_like",
+    ]
+)  # fmt: skip
+"""Operations that compute each element of a result from the elements at its place."""
+
+ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
+"""Operations that add something to their first operand, without ``_foreach_`` in front and ``_`` behind."""
+
+COMPILED_EXACTLY = frozenset(
+    [
+        "_to_copy", "_unsafe_view", "abs", "add", "alias", "amax", "amin", "arange", "argmax", "argmin",
+        "as_strided", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+        "bitwise_xor", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
+        "convert_element_type", "copy", "copy_", "div", "empty", "eq", "expand", "fill", "flip", "floor",
+        "full", "full_like", "gather", "ge", "getitem", "gt", "hypot", "index", "index_select", "isfinite",
+        "isinf", "isnan", "le", "lift_fresh_copy", "log1p", "logical_and", "logical_not", "logical_or", "lt",
+        "masked_fill", "max", "maximum", "min", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
+        "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat", "round_float", "rsub",
+        "scalar_tensor", "scatter", "select", "select_scatter", "sigmoid", "sign", "signbit", "slice",
+        "slice_scatter", "split", "split_with_sizes", "squeeze", "sub", "t", "transpose", "unbind",
+        "unsqueeze", "view", "where", "zeros", "zeros_like",
+    ]
+)  # fmt: skip
+"""Operations whose compiled loops give the bits of the CPU's kernels."""
+
+STRUCTURAL = frozenset(
+    [
+        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
+        "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
+        "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
+        "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
+    ]
+)  # fmt: skip
+"""Operations that other operations say: they select, or make constants."""
+
+ZEROING = {_aten.zero_, _aten._foreach_zero_}
+"""Operations that overwrite with zeros."""
+
+EMPTY = {
+    _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided,
+}  # fmt: skip
+"""Operations whose results hold no numbers yet."""
+
+WITHOUT_NUMBERS = EMPTY | ZEROING | {
+    _aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.zero, _aten.resize_, _aten.resize_as_, _aten.set_,
+}  # fmt: skip
+"""Operations whose results hold no numbers yet, or exact zeros."""
+
+UNMARKED_WRITES = {
+    _aten.native_batch_norm: (3, 4),
+    _aten.cudnn_batch_norm: (3, 4),
+    _aten.miopen_batch_norm: (3, 4),
+}
+"""Operations that write into arguments (positions) which their schema does not mark as written: running statistics."""
+
+
+def plain_name(name: str) -> str:
+    """The name of an operation whether or not it works in place, or on lists."""
+    return name.removeprefix("_foreach_").removesuffix("_")
+
+
+def is_contraction(name: str) -> bool:
+    """Whether the operation of this name is a matrix product or a convolution, or made of some."""
+    return any(fnmatchcase(plain_name(name), pattern) for pattern in CONTRACTIONS)
