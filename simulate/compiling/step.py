@@ -287,7 +287,7 @@ def compile(  # noqa: A001  torch's name
         simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
             arithmetic, have rules about parameters, inputs or scalars, or primitive granularity, are not traced.
         modules: modules that the step uses, if it cannot be seen where it has them from.
-        optimizers: likewise.
+        optimizers: optimizers that the step uses, if it cannot be seen where it has them from.
 
     Returns:
         A function like ``step``. Without a C++ compiler, in a simulation that cannot be traced, or with an optimizer

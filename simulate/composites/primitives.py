@@ -60,7 +60,7 @@ from . import (
 from . import (
     transformer as primitive_transformer,
 )
-from .variants import in_place, into_out, twin
+from .variants import functional_variant, in_place, into_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,13 +105,13 @@ def decomposition(operation: OpOverload) -> Callable[..., Any] | None:
     """
     names = out_names(operation)
     if names:
-        formula = _of_twin(operation)
+        formula = _of_functional_variant(operation)
         return formula and into_out(formula, names)
     formula = _FORMULAS.get(operation) or _FORMULAS.get(operation.overloadpacket)
     if formula:
         return formula
     if schema_of(operation).name.endswith("_"):
-        formula = _of_twin(operation)
+        formula = _of_functional_variant(operation)
         return formula and in_place(formula)
     if is_composite(operation):
         # Autograd takes such operations apart, except in inference mode and inside other decompositions.
@@ -119,9 +119,9 @@ def decomposition(operation: OpOverload) -> Callable[..., Any] | None:
     return None
 
 
-def _of_twin(operation: OpOverload) -> Callable[..., Any] | None:
+def _of_functional_variant(operation: OpOverload) -> Callable[..., Any] | None:
     """The decomposition of the operation that computes what an in-place or ``out=`` operation writes."""
-    base = twin(operation)
+    base = functional_variant(operation)
     return decomposition(base) if base else None
 
 

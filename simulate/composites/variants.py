@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def twin(operation: OpOverload) -> OpOverload | None:
+def functional_variant(operation: OpOverload) -> OpOverload | None:
     """The operation that computes what an in-place or ``out=`` operation writes, and returns it."""
     schema = schema_of(operation)
     wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]

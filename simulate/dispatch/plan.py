@@ -47,7 +47,7 @@ class Plan:
         operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
         name: its name without overload.
         role: where it runs, as in :class:`Role`; empty where the policy does not ask.
-        module: likewise.
+        module: path of the module it runs in; empty where the policy does not ask.
         place: the three of them.
         arithmetic: what the policy says.
         rules: those of the policy that apply to it.

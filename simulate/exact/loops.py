@@ -320,7 +320,7 @@ def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
     Args:
         x: float32 or float64, on the CPU, its elements in one piece of memory.
-        target: likewise, in the same order; may be ``x``.
+        target: gapless memory of as many numbers, in the same order; may be ``x``.
 
     Returns:
         The target. The root of a negative number is NaN, that of -0 is -0.

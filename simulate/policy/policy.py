@@ -56,9 +56,9 @@ class Arithmetic(NamedTuple):
     operands: Format | None
     """Its tensor operands are rounded to this before; None leaves them as they are."""
     parameters: Format | None
-    """Operands that are parameters, likewise."""
+    """What operands that are parameters are rounded to first; None: nothing."""
     inputs: Format | None
-    """Operands that come from outside of the simulation, likewise."""
+    """What operands from outside of the simulation are rounded to first; None: nothing."""
     accumulate: Accumulation | None
     granularity: Granularity
     scalars: Scalars
@@ -332,7 +332,7 @@ class Policy:
         return "\n  ".join([", ".join(shown), *map(str, self.rules)])
 
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
-        """How an operation at a place is simulated, and the rules that had a say in it."""
+        """How an operation at a place is simulated, and the rules that apply."""
         settings: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
         seen: dict[str, Any] = {"parameters": None, "inputs": None}
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]

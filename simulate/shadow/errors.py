@@ -15,7 +15,7 @@ _SMALLEST = 2.0**-1000
 
 
 @dataclass(slots=True)
-class Tally:
+class ErrorTally:
     """Sums over all calls at one place."""
 
     calls: int = 0

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
 from ..watching.watcher import Place, Watcher
-from .errors import Tally
+from .errors import ErrorTally
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
 from .widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
@@ -81,7 +81,7 @@ class Shadow(Watcher):
         if dtype is not torch.float64:
             raise FormatError(f"a shadow run has dtype float64, the widest that PyTorch computes in, got {dtype}")
         self._twins = Twins()
-        self._tallies: dict[Place, Tally] = {}
+        self._tallies: dict[Place, ErrorTally] = {}
         self._unfollowed: dict[str, str] = {}
         self._float64_program = False
         self._lock = threading.RLock()
@@ -115,7 +115,7 @@ class Shadow(Watcher):
                 self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
                 wide = _Wide(rounded, rounded)
-            tally = self._tallies.setdefault(call.place, Tally())
+            tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
             tally.given_squares += token.given**2
             read = set() if manner(func).lifts else _storages(operands(func, args, kwargs))

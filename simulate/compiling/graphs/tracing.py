@@ -50,21 +50,23 @@ class Traced(NamedTuple):
 
     graph: GraphModule
     inputs: Sequence[torch.Tensor]
-    """Stand-ins,"""
+    """Tensors without numbers that stand for the inputs."""
     stand_ins: FakeTensorMode
-    """made by this."""
+    """The mode that made ``inputs``."""
     results: TreeSpec | None
-    """What the step returns; None for nothing,"""
+    """The structure of what the step returns; None for nothing."""
     aliases: Sequence[Alias | None]
-    """and which of it lies in the memory of its arguments: the graph computes the others."""
+    """For each result, the argument in whose memory it lies; None: the graph computes it."""
     written: frozenset[int]
     """The step's tensors that it writes to."""
     steps: int
+    """How many steps of the simulation begin in it."""
     draws: int
+    """How many stochastic roundings it makes in the last of them."""
     numbers: Record
     """Python numbers that every call computes anew: behind the step's tensors, they are an input, if there are any."""
     readings: Sequence[Reading]
-    """How those follow that it reads from tensors."""
+    """How the numbers follow that the step reads from tensors."""
     chance: Sequence[Draw]
     """Random numbers that are drawn before the program runs: its last inputs."""
 

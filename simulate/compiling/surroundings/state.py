@@ -19,7 +19,7 @@ class Effects(NamedTuple):
     slots: list[tuple[int, list[int | None]]]
     """For a slot, and each of its tensors in turn, the new one by number; None leaves the old one there."""
     gradients: list[tuple[int, int | None]]
-    """For a tensor, by number, its new ``grad``, likewise; None for none."""
+    """For a tensor, by number, the new tensor that is its ``grad``, by number; None for none."""
     made: int
     """How many new tensors there are."""
 
@@ -32,9 +32,9 @@ class State(NamedTuple):
     token: int
     """The same for two moments whose structure and constants are the same."""
     tensors: list[torch.Tensor]
-    """What was found, each once,"""
+    """The tensors that were found, each once; behind them gradients."""
     with_gradient: list[int]
-    """and behind it the gradients of those with these numbers."""
+    """The numbers of the tensors whose gradients these are."""
     walk: Callable[[tuple[object, ...]], Found]
 
     @property
