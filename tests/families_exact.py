@@ -48,13 +48,6 @@ def special(dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([*points, torch.nan], dtype=dtype)
 
 
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal in shape, dtype and every bit, except that any NaN equals any NaN."""
-    integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
-    nan = a.isnan() & b.isnan()
-    return a.dtype == b.dtype and a.shape == b.shape and bool(((a.view(integer) == b.view(integer)) | nan).all())
-
-
 def on_tensor_path(fmt, x: torch.Tensor, **how) -> torch.Tensor:
     """``x`` rounded by the tensor operations that serve other devices."""
 

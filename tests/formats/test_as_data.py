@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from families_exact import random_patterns, same_bits
+from comparing import same_bits
+from families_exact import random_patterns
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding, fake_round

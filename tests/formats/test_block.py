@@ -1,7 +1,8 @@
 import pytest
 import torch
 from block_exact import exact_block
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
+from comparing import same_bits
+from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
 
 from roundoff.formats import FormatError
 from roundoff.formats.arithmetic.elements import ScaleRule

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 import torch
-from families_exact import around, on_tensor_path, random_patterns, rounded, same_bits, special
+from comparing import same_bits
+from families_exact import around, on_tensor_path, random_patterns, rounded, special
 
 import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, TableFormat, fake_round

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families_exact import same_bits
+from comparing import same_bits
 
 from roundoff.formats import Format, FormatError, pack, unpack
 from roundoff.formats.families.integer import Quantized

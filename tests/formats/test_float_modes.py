@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from families_exact import around, on_tensor_path, random_patterns, rounded, same_bits, special
+from comparing import same_bits
+from families_exact import around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import round_float
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from families_exact import same_bits
+from comparing import same_bits
 
 import roundoff
 from roundoff.formats import Format, RandomBits, Rounding

@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from families_exact import around, on_tensor_path, random_patterns, same_bits, special
+from comparing import same_bits
+from families_exact import around, on_tensor_path, random_patterns, special
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import float_formats

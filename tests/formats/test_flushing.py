@@ -10,7 +10,8 @@ import numba
 import numpy as np
 import pytest
 import torch
-from families_exact import DETERMINISTIC, on_tensor_path, rounded, same_bits
+from comparing import same_bits
+from families_exact import DETERMINISTIC, on_tensor_path, rounded
 from formats_exact import exponent, round_float, round_to_integer
 
 import roundoff

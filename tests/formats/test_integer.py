@@ -6,7 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, same_bits
+from comparing import same_bits
+from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
 from formats_exact import goes_up, round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families_exact import same_bits
+from comparing import same_bits
 
 import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, fake_round

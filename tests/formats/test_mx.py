@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 from block_exact import exact_block
-from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, same_bits
+from comparing import same_bits
+from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded
 from hypothesis import given
 from hypothesis import strategies as st
 

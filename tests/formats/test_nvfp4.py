@@ -5,7 +5,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from families_exact import DETERMINISTIC, float_element, on_tensor_path, rounded, same_bits
+from comparing import same_bits
+from families_exact import DETERMINISTIC, float_element, on_tensor_path, rounded
 
 from roundoff.formats import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding

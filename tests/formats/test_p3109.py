@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from families_exact import around, on_tensor_path, random_patterns, rounded, same_bits, special
+from comparing import same_bits
+from families_exact import around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import round_float
 
 import roundoff

@@ -4,7 +4,8 @@ from functools import cache
 
 import pytest
 import torch
-from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, same_bits, special
+from comparing import same_bits
+from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import goes_up
 from hypothesis import given
 from hypothesis import strategies as st

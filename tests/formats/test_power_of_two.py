@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import pytest
 import torch
-from families_exact import on_tensor_path, random_patterns, rounded, same_bits, special
+from comparing import same_bits
+from families_exact import on_tensor_path, random_patterns, rounded, special
 from formats_exact import exponent, goes_up
 
 import roundoff

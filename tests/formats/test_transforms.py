@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 import torch.autograd.forward_ad as fa
-from families_exact import same_bits
+from comparing import same_bits
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

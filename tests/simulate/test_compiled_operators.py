@@ -5,6 +5,7 @@ Many operators are one program, since compiling is what takes time.
 
 import pytest
 import torch
+from comparing import same_bits
 from operator_samples import op_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -111,16 +112,6 @@ def differing(steps, simulation):
 
 def same(a, b):
     return len(a) == len(b) and all(map(same_bits, a, b))
-
-
-def same_bits(x, y):
-    if (x.shape, x.dtype) != (y.shape, y.dtype):
-        return False
-    if x.is_complex():
-        x, y = (torch.view_as_real(z.resolve_conj()) for z in (x, y))
-    if not x.is_floating_point():
-        return torch.equal(x, y)
-    return bool(((x == y) & (x.signbit() == y.signbit()) | (x.isnan() & y.isnan())).all())
 
 
 # The shapes of their results, or of tensors on the way to their gradients, depend on numbers; or they read a number.

@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from comparing import same_bits
 from exact_arithmetic import exact, has_exact, in_carrier, operands, to_odd
-from families_exact import DETERMINISTIC, same_bits
+from families_exact import DETERMINISTIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

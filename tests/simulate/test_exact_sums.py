@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 import torch
+from comparing import same_bits
 from exact_arithmetic import CARRIERS, operands, to_odd
-from families_exact import DETERMINISTIC, same_bits
+from families_exact import DETERMINISTIC
 
 import roundoff
 from roundoff import FormatError, Policy, RandomBits, Rounding, Rule, simulate

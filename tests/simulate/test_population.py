@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from comparing import numbers, same_bits
 from torch.utils._pytree import tree_map
 
 from roundoff import FormatError, Policy, Rule, simulate
@@ -9,25 +10,8 @@ from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.step import CompiledStep
 
 
-def same(a, b):
-    if not a.dtype.is_floating_point:
-        return torch.equal(a, b)
-    integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
-    return bool(((a.view(integer) == b.view(integer)) | (a.isnan() & b.isnan())).all())
-
-
 def stack(members):
     return tree_map(lambda *tensors: torch.stack(tensors), *members)
-
-
-def numbers(seed, *shape):
-    """Of all magnitudes, and special ones."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(shape, generator=generator)
-    x *= torch.exp2(torch.randint(-20, 10, shape, generator=generator).float())
-    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -3e38, 65520.0])
-    x.view(-1)[torch.randperm(x.numel(), generator=generator)[: len(special)]] = special
-    return x
 
 
 def operations(x, y, row, number, exact, index):
@@ -67,9 +51,7 @@ def test_every_operation(names):
     found = PopulationStep(operations, simulations)(*stack(mine))
     for i, simulation in enumerate(simulations):
         expected = CompiledStep(operations, simulation).run_eagerly(*arguments(i, wide))
-        wrong = [
-            k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if a.dtype != b.dtype or not same(a, b[i])
-        ]
+        wrong = [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not same_bits(a, b[i])]
         assert not wrong
 
 
@@ -118,9 +100,9 @@ def test_training(policies, dtype):
         for i, simulation in enumerate(simulations):
             with simulation:
                 expected = train(*alone[i])
-            assert same(expected["loss"], found["loss"][i])
-            assert all(same(a, b[i]) for a, b in zip(expected["parts"], found["parts"], strict=True))
-            assert all(same(a, b[i]) for a, b in zip(alone[i], together, strict=True))
+            assert same_bits(expected["loss"], found["loss"][i])
+            assert all(same_bits(a, b[i]) for a, b in zip(expected["parts"], found["parts"], strict=True))
+            assert all(same_bits(a, b[i]) for a, b in zip(alone[i], together, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +138,7 @@ def test_products_have_the_bits_of_each_member():
     found = PopulationStep(networks, [None] * 7)(*stack(mine))
     for i, alone in enumerate(mine):
         expected = networks(*alone)
-        assert [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not same(a, b[i])] == []
+        assert [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not same_bits(a, b[i])] == []
 
 
 def test_long_sums_of_several_threads():
@@ -166,7 +148,7 @@ def test_long_sums_of_several_threads():
         mine = [numbers(i, 50000).nan_to_num(0.0, 3.0, -3.0) for i in range(3)]
         found = PopulationStep(lambda x: [x.sum(), x.mean()], [None] * 3)(torch.stack(mine))
         for i, x in enumerate(mine):
-            assert same(found[0][i], x.sum())
-            assert same(found[1][i], x.mean())
+            assert same_bits(found[0][i], x.sum())
+            assert same_bits(found[1][i], x.mean())
     finally:
         torch.set_num_threads(before)
