@@ -8,18 +8,22 @@ from .dispatch.entry import simulate
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Rule
 from .presence.entering import SimulationWarning
+from .watching.watcher import Call, Place, Watcher
 
 __all__ = [
     "Accumulation",
     "Blame",
     "BlameError",
+    "Call",
     "CompileWarning",
     "CompiledStep",
+    "Place",
     "Policy",
     "PolicyWarning",
     "Rule",
     "Simulation",
     "SimulationWarning",
+    "Watcher",
     "blame",
     "compile",
     "simulate",

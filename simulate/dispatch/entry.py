@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...formats import Format, Rounding
     from ..accumulation.description import Accumulation
+    from ..watching.watcher import Watcher
 
 
 def simulate(
@@ -29,6 +30,7 @@ def simulate(
     shadow: Literal["fp64"] | None = None,
     products: Literal["fast", "plain"] = "fast",
     root: torch.nn.Module | Sequence[torch.nn.Module] = (),
+    watchers: Sequence[Watcher] = (),
 ) -> Simulation:
     """Rounds every floating-point result of every PyTorch operation in a ``with`` block to ``format``.
 
@@ -64,6 +66,7 @@ def simulate(
         root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
             outermost module that is called, which is not the whole network where a program calls parts of it
             (``vae.encode(x)``).
+        watchers: objects of your own that are told of every operation; see :class:`Watcher`.
 
     Returns:
         A context manager, which may be entered again.
@@ -75,5 +78,6 @@ def simulate(
     settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     return Simulation(
-        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root
-    )
+        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root,
+        watchers=watchers,
+    )  # fmt: skip

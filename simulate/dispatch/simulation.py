@@ -30,7 +30,7 @@ from ..presence.bystanders import Bystander
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread
 from ..presence.process import Process, is_compiling_operator
-from ..watching.watcher import Call
+from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
 from .operands import Operands
 from .optimizer_steps import names_steps, round_stored
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ..shadow.shadow import ShadowReport
+    from ..shadow.shadow import Shadow, ShadowReport
+    from ..watching.observer import Observer
     from ..watching.report import Report
-    from ..watching.watcher import Watcher
     from .audit import Audit
     from .graph_writer import GraphWriter
 
@@ -63,6 +63,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             products and convolutions that no rule or accumulator reached.
         root: the module, or the modules, from which rules name modules; see :func:`simulate`.
         leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
+        watchers: further ones than ``observe`` and ``shadow`` ask for.
 
     Attributes:
         policy: what it was made with.
@@ -85,6 +86,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         warn_unused: bool = True,
         root: torch.nn.Module | Sequence[torch.nn.Module] = (),
         leave_moves: bool = False,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._made_with = {
@@ -96,7 +98,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.format = policy.format
         self._draws = Draws(seed)
         self.operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
-        self.watchers = _watchers(self.format, observe=observe, shadow=shadow)
+        self._shadow = _shadow(shadow)
+        self._observer = _observer(self.format) if observe else None
+        self.watchers = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
         watched = bool(self.watchers)
         if self.operands.tracks_inputs:
             self.watchers.append(self.operands)
@@ -206,7 +210,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observer.report()  # type: ignore[no-any-return]
+        return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
         """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
@@ -214,7 +218,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observer.state_dict()  # type: ignore[no-any-return]
+        return self._observing().state_dict()
 
     def load_observer_state(self, state: dict[str, Any]) -> None:
         """Goes on counting from what :meth:`observer_state` returned.
@@ -222,13 +226,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        self._observer.load_state_dict(state)
+        self._observing().load_state_dict(state)
 
-    @property
-    def _observer(self) -> Any:
-        return self._watcher(
-            "Observer", "this simulation does not observe; make it with simulate(format, observe=True)"
-        )
+    def _observing(self) -> Observer:
+        if self._observer is None:
+            raise FormatError("this simulation does not observe; make it with simulate(format, observe=True)")
+        return self._observer
 
     def shadow_report(self) -> ShadowReport:
         """The errors that operations added and inherited, against the float64 twins.
@@ -236,7 +239,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: the simulation has no shadow.
         """
-        return self._shadow.report()  # type: ignore[no-any-return]
+        return self._shadowing().report()
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:
         """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.
@@ -244,17 +247,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: the simulation has no shadow.
         """
-        return self._shadow.twin(x)  # type: ignore[no-any-return]
+        return self._shadowing().twin(x)
 
-    @property
-    def _shadow(self) -> Any:
-        return self._watcher("Shadow", 'this simulation has no shadow; make it with simulate(format, shadow="fp64")')
-
-    def _watcher(self, name: str, otherwise: str) -> Any:
-        for watcher in self.watchers:
-            if type(watcher).__name__ == name:
-                return watcher
-        raise FormatError(otherwise)
+    def _shadowing(self) -> Shadow:
+        if self._shadow is None:
+            raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
+        return self._shadow
 
     def audit(self) -> Audit:
         """Every operation that ran, and what became of its results: nothing escapes silently."""
@@ -426,21 +424,23 @@ def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torc
     return roots
 
 
-def _watchers(format: Format, *, observe: bool, shadow: str | None) -> list[Watcher]:
-    """Those that a caller has asked for.
+def _observer(format: Format) -> Observer:
+    from ..watching.observer import Observer  # noqa: PLC0415  pandas costs half a second
 
-    Raises:
-        FormatError: there is no such shadow.
-    """
-    watchers: list[Watcher] = []
-    if shadow not in (None, "fp64"):
+    return Observer(format)
+
+
+def _shadow(shadow: str | None) -> Shadow | None:
+    if shadow is None:
+        return None
+    if shadow != "fp64":
         raise FormatError(f'shadow must be "fp64" or None, got {shadow!r}')
-    if shadow:
-        from ..shadow.shadow import Shadow  # noqa: PLC0415  pandas costs half a second
+    from ..shadow.shadow import Shadow  # noqa: PLC0415  likewise
 
-        watchers.append(Shadow())
-    if observe:
-        from ..watching.observer import Observer  # noqa: PLC0415  likewise
+    return Shadow()
 
-        watchers.append(Observer(format))
+
+def _checked(watchers: Sequence[Watcher]) -> Sequence[Watcher]:
+    if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
+        raise FormatError(f"watchers must be a list of objects of classes made from Watcher, got {watchers!r}")
     return watchers

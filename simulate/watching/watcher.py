@@ -40,7 +40,10 @@ class Call(NamedTuple):
 
 
 class Watcher:
-    """Watches a simulation. Each method does nothing unless a subclass says otherwise.
+    """Watches a simulation: ``simulate(format, watchers=[MyWatcher()])``.
+
+    Each method does nothing unless a subclass says otherwise. What it computes itself is not simulated. In a simulation
+    that several threads share, methods are called by all of them.
 
     Attributes:
         sees_numbers: whether it looks at what tensors hold, so that programs cannot be traced under it.

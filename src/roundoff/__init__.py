@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Rule,
         Simulation,
         SimulationWarning,
+        Watcher,
         blame,
         compile,  # noqa: A004  the name that torch has for it
         simulate,
@@ -56,6 +57,7 @@ __all__ = [
     "Simulation",
     "SimulationWarning",
     "TableFormat",
+    "Watcher",
     "blame",
     "compile",
     "fake_round",

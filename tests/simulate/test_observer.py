@@ -178,3 +178,47 @@ def test_report_needs_an_observing_simulation():
 
 def test_an_empty_report_prints():
     assert "0 results" in str(simulate("e5m10", observe=True).report())
+
+
+class Recorder(roundoff.Watcher):
+    """A watcher of one's own: notes what it is told of."""
+
+    sees_roundings = True
+
+    def __init__(self):
+        self.told = []
+
+    def before(self, call):
+        self.told.append(("before", call.place.operation, call.args[0].clone()))
+        return len(self.told)
+
+    def rounded(self, call, exact, x):
+        self.told.append(("rounded", str(call.format), exact.clone(), x.clone()))
+
+    def after(self, call, token, result):
+        self.told.append(("after", token, call.given[0][0], result.clone() * 1.1))
+
+
+def test_a_watcher_of_ones_own():
+    watcher, x = Recorder(), torch.tensor([0.3, -1.7])
+    with roundoff.simulate("e4m2", watchers=[watcher]):
+        y = x.mul_(3)
+    (_, name, operand), (_, fmt, exact, rounded), (_, token, given, again) = watcher.told
+    assert (name, fmt, token) == ("mul_", "e4m2", 1)
+    assert operand.tolist() == pytest.approx([0.3, -1.7])  # before it was overwritten
+    assert torch.equal(exact, operand * 3)
+    assert torch.equal(rounded, roundoff.round(exact, "e4m2"))
+    assert torch.equal(y, rounded)
+    assert given.data_ptr() == x.data_ptr()
+    assert torch.equal(again, rounded * 1.1)  # what a watcher computes is not rounded
+
+
+def test_watchers_in_a_list_only():
+    with pytest.raises(roundoff.FormatError, match=r"watchers must be a list .* Watcher"):
+        roundoff.simulate("e4m2", watchers=[Recorder])
+
+
+def test_a_program_is_not_traced_under_a_watcher():
+    simulation = roundoff.simulate("e4m2", watchers=[Recorder()])
+    with pytest.warns(roundoff.CompileWarning, match="looks at numbers"):
+        roundoff.compile(torch.exp, simulation)
