@@ -124,7 +124,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"Simulation({self.policy}, products={self.products})"
 
     def __reduce__(self) -> Any:
-        """A copy is made as this was, without ``root``; it is at the same step, and has seen nothing."""
+        """A copy is made as this was, without ``root`` and ``watchers``, at the same step; it has seen nothing."""
         return _remade, (self._made_with, self.step)
 
     def __enter__(self) -> Self:
