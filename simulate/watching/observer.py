@@ -44,7 +44,7 @@ class Observer:
             counters = self._tally(handling).counters
             counter = counters.get(x.dtype)
             if counter is None:
-                smallest_normal = float(getattr(handling.arithmetic.format, "smallest_normal", 0.0))
+                smallest_normal = handling.arithmetic.format.smallest_normal or 0.0
                 counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
             counter.count(exact, x)
             if self._birth is None and counter.saw_nonfinite():
