@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import roundoff
-from roundoff.formats import Format, FormatError, Rounding, register
+from roundoff.formats import Format, FormatError, IntegerFormat, Rounding, TableFormat, register
 from roundoff.formats.base import names
 from roundoff.formats.tools.neighbours import neighbours
 from roundoff.formats.tools.plot import plot_formats
@@ -77,6 +77,10 @@ def test_numbers_facts_and_codes_agree(name):
     if fmt.elementwise and fmt.max is not None:
         assert (values[0].item(), values[-1].item()) == (fmt.min, fmt.max)
         assert (values[values > 0][0].item() if fmt.max > 0 else None) == fmt.smallest
+    if fmt.elementwise and not isinstance(fmt, (IntegerFormat, TableFormat)):  # where every integer is a code
+        numbers = fmt.decode(torch.arange(1 << fmt.bits), torch.float64)
+        assert (numbers.isnan().any().item(), numbers.isinf().any().item()) == (fmt.has_nan, fmt.has_infinity)
+        assert set(numbers[numbers.isfinite()].tolist()) == set(values.tolist())
     positive = torch.rand(4, 64, generator=torch.Generator().manual_seed(0), dtype=fmt.carrier) + 0.1
     rounded = roundoff.round(positive, fmt)
     for dtype in (None, fmt.carrier):
