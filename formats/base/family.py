@@ -1,7 +1,7 @@
 """What the families share: how roundings, codes and lists of numbers find their way, and checks.
 
-A family says what it does on overflow (``_policy``) and how it rounds (``_round_memory``, ``_round_tensor``); if it has
-codes, ``_encoded`` and ``_decoded``; if it lists its numbers, ``_values``.
+A family says how it rounds (``_round_memory``, ``_round_tensor``), and what it does on overflow but saturate
+(``_policy``); if it has codes, ``_encoded`` and ``_decoded``; if it lists its numbers, ``_values``.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class Family(Format):
         words = words_for(rounding, random, source)
         return self._round_tensor(source, policy, rounding, words) if source.numel() else source.clone()
 
-    @abstractmethod
     def _policy(self, overflow: Overflow | None) -> Overflow:
-        """What to do on overflow: what is asked for, or the format's own.
+        """What to do on overflow: what is asked for, or the format's own; saturation, if the family has no other.
 
         Raises:
             FormatError: the format cannot do that.
         """
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         """Raises FormatError if the format has no way to cut up a tensor of the shape of ``x``."""

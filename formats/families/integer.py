@@ -14,7 +14,7 @@ from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy
+from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
@@ -192,9 +192,6 @@ class IntegerFormat(Family):
         """
         codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
         return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if x.numel():

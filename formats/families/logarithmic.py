@@ -15,7 +15,7 @@ from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy
+from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
 from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
@@ -121,9 +121,6 @@ class LogarithmicFormat(Family):
     def _values(self) -> torch.Tensor:
         positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _round_memory(
         self,

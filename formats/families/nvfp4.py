@@ -12,7 +12,7 @@ from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy
+from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
@@ -108,9 +108,6 @@ class NVFP4Format(Family):
         """All elements, which are the numbers of a block of scale 1; -0 left out."""
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if x.numel():

@@ -10,13 +10,12 @@ import torch
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits
 from ..arithmetic.tail import round_shifted, rule
-from ..base.family import Family, check_integer, overflow_policy
-from ..base.modes import Overflow, Rounding
+from ..base.family import Family, check_integer
 from ..base.names import Beginning, register
 from ..cpu.numbers.posits import round_posit
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import Overflow, RandomBits, Rounding
 
 WIDTHS = range(2, 33)
 EXPONENT_BITS = range(5)
@@ -116,9 +115,6 @@ class PositFormat(Family):
     def _values(self) -> torch.Tensor:  # NaR is none
         half = 1 << (self.width - 1)
         return self.decode(torch.arange(1 - half, half) & ((1 << self.width) - 1), torch.float64)
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     @property
     def _ends(self) -> tuple[int, int]:

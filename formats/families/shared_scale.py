@@ -15,7 +15,7 @@ from ..arithmetic.elements import Element, ScaleRule
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy
+from ..base.family import Family, check_integer
 from ..base.layouts import along
 from ..base.modes import Overflow, Rounding
 from ..base.names import Suffix
@@ -144,9 +144,6 @@ class SharedScaleFormat(Family):
             ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),
             ScaleRule.RCEIL: _FRACTION - largest,
         }[self.scale_rule]
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         check_axis(self, self.axis, x)

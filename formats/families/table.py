@@ -14,7 +14,7 @@ from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
-from ..base.family import Family, check_encodable, check_integer, overflow_policy, words_for
+from ..base.family import Family, check_encodable, check_integer, words_for
 from ..base.layouts import along
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
@@ -167,9 +167,6 @@ class TableFormat(Family):
             if len(held) == len(set(self.numbers)) and all(map(math.isfinite, held)):
                 tables[dtype] = table_of(held, dtype)
         return tables
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if self.block is not None and x.numel():
