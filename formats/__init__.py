@@ -1,12 +1,15 @@
 """What a number format is, and rounding a tensor into it."""
 
+from .families.floats import FloatFormat  # in the order of imports, families are shown
+
+# isort: split
 from .arithmetic.elements import ScaleRule
 from .base.errors import FormatError, RoundoffError
 from .base.format import Format
 from .base.modes import Overflow, RandomBits, Rounding
+from .base.names import Beginning, Suffix, register
 from .families.block_float import BlockFloatFormat
 from .families.fixed import FixedFormat
-from .families.floats import FloatFormat
 from .families.integer import IntegerFormat
 from .families.logarithmic import LogarithmicFormat
 from .families.mx import MXFormat
@@ -20,6 +23,7 @@ from .packing import pack, unpack
 from .rounding import round
 
 __all__ = [
+    "Beginning",
     "BlockFloatFormat",
     "FixedFormat",
     "FloatFormat",
@@ -37,9 +41,11 @@ __all__ = [
     "Rounding",
     "RoundoffError",
     "ScaleRule",
+    "Suffix",
     "TableFormat",
     "fake_round",
     "pack",
+    "register",
     "round",
     "unpack",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -151,6 +152,7 @@ class _Pool:
     ) -> None:
         self._executor = executor
         self._allow_imports = allow_imports
+        self._modules = sorted(sys.modules.keys() & set(allow_imports))  # here they may have registered formats
         self._compiled = compiled
         self._leases = leases
         self._logs = logs
@@ -243,7 +245,7 @@ class _Pool:
             imports = [module] if module and may_import(module, self._allow_imports) else []
             where = {"directory": str(self._directories[run.id]), "lease": lease}
             orders.append({"config": run.config.as_json(), "imports": imports, **where})
-        slot.worker.send({"runs": orders, "compiled": self._compiled})
+        slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules})
         for run, _ in numbers:
             yield Event("started", run)
 

@@ -71,7 +71,8 @@ def run_sweep(
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
         population: how many runs that can share a program are trained by one worker at once, at most; likewise.
         allow_imports: modules that may be imported for tasks such as ``gym:<module>:<id>``; see
-            :func:`roundoff.agents.train`.
+            :func:`roundoff.agents.train`. Workers import those that this process has imported: formats that they
+            register may be named.
 
     Returns:
         How the runs of the plan ended.

@@ -1,13 +1,13 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
 ``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
-{...}}, ...]}`` comes in, several runs if they can share a program; ``imports`` are modules that the run may import. Of
-each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or
-``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if another process was faster to take the lease
-(``leases.py``). At
-``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes
-without that, the process that started it is gone: it exits at once, and its leases end with it; the runs continue from
-their last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
+{...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; ``imports`` are modules that the
+run may import, ``modules`` those that are imported first, for the formats that they register. Of each, ``{"run": id,
+"event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a
+``"reason"``, or at once ``"elsewhere"``, if another process was faster to take the lease (``leases.py``). At ``{"stop":
+true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes without
+that, the process that started it is gone: it exits at once, and its leases end with it; the runs continue from their
+last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
@@ -27,6 +28,8 @@ from ..agents.stopping import Stopped, StopRequest, stopping_on_sigterm
 from .leases import Lease
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..agents import Progress
 
 
@@ -95,7 +98,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
         else:
             held.append(_Held(run, lease, events))
     try:
-        _train(held, stop, compiled=order.get("compiled"))
+        _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
     except KeyboardInterrupt:  # out of patience
         for run in held:
             run.give_back()
@@ -105,11 +108,18 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
             run.give_back()
 
 
-def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None) -> None:
+def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
     from ..agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
     from ..agents.together import Job, train_together  # noqa: PLC0415
 
-    jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
+    try:
+        for module in modules:  # in which formats are registered that runs name
+            import_module(module)
+        jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
+    except Exception as error:  # noqa: BLE001  likewise
+        for run in held:
+            run.end(error)
+        return
     if len(jobs) == 1:
         (job,) = jobs
         try:

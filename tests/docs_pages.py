@@ -22,9 +22,11 @@ def run_command(line, monkeypatch):
 def run_page(page, monkeypatch, capsys):
     """Runs every block in the current folder; yields each with what it shows and what it printed."""
     names = {"__name__": "page"}
+    monkeypatch.syspath_prepend(Path.cwd())  # for modules that the page shows
     for language, block, shown in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        if language == "yaml":
-            Path(block.split("\n", 1)[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+        file = re.match(r"# (\w+\.(?:yaml|py))\n", block)
+        if file:
+            Path(file[1]).write_text(block, encoding="utf-8")
         elif language == "sh":
             for line in block.splitlines():
                 run_command(line, monkeypatch)

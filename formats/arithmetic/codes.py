@@ -48,6 +48,12 @@ def integer_codes(owner: Format | str, codes: torch.Tensor, bits: int, kind: str
     return codes.to(torch.int64) & ((1 << bits) - 1 if bits < 63 else -1)
 
 
+def code_dtype(bits: int) -> torch.dtype:
+    """The unsigned integer type that codes of so many bits are kept in; int64 above 32 bits."""
+    sizes = ((8, torch.uint8), (16, torch.uint16), (32, torch.uint32))
+    return next((dtype for most, dtype in sizes if bits <= most), torch.int64)
+
+
 def _in_halves(pairs: torch.Tensor) -> torch.Tensor:
     both = pairs.view(torch.uint8).to(torch.int64)
     return torch.stack((both & 15, both >> 4), -1).flatten(-2)

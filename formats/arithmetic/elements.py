@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from ..base.family import power_of_two
+from .patterns import power_of_two
 
 
 class ScaleRule(StrEnum):

@@ -204,9 +204,11 @@ class FloatLayout:
         return 2.0**self.emin
 
     @property
-    def smallest_subnormal(self) -> float:
+    def smallest(self) -> float:
         """The smallest number above zero: 2^(emin - m), or ``smallest_normal`` without subnormals."""
         return ldexp(1.0, self.emin - self.significand_bits) if self.subnormals else self.smallest_normal
+
+    smallest_subnormal = smallest
 
     @property
     def eps(self) -> float:

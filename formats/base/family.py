@@ -1,16 +1,20 @@
-"""What the families share: how a rounding finds its way, numbers as integers and back, codes, and checks."""
+"""What the families share: how roundings, codes and lists of numbers find their way, and checks.
+
+A family says how it rounds (``_round_memory``, ``_round_tensor``), and what it does on overflow but saturate
+(``_policy``); if it has codes, ``_encoded`` and ``_decoded``; if it lists its numbers, ``_values``.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .errors import FormatError
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
-from .memory import in_memory, is_virtual, settled
+from .memory import apart, in_memory, is_virtual, settled
 from .modes import Overflow, RandomBits, Rounding, check_choices
 from .operator import as_operator
 from .random_words import check_given, random_words
@@ -18,19 +22,11 @@ from .random_words import check_given, random_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_STORED = 52  # significand bits of float64
-_BIAS = 1023
-_SIGN = -(1 << 63)
-_INFINITY = 0x7FF << _STORED
+_MOST_BITS_LISTED = 16
 
 
 class Family(Format):
     """A format that has compiled loops for the CPU's memory, and tensor operations of the same bits for elsewhere."""
-
-    @property
-    def native(self) -> bool:
-        """No: rounding changes numbers of every carrier."""
-        return False
 
     def rounded(
         self,
@@ -104,25 +100,55 @@ class Family(Format):
         words = words_for(rounding, random, source)
         return self._round_tensor(source, policy, rounding, words) if source.numel() else source.clone()
 
-    @abstractmethod
     def _policy(self, overflow: Overflow | None) -> Overflow:
-        """What to do on overflow: what is asked for, or the format's own.
+        """What to do on overflow: what is asked for, or the format's own; saturation, if the family has no other.
 
         Raises:
             FormatError: the format cannot do that.
         """
-
-    def _numbers(self, x: torch.Tensor) -> torch.Tensor:
-        """The numbers of a tensor to encode, where they can be computed with.
-
-        Raises:
-            FormatError: it is no strided tensor of float32 or float64.
-        """
-        check_numbers(x)
-        return x.detach() if torch.compiler.is_compiling() else settled(x.detach())
+        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         """Raises FormatError if the format has no way to cut up a tensor of the shape of ``x``."""
+
+    @apart
+    def encode(
+        self,
+        x: torch.Tensor,
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,
+        overflow: Overflow | str | None = None,
+        random: RandomBits | torch.Tensor | None = None,
+    ) -> Any:
+        """See :meth:`.Format.encode`; what it returns, each family says at ``_encoded``."""
+        mode, asked = check_choices(rounding, overflow, random)
+        policy = self._policy(asked)
+        check_numbers(x)
+        x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
+        return self._encoded(x, policy, mode, words_for(mode, random, x))
+
+    @apart
+    def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """See :meth:`.Format.decode`."""
+        return self._decoded(codes, dtype)
+
+    @apart
+    def values(self) -> torch.Tensor:
+        """See :meth:`.Format.values`."""
+        if self.bits > _MOST_BITS_LISTED:
+            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_BITS_LISTED}")
+        return self._values()
+
+    def _encoded(self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None) -> Any:
+        """The codes of ``x``, whose numbers can be computed with; ``words`` of :func:`words_for`."""
+        return super().encode(x, rounding, policy, words)
+
+    def _decoded(self, codes: Any, dtype: torch.dtype | None) -> torch.Tensor:
+        """The numbers of codes."""
+        return super().decode(codes, dtype)
+
+    def _values(self) -> torch.Tensor:
+        """All finite numbers, which are at most 2^16, in ascending order, float64."""
+        return super().values()
 
     @property
     def _in_order(self) -> bool:
@@ -153,60 +179,6 @@ def _lie_in_memory(x: torch.Tensor, random: RandomBits | torch.Tensor | None) ->
 
 def _is_virtual(random: RandomBits | torch.Tensor | None) -> bool:
     return isinstance(random, torch.Tensor) and is_virtual(random)
-
-
-def float64_bits(x: torch.Tensor) -> torch.Tensor:
-    """The float64 patterns of float32 or float64 numbers, int64, exactly.
-
-    On the CPU by integer operations: a conversion would lose subnormal numbers where the processor flushes them.
-    """
-    if x.dtype == torch.float64 or x.device.type != "cpu":
-        return x.to(torch.float64).view(torch.int64)
-    bits = x.view(torch.int32).to(torch.int64)
-    magnitude = bits & 0x7FFFFFFF
-    wide = (magnitude << 29) + ((_BIAS - 127) << _STORED)
-    wide = torch.where(magnitude >= 0x7F800000, wide | _INFINITY, wide)
-    subnormal = magnitude.to(torch.float64).view(torch.int64) - (149 << _STORED)
-    wide = torch.where(magnitude < 0x800000, torch.where(magnitude == 0, 0, subnormal), wide)
-    return torch.where(bits < 0, wide | _SIGN, wide)
-
-
-def narrowed(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of float64 in ``dtype``, which holds them; subnormal ones too where the processor flushes them."""
-    if dtype == torch.float64 or numbers.device.type != "cpu":
-        return numbers.to(dtype)
-    bits = numbers.view(torch.int64)
-    magnitude = bits & ~_SIGN
-    below_normal = magnitude < ((_BIAS - 126) << _STORED)
-    quanta = torch.where(below_normal, magnitude, 0).view(torch.float64) * 2.0**149
-    subnormal = (quanta.to(torch.int64) | ((bits >> 63) << 31)).to(torch.int32).view(torch.float32)
-    return torch.where(below_normal, subnormal, numbers.to(torch.float32))
-
-
-def significand_and_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The magnitudes of finite numbers as integers: |x| = significand 2^exponent.
-
-    Args:
-        x: float32 or float64, any shape and device. Infinity and NaN give an exponent of 972 or more.
-
-    Returns:
-        Two int64 tensors: significand in [0, 2^53), exponent from -1074 to 972.
-    """
-    bits = float64_bits(x)
-    biased = (bits >> _STORED) & 0x7FF
-    fraction = bits & ((1 << _STORED) - 1)
-    return fraction | ((biased > 0).to(torch.int64) << _STORED), biased.clamp(min=1) - (_BIAS + _STORED)
-
-
-def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """2^exponent as float64, exactly; ``exponent`` is int64, -1022 to 1023."""
-    return ((exponent + _BIAS) << _STORED).view(torch.float64)
-
-
-def code_dtype(bits: int) -> torch.dtype:
-    """The unsigned integer type that codes of so many bits are kept in; int64 above 32 bits."""
-    sizes = ((8, torch.uint8), (16, torch.uint16), (32, torch.uint32))
-    return next((dtype for most, dtype in sizes if bits <= most), torch.int64)
 
 
 def check_integer(owner: str, name: str, value: object, allowed: range) -> None:

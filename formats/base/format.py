@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -14,14 +16,34 @@ from .modes import Rounding
 from .names import parse_format
 
 if TYPE_CHECKING:
+    from builtins import property as fact
+    from collections.abc import Callable
+
     from .modes import Overflow, RandomBits
+else:
+
+    class fact:  # noqa: N801  used as property is
+        """A property that a dataclass's field of the same name may replace, with a default or without."""
+
+        def __init__(self, of: Callable[[Any], Any]) -> None:
+            self._of = of
+            self.__doc__ = of.__doc__
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:  # a dataclass looks here for the default of its field
+                raise AttributeError(f"{self._of.__name__} is a fact of each format, not of {owner}")
+            return self._of(instance)
 
 
 class Format(ABC):
     """A finite set of numbers, and the rule that rounds a tensor into it.
 
-    A format is a frozen, hashable value; ``str(format)`` is its canonical text, which :meth:`parse` reads back.
-    Everything about it is derived from its fields; nothing is global.
+    A format is a frozen, hashable value; ``str(format)`` is its canonical text, which :meth:`parse` reads back if its
+    family is registered. Everything about it is derived from its fields; nothing is global.
+
+    All that callers use is declared here. A fact that a format does not have is None: integers whose scale the data
+    decide have no largest number. What it cannot do, as to give codes, raises a FormatError. A subclass may state a
+    fact as a property, an attribute or a field.
     """
 
     @staticmethod
@@ -50,16 +72,16 @@ class Format(ABC):
     def carrier(self) -> torch.dtype:
         """The torch dtype in which a computation in this format is simulated: float32 or float64."""
 
-    @property
-    @abstractmethod
-    def native(self) -> bool:
-        """Whether the format is its carrier's own (fp32, fp64), so that rounding changes nothing."""
-
     @abstractmethod
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number of the format is a number of ``dtype`` (torch.float32 or torch.float64)."""
 
-    @property
+    @fact
+    def native(self) -> bool:
+        """Whether the format is its carrier's own (fp32, fp64), so that rounding changes nothing."""
+        return False
+
+    @fact
     def elementwise(self) -> bool:
         """Whether each number is rounded without regard to the others; False where they share a scale.
 
@@ -67,10 +89,107 @@ class Format(ABC):
         """
         return False
 
+    @fact
+    def open_block(self) -> int | None:
+        """How many neighbours share a scale along an axis that is left open; None where none do, or it is chosen.
+
+        Such a format is a dataclass with a field ``axis``, which a simulation sets to what an operation contracts.
+        """
+        return None
+
+    @fact
+    def bits_per_number(self) -> float:
+        """Storage size of one number, in bits, with its share of a block's scale."""
+        return float(self.bits)
+
+    @fact
+    def max(self) -> float | None:
+        """The largest finite number, with the largest scale that there is; None where the data decide it."""
+        return None
+
+    @fact
+    def min(self) -> float | None:
+        """The smallest number, likewise: -max, if the format does not say otherwise."""
+        return None if self.max is None else -self.max
+
+    @fact
+    def smallest(self) -> float | None:
+        """The smallest number above zero, likewise; None also where there is none."""
+        return None
+
+    @fact
+    def smallest_normal(self) -> float | None:
+        """The smallest number of full precision; None where precision does not end before the numbers do."""
+        return None
+
+    @fact
+    def eps(self) -> float | None:
+        """The distance from 1 to the next larger number, or of neighbours relative to 1; None where neither is one."""
+        return None
+
+    @fact
+    def has_nan(self) -> bool:
+        """Whether there is a code for NaN. Rounding keeps a NaN in any case."""
+        return False
+
+    @fact
+    def has_infinity(self) -> bool:
+        """Whether infinities are among the numbers."""
+        return False
+
     def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:  # noqa: ARG002
         """The smallest and largest number that a tensor of ``dtype`` can hold; None if the data decide them."""
-        high = getattr(self, "max", None)
-        return None if high is None else (float(getattr(self, "min", -high)), float(high))
+        low, high = self.min, self.max
+        return None if low is None or high is None else (float(low), float(high))
+
+    def values(self) -> torch.Tensor:
+        """All finite numbers in ascending order, each once, float64; of shared scales, at a scale of 1.
+
+        Raises:
+            FormatError: there are more than 2^16, or the format does not list them.
+        """
+        raise FormatError(f"{self} does not list its numbers")
+
+    def edges(self) -> list[float]:
+        """Numbers near which rounding, range and arithmetic go wrong first; tests try what they round to, and -x."""
+        exponents = range(-149, 128) if self.carrier == torch.float32 else range(-1074, 1024)
+        return [
+            *around_one(2.0**-4 if self.eps is None else self.eps),
+            *(math.ldexp(1.0, e) for e in exponents),
+            *(math.ldexp(2 - 2.0**-20, e) for e in exponents if e >= -100),
+        ]
+
+    def encode(
+        self,
+        x: torch.Tensor,  # noqa: ARG002
+        rounding: Rounding | str = Rounding.NEAREST_EVEN,  # noqa: ARG002
+        overflow: Overflow | str | None = None,  # noqa: ARG002
+        random: RandomBits | torch.Tensor | None = None,  # noqa: ARG002
+    ) -> Any:
+        """The codes of ``x`` rounded to the format, as they are stored: a tensor, or a named tuple with scales.
+
+        Args:
+            x: float32 or float64, any shape and device.
+            rounding: as for :func:`roundoff.formats.round`.
+            overflow: likewise.
+            random: likewise.
+
+        Raises:
+            FormatError: as for ``round``; ``x`` holds what has no code; or the format has no codes.
+        """
+        raise FormatError(f"{self} has no codes: its class gives none")
+
+    def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: ARG002
+        """The numbers that codes stand for, exactly.
+
+        Args:
+            codes: of :meth:`encode`, or integers from elsewhere, of which the lowest ``bits`` bits count.
+            dtype: float32 or float64; None for the carrier's, or the scale's.
+
+        Raises:
+            FormatError: these are no codes, or the format has none.
+        """
+        raise FormatError(f"{self} has no codes: its class gives none")
 
     def rounded(
         self,
@@ -113,14 +232,22 @@ class Format(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What the format is, for pickle: its fields, without what was derived from them."""
-        fields = getattr(self, "__dataclass_fields__", self.__dict__)
-        return {name: value for name, value in self.__dict__.items() if name in fields}
+        if not is_dataclass(type(self)):
+            return self.__dict__
+        names = {field.name for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in self.__dict__.items() if name in names}
 
     def __copy__(self) -> Self:
         return self  # it never changes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+
+def around_one(eps: float) -> list[float]:
+    """Plain numbers, and those around 1 and 2 of a format with that distance from 1 to the next."""
+    plain = [0.5, 1.0, 1.5, 2.0, 3.0]
+    return [*plain, 1 + eps, 1 + 2 * eps, 1 + 3 * eps, 1 - eps / 2, 1 - eps, 2 - eps, 2 - 2 * eps]
 
 
 def check_roundable(x: torch.Tensor, fmt: Format) -> None:

@@ -45,15 +45,19 @@ class Suffix(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What one class of formats has registered."""
+    """What one class of formats has registered; :func:`register` says what it is."""
 
     kind: type[Any]
     beginnings: tuple[Beginning, ...]
     suffixes: tuple[Suffix, ...]
+    called: str
+    shown: tuple[str, ...]
+    verified: tuple[str, ...]
+    drawn: Mapping[str, Sequence[Any]]
 
 
 FAMILIES: dict[str, Family] = {}
-"""By the name of the class, in the order in which they were registered."""
+"""By module and name of the class, in the order in which they were registered."""
 ALIASES: dict[str, Any] = {}
 """The formats that have a name of their own, or a canonical one that somebody is likely to misspell."""
 
@@ -63,33 +67,69 @@ def register(
     beginnings: Sequence[Beginning] = (),
     suffixes: Sequence[Suffix] = (),
     aliases: Mapping[str, Any] | None = None,
+    *,
+    called: str = "",
+    shown: Sequence[str] = (),
+    verified: Sequence[str] = (),
+    drawn: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Makes the names of a family known, to :meth:`Format.parse` and wherever formats are given as text.
 
-    To register a class of the same name again replaces what it had registered.
+    Compiled programs, sweep files and other processes have formats as text, too; there each must find the family
+    registered, by importing the module that registers it. To register the class again replaces what it had registered.
 
     Args:
         kind: the class, a frozen dataclass if its names have beginnings or suffixes.
         beginnings: how names that state the fields of a format begin.
         suffixes: what may stand behind, in any order; each sets a field.
-        aliases: formats by names of their own, in lower case.
+        aliases: formats of the class by names of their own, in lower case.
+        called: the family's own name, where tests draw formats of it; that of the class if empty.
+        shown: the formats that ``roundoff formats`` shows if none is named.
+        verified: the formats that ``roundoff verify`` verifies if none is named.
+        drawn: for tests, by field, the values to draw from; what the class refuses is not drawn.
 
     Raises:
-        FormatError: an alias is the name of another family's format.
+        FormatError: a name belongs to another format already, or is not in lower case; or the text of a format is
+            none of its names.
     """
-    known = FAMILIES.get(kind.__name__)
-    for alias, fmt in (aliases or {}).items():
-        other = ALIASES.get(alias)
-        if other is not None and type(other).__name__ != kind.__name__:
-            raise FormatError(f"the name {alias!r} is taken by {other!r}; choose another for {fmt!r}")
+    aliases = dict(aliases or {})
+    known = FAMILIES.get(_key(kind))
+    for alias, fmt in aliases.items():
+        if type(fmt) is not kind:
+            raise FormatError(f"{alias!r} must name a format of the class {kind.__name__}, got {fmt!r}")
         if alias != alias.strip().lower():
             raise FormatError(f"a name of a format is in lower case, without space around it, got {alias!r}")
+        if not beginnings and str(fmt) not in aliases:
+            raise FormatError(
+                f"{fmt!r} goes by its text, {str(fmt)!r}, into compiled programs and other processes: register it by"
+                " that name, too"
+            )
+        other, _ = _read(alias, alias)
+        if other is not None and _key(type(other)) != _key(kind):
+            raise FormatError(f"the name {alias!r} is taken by {other!r}; choose another for {fmt!r}")
     if known is not None:
         for alias in [alias for alias, fmt in ALIASES.items() if type(fmt) is known.kind]:
             del ALIASES[alias]
-    FAMILIES[kind.__name__] = Family(kind, tuple(beginnings), tuple(suffixes))
-    ALIASES.update(aliases or {})
+    FAMILIES[_key(kind)] = Family(
+        kind,
+        tuple(beginnings),
+        tuple(suffixes),
+        called or kind.__name__,
+        tuple(shown),
+        tuple(verified),
+        dict(drawn or {}),
+    )
+    ALIASES.update(aliases)
     format_called.cache_clear()
+
+
+def _key(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def family_of(fmt: object) -> Family | None:
+    """What the class of a format has registered; None for one that is not registered."""
+    return FAMILIES.get(_key(type(fmt)))
 
 
 def overflow_suffix(*policies: str) -> Suffix:
@@ -117,14 +157,9 @@ def parse_format(text: str) -> Any:
 def format_called(text: str) -> Any:
     """:func:`parse_format` for text that a program has made, and that nobody can have meant otherwise."""
     name = text.strip().lower()
-    if name in ALIASES:
-        return ALIASES[name]
-    problem = None
-    for family, fields, rest in _readings(text, name):
-        changes = _suffixes(family, fields, rest)
-        if isinstance(changes, dict):
-            return _made(text, family.kind, {**fields, **changes})
-        problem = problem or f"{changes} of {_shown(name.removesuffix(rest))}, which takes {_allowed(family, fields)}"
+    fmt, problem = _read(text, name)
+    if fmt is not None:
+        return fmt
     if problem:
         raise FormatError(f"unknown format {_shown(text)}: there is no suffix {problem}")
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.5)
@@ -132,15 +167,29 @@ def format_called(text: str) -> Any:
     shapes = ", ".join(beginning.syntax for family in FAMILIES.values() for beginning in family.beginnings)
     raise FormatError(
         f"unknown format {_shown(text)}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16,"
-        " tf32, fp8_e4m3, mxfp4; docs/formats.md lists them all, and what may stand behind them"
+        " tf32, fp8_e4m3, mxfp4; docs/formats.md lists them all, and what may stand behind them; a format of your own"
+        " has a name once the module that registers it is imported (--allow-import MODULE)"
     )
+
+
+def _read(text: str, name: str) -> tuple[Any, str | None]:
+    """The format of a name; or None, and what is wrong with its suffixes if it begins as a format's does."""
+    if name in ALIASES:
+        return ALIASES[name], None
+    problem = None
+    for family, fields, rest in _readings(text, name):
+        changes = _suffixes(family, fields, rest)
+        if isinstance(changes, dict):
+            return _made(text, family.kind, {**fields, **changes}), None
+        problem = problem or f"{changes} of {_shown(name.removesuffix(rest))}, which takes {_allowed(family, fields)}"
+    return None, problem
 
 
 def _readings(text: str, name: str) -> Iterator[tuple[Family, Fields, str]]:
     """What a name may begin with: the family and fields of a format, and the rest of the name; the longest first."""
     found: list[tuple[str, Family, Any]] = []
     for alias, fmt in ALIASES.items():
-        family = FAMILIES[type(fmt).__name__]
+        family = FAMILIES[_key(type(fmt))]
         if name.startswith(alias + "_") and family.suffixes:
             fields = {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}
             found.append((name[len(alias) :], family, lambda fields=fields: fields))

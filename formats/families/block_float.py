@@ -60,4 +60,8 @@ register(
     ],
     suffixes=[AXIS_SUFFIX, RULE_SUFFIX],
     aliases={"bfp8_16": BlockFloatFormat(8, 16)},
+    called="block",
+    shown=["bfp8_16"],
+    verified=["bfp8_16"],
+    drawn={"significand_bits": range(3, 13), "block": (16, 32, 2, 1)},
 )

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes
+from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import (
-    Family,
-    check_encodable,
-    check_integer,
-    code_dtype,
-    overflow_policy,
-    significand_and_exponent,
-    words_for,
-)
-from ..base.memory import apart
+from ..base.family import Family, check_encodable, check_integer, overflow_policy
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, overflow_suffix, register
 from ..cpu.numbers.grids import round_channels, round_wrapping
@@ -61,6 +53,8 @@ class FixedFormat(Family):
     fraction_bits: int
     signed: bool = True
     overflow: Overflow = Overflow.SATURATE
+
+    elementwise = True
 
     def __post_init__(self) -> None:
         for name in ("integer_bits", "fraction_bits"):
@@ -115,23 +109,11 @@ class FixedFormat(Family):
         """
         return torch.float32 if self._magnitude_bits <= _LARGEST_IN_FLOAT32 else torch.float64
 
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
-
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number is a number of ``dtype``: up to 24 integer and fraction bits in float32."""
         return dtype == torch.float64 or self._magnitude_bits <= 24
 
-    def values(self) -> torch.Tensor:
-        """All numbers of the format in ascending order, float64; for formats of at most 16 bits.
-
-        Raises:
-            FormatError: there are more than 2^16.
-        """
-        if self.bits > 16:
-            raise FormatError(f"{self} has 2^{self.bits} numbers, too many to list: the limit is 2^16")
+    def _values(self) -> torch.Tensor:
         return torch.arange(self._low, self._high + 1, dtype=torch.float64) * self.eps
 
     @property
@@ -192,41 +174,15 @@ class FixedFormat(Family):
         k = torch.where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
         return torch.where(k > self._high, k - (1 << self.bits), k)
 
-    @apart
-    def encode(
-        self,
-        x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+    def _encoded(
+        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
-        """The codes of ``x`` rounded to the format: k in two's complement, as unsigned integers.
-
-        Args:
-            x: float32 or float64, any shape, without NaN.
-            rounding: as for :func:`roundoff.formats.round`.
-            overflow: likewise.
-            random: likewise.
-
-        Returns:
-            uint8, uint16 or uint32, the smallest that holds ``bits``; int64 above.
-
-        Raises:
-            FormatError: ``x`` holds a NaN, or an infinity that should wrap.
-        """
-        policy, mode = self._policy(overflow), Rounding.parse(rounding)
-        x = self._numbers(x)
+        """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_encodable(self, x if policy == Overflow.SATURATE else x * 0)
-        codes = self._integers(x, mode, policy, words_for(mode, random, x))
+        codes = self._integers(x, rounding, policy, words)
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
-    @apart
-    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
-
-        Raises:
-            FormatError: ``codes`` are no integers.
-        """
+    def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         k = integer_codes(self, codes, self.bits)
         k = torch.where(k > self._high, k - (1 << self.bits), k)
         return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)
@@ -242,4 +198,8 @@ register(
         )
     ],
     suffixes=[overflow_suffix("saturate", "wrap")],
+    called="fixed",
+    shown=["q3.4"],
+    verified=["q3.4"],
+    drawn={"integer_bits": range(9), "fraction_bits": range(1, 9), "signed": (False, True)},
 )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..arithmetic.carriers import pattern
+from ..arithmetic.codes import code_dtype
+from ..arithmetic.patterns import float64_bits, narrowed
 from ..base.errors import FormatError
-from ..base.family import check_encodable, code_dtype, float64_bits, narrowed
+from ..base.family import check_encodable
 
 if TYPE_CHECKING:
     from ..arithmetic.float_layout import FloatLayout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,8 @@ from ..arithmetic.float_layout import FloatLayout, Flush, Specials
 from ..arithmetic.float_parameters import FloatParameters
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
-from ..base.format import check_roundable
-from ..base.memory import apart
-from ..base.modes import Overflow, RandomBits, Rounding, check_choices
+from ..base.format import around_one, check_roundable
+from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..cpu import float_choice as cpu_kernels
 from . import float_codes
@@ -25,6 +25,7 @@ from . import float_codes
 if TYPE_CHECKING:
     import re
 
+    from ..base.modes import RandomBits
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
@@ -57,6 +58,8 @@ class FloatFormat(FloatLayout, Family):
             NaN to overflow to, or two arguments exclude each other.
     """
 
+    elementwise = True
+
     @cached_property
     def carrier(self) -> torch.dtype:
         """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
@@ -71,11 +74,6 @@ class FloatFormat(FloatLayout, Family):
         if self == FP32 or (self.significand_bits <= _LARGEST_M_IN_FLOAT32 and self.fits_in(torch.float32)):
             return torch.float32
         return torch.float64
-
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
 
     @property
     def native(self) -> bool:
@@ -141,44 +139,24 @@ class FloatFormat(FloatLayout, Family):
             return tensor_kernels.round_nearest(source, parameters)
         return tensor_kernels.round_by_mode(source, parameters, words)
 
-    @apart
-    def encode(
-        self,
-        x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        overflow: Overflow | str | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+    def edges(self) -> list[float]:
+        """See :meth:`.Format.edges`."""
+        small, normal, largest = self.smallest, self.smallest_normal, self.max
+        step = math.ldexp(self.eps, self.emax)
+        return [
+            *around_one(self.eps),
+            *(small, 2 * small, 3 * small, normal - small, normal, normal + small, normal * (1 + self.eps)),
+            *(largest, largest - step, largest / 2, math.sqrt(largest), math.sqrt(small), math.sqrt(normal)),
+        ]
+
+    def _encoded(
+        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
-        """The codes of ``x`` rounded to the format, sign bit first; every NaN gets one code.
-
-        Args:
-            x: float32 or float64, any shape and device.
-            rounding: as for :func:`roundoff.formats.round`.
-            overflow: likewise.
-            random: likewise.
-
-        Returns:
-            uint8, uint16 or uint32, the smallest that holds ``bits``; int64 above.
-
-        Raises:
-            FormatError: as for ``round``; or there is a NaN, and the format has none.
-        """
-        mode, policy = check_choices(rounding, overflow, random)
+        """Sign bit first, every NaN with one code: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_roundable(x, self)
-        return float_codes.encode(self, self.rounded(self._numbers(x), mode, policy, random))
+        return float_codes.encode(self, self.rounded(x, rounding, policy, words))
 
-    @apart
-    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` stand for, exactly, in ``dtype``: float32 if that holds them, if None.
-
-        Args:
-            codes: integers, of which the lowest bits count; or a tensor of torch's own type of the same float, such as
-                ``torch.float8_e4m3fn``.
-            dtype: float32 or float64.
-
-        Raises:
-            FormatError: ``codes`` are no integers, or ``dtype`` cannot hold the format.
-        """
+    def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))
         if dtype is None:
             dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
@@ -186,15 +164,7 @@ class FloatFormat(FloatLayout, Family):
             raise FormatError(f"{self} does not fit in {dtype}; leave out dtype, or choose torch.float64")
         return float_codes.decode(self, codes, dtype)
 
-    @apart
-    def values(self) -> torch.Tensor:
-        """All finite numbers of the format in ascending order, zero once, float64; for formats of at most 16 bits.
-
-        Raises:
-            FormatError: there are more than 2^16.
-        """
-        if self.bits > 16:
-            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^16")
+    def _values(self) -> torch.Tensor:
         numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
         ordered = (numbers[numbers.isfinite()] + 0.0).sort().values
         return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]
@@ -291,4 +261,11 @@ register(
         "fp6_e3m2": _E3M2,
         "fp4_e2m1": _E2M1,
     },
+    called="float",
+    shown=["fp64", "fp32", "tf32", "bf16", "fp16", *(f"e5m{m}" for m in range(9, -1, -1)), "e4m3", "fp8_e4m3"],
+    verified=[
+        *("fp16", "bf16", "tf32", "fp24", "e5m9", "e5m4", "fp8_e4m3", "fp8_e5m2", "float8_e3m4", "float8_e4m3fnuz"),
+        *("float8_e5m2fnuz", "float8_e4m3b11fnuz", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "binary8p3", "binary8p4"),
+        *("e8m23_nosub", "e11m10"),
+    ],
 )

@@ -14,9 +14,8 @@ from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy, words_for
+from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.memory import apart
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..cpu.numbers.grids import round_channels
@@ -144,6 +143,11 @@ class IntegerFormat(Family):
         """The largest code."""
         return (1 << (self.width - self.signed)) - 1
 
+    @property
+    def open_block(self) -> int | None:
+        """The group, along the last axis."""
+        return self.group if self.axis in (None, -1) else None
+
     def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
         """The numbers of the first and last code, if the scale is given; None if the data decide."""
         return self._bounds[dtype]
@@ -188,9 +192,6 @@ class IntegerFormat(Family):
         """
         codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
         return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -296,14 +297,13 @@ class IntegerFormat(Family):
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
-    @apart
     def quantize(
         self,
         x: torch.Tensor,
         rounding: Rounding | str = Rounding.NEAREST_EVEN,
         random: RandomBits | torch.Tensor | None = None,
     ) -> Quantized:
-        """The codes of ``x``, with their scales and zero points.
+        """The codes of ``x``, with their scales and zero points; :meth:`encode` does the same.
 
         Args:
             x: float32 or float64, any shape, not empty; finite, or without NaN if the scale is given.
@@ -313,13 +313,32 @@ class IntegerFormat(Family):
         Raises:
             FormatError: ``x`` is empty, or holds what has no code.
         """
-        x, mode = self._numbers(x), Rounding.parse(rounding)
-        words = words_for(mode, random, x)
+        quantized: Quantized = self.encode(x, rounding, random=random)
+        return quantized
+
+    def dequantize(self, quantized: Quantized) -> torch.Tensor:
+        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale, as ``decode``.
+
+        Args:
+            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
+
+        Raises:
+            FormatError: the codes are no integers.
+        """
+        return self.decode(quantized)
+
+    def _encoded(
+        self,
+        x: torch.Tensor,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
+    ) -> Quantized:
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         scale, zero = self._parameters(x)
         pieces, in_scale, in_zero = self._in_pieces(x, scale, zero)
-        codes = self._codes(pieces, in_scale, in_zero, mode, None if words is None else self._in_pieces(words)[0])
+        codes = self._codes(pieces, in_scale, in_zero, rounding, None if words is None else self._in_pieces(words)[0])
         if bool(codes.isnan().any()):
             what = "NaN or infinity" if self.scale is None else "NaN"
             raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")
@@ -328,26 +347,15 @@ class IntegerFormat(Family):
             scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
         return Quantized(codes, scale, zero.to(torch.int32))
 
-    @apart
-    def dequantize(self, quantized: Quantized) -> torch.Tensor:
-        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale.
-
-        Args:
-            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
-
-        Raises:
-            FormatError: the codes are no integers.
-        """
+    def _decoded(self, quantized: Quantized, dtype: torch.dtype | None) -> torch.Tensor:
         bits, scale, zero = quantized
         codes = integer_codes(self, bits, self.width)
         codes = torch.where(codes > self.code_max, codes - (1 << self.width), codes)
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
         pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
-        return self._whole((pieces - zero) * scale, codes)
-
-    encode = quantize
-    decode = dequantize
+        numbers = self._whole((pieces - zero) * scale, codes)
+        return numbers if dtype is None else numbers.to(dtype)
 
     @property
     def _code_dtype(self) -> torch.dtype:
@@ -393,4 +401,8 @@ register(
         Suffix("_zZERO", "zero_point", r"z(-?\d{1,6})", int),
     ],
     aliases={"int8": IntegerFormat(8), "uint8": IntegerFormat(8, signed=False, symmetric=False)},
+    called="integer",
+    shown=["int8"],
+    verified=["int8"],
+    drawn={"width": range(3, 17), "signed": (False, True), "symmetric": (False, True)},
 )

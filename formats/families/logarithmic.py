@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes
+from ..arithmetic.patterns import float64_bits, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import (
-    Family,
-    check_integer,
-    code_dtype,
-    float64_bits,
-    overflow_policy,
-    power_of_two,
-    words_for,
-)
-from ..base.memory import apart
+from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
 from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
@@ -63,6 +55,9 @@ class LogarithmicFormat(Family):
 
     width: int
     fraction_bits: int
+
+    elementwise = True
+    has_nan = True
 
     def __post_init__(self) -> None:
         check_integer("a logarithmic format", "width", self.width, WIDTHS)
@@ -119,28 +114,13 @@ class LogarithmicFormat(Family):
         """
         return torch.float32 if self.fits_in(torch.float32) else torch.float64
 
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
-
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number has a normal float of ``dtype`` to stand for it."""
         return dtype == torch.float64 or self._exponent_bits <= _MOST_EXPONENT_BITS_IN_FLOAT32
 
-    def values(self) -> torch.Tensor:
-        """All numbers in ascending order, float64; for at most 16 bits.
-
-        Raises:
-            FormatError: there are more than 2^16.
-        """
-        if self.width > 16:
-            raise FormatError(f"{self} has 2^{self.width} numbers, too many to list: the limit is 2^16")
+    def _values(self) -> torch.Tensor:
         positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _round_memory(
         self,
@@ -199,37 +179,24 @@ class LogarithmicFormat(Family):
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
-    @apart
-    def encode(
+    def _encoded(
         self,
         x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
     ) -> torch.Tensor:
-        """The codes of ``x`` rounded to the format: the sign bit, then k in two's complement.
+        """The sign bit, then k in two's complement: uint8, uint16 or uint32, the smallest that do.
 
-        Args:
-            x: float32 or float64, any shape. Zero has the code of the lowest k; with the sign bit it is that of NaN.
-            rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
-
-        Returns:
-            uint8, uint16 or uint32, the smallest that holds ``bits``.
+        Zero has the code of the lowest k; with the sign bit it is that of NaN.
         """
-        x, mode = self._numbers(x), Rounding.parse(rounding)
-        k = self._logarithms(x, mode, words_for(mode, random, x))
+        k = self._logarithms(x, rounding, words)
         k = torch.where(x.isnan(), self._zero, k)
         sign = x.isnan() | ((x < 0) & (k > self._zero))
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
         return code.to(code_dtype(self.width))
 
-    @apart
-    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that integer ``codes`` stand for, as nearest floats of ``dtype`` (the carrier if None).
-
-        Raises:
-            FormatError: ``codes`` are no integers.
-        """
+    def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.width)
         negative = ((codes >> (self.width - 1)) & 1) == 1
         k = codes & ((1 << (self.width - 1)) - 1)
@@ -288,4 +255,8 @@ register(
         )
     ],
     aliases={"lns8_3": LogarithmicFormat(8, 3)},
+    called="lns",
+    shown=["lns8_3"],
+    verified=["lns8_3"],
+    drawn={"width": range(4, 17), "fraction_bits": range(1, 9)},
 )

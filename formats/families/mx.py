@@ -65,4 +65,8 @@ register(
     beginnings=[Beginning(", ".join(ELEMENTS), f"({'|'.join(ELEMENTS)})", lambda found: {"name": found[1]})],
     suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX, RULE_SUFFIX],
     aliases={"mxfp4": MXFormat("mxfp4_e2m1"), **{name: MXFormat(name) for name in ELEMENTS}},
+    called="mx",
+    shown=["mxfp8_e4m3", "mxfp4_e2m1"],
+    verified=["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4_e2m1", "mxint8"],
+    drawn={"name": sorted(ELEMENTS), "block": (16, 32, 2, 1)},
 )

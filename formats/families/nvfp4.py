@@ -9,11 +9,11 @@ import torch
 
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, overflow_policy, significand_and_exponent, words_for
+from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.memory import apart
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
 from ..cpu.scaled.blocks import round_blocks_in_mode
@@ -81,6 +81,11 @@ class NVFP4Format(Family):
         return _ELEMENT.bits
 
     @property
+    def open_block(self) -> int | None:
+        """The block, along the last axis."""
+        return self.block if self.axis == -1 else None
+
+    @property
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the block's 8-bit scale."""
         return self.bits + 8 / self.block
@@ -99,13 +104,10 @@ class NVFP4Format(Family):
         """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
         return True
 
-    def values(self) -> torch.Tensor:
-        """All elements (the numbers of a block of scale 1) in ascending order, float64; -0 left out."""
+    def _values(self) -> torch.Tensor:
+        """All elements, which are the numbers of a block of scale 1; -0 left out."""
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -158,48 +160,30 @@ class NVFP4Format(Family):
         total = _SCALE.table.to(codes.device)[scales].to(dtype) * tensor_scale
         return _ELEMENT.table.to(codes.device)[codes].to(dtype) * total
 
-    @apart
-    def encode(
+    def _encoded(
         self,
         x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
     ) -> TwoLevelBlocks:
-        """The codes of ``x`` rounded to the format, as they are stored.
-
-        Args:
-            x: float32 or float64, any shape, not empty. With a NaN or an infinity the tensor's scale is NaN.
-            rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
-
-        Raises:
-            FormatError: ``x`` is empty.
-        """
-        x, mode = self._numbers(x), Rounding.parse(rounding)
-        words = words_for(mode, random, x)
+        """As they are stored; refused of an empty tensor. With a NaN or an infinity the tensor's scale is NaN."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
-        codes, scales, tensor_scale = self._codes(x, axis, mode, words)
+        codes, scales, tensor_scale = self._codes(x, axis, rounding, words)
         scales = scales.squeeze(-1).movedim(-1, axis) if x.dim() else scales.flatten()
         return TwoLevelBlocks(joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
 
-    @apart
-    def decode(self, blocks: TwoLevelBlocks) -> torch.Tensor:
-        """The numbers that codes stand for, in the dtype of the tensor's scale.
-
-        Args:
-            blocks: of :meth:`encode`; codes may be of ``torch.float4_e2m1fn_x2``, scales of ``torch.float8_e4m3fn``.
-
-        Raises:
-            FormatError: these are no codes.
-        """
+    def _decoded(self, blocks: TwoLevelBlocks, dtype: torch.dtype | None) -> torch.Tensor:
+        """Of codes, which may be of ``torch.float4_e2m1fn_x2``, and scales, which may be ``torch.float8_e4m3fn``."""
         codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
         scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
         axis = check_axis(self, self.axis, codes)
         scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
         cells = cut(codes, axis, self.block)
-        return joined(self._scaled(cells, scale, tensor_scale), codes, axis)
+        numbers = joined(self._scaled(cells, scale, tensor_scale), codes, axis)
+        return numbers if dtype is None else numbers.to(dtype)
 
 
 def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
@@ -227,4 +211,8 @@ register(
     beginnings=[Beginning("nvfp4", "nvfp4", lambda _: {})],
     suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX],
     aliases={"nvfp4": NVFP4Format()},
+    called="nvfp4",
+    shown=["nvfp4"],
+    verified=["nvfp4"],
+    drawn={"block": (16, 32, 2, 1)},
 )

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes
+from ..arithmetic.patterns import float64_bits
 from ..arithmetic.tail import round_shifted, rule
-from ..base.errors import FormatError
-from ..base.family import Family, check_integer, code_dtype, float64_bits, overflow_policy, words_for
-from ..base.memory import apart
-from ..base.modes import Overflow, Rounding
+from ..base.family import Family, check_integer
 from ..base.names import Beginning, register
 from ..cpu.numbers.posits import round_posit
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import Overflow, RandomBits, Rounding
 
 WIDTHS = range(2, 33)
 EXPONENT_BITS = range(5)
@@ -55,6 +53,9 @@ class PositFormat(Family):
 
     width: int
     exponent_bits: int = STANDARD_EXPONENT_BITS
+
+    elementwise = True
+    has_nan = True  # NaR
 
     def __post_init__(self) -> None:
         check_integer("a posit", "width", self.width, WIDTHS)
@@ -107,28 +108,13 @@ class PositFormat(Family):
         small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32
         return torch.float32 if small and self.fits_in(torch.float32) else torch.float64
 
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
-
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number is a number of ``dtype``; float32 ends at an exponent of 127 and 23 fraction bits."""
         return dtype == torch.float64 or (self.emax <= 127 and self.significand_bits <= 23)
 
-    def values(self) -> torch.Tensor:
-        """All numbers but NaR in ascending order, float64; for at most 16 bits.
-
-        Raises:
-            FormatError: there are more than 2^16.
-        """
-        if self.width > 16:
-            raise FormatError(f"{self} has 2^{self.width} numbers, too many to list: the limit is 2^16")
+    def _values(self) -> torch.Tensor:  # NaR is none
         half = 1 << (self.width - 1)
         return self.decode(torch.arange(1 - half, half) & ((1 << self.width) - 1), torch.float64)
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     @property
     def _ends(self) -> tuple[int, int]:
@@ -187,26 +173,16 @@ class PositFormat(Family):
             up = round_shifted(fraction, 32, rule(rounding), negative, words=words)
         return lower + (up << drop)
 
-    @apart
-    def encode(
+    def _encoded(
         self,
         x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
     ) -> torch.Tensor:
-        """The codes of ``x`` rounded to the format.
-
-        Args:
-            x: float32 or float64, any shape. NaN and infinity have the code of NaR, 2^(n-1).
-            rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
-
-        Returns:
-            uint8, uint16 or uint32, the smallest that holds ``bits``.
-        """
-        x, mode = self._numbers(x), Rounding.parse(rounding)
+        """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
         bits = float64_bits(x)
-        pattern = self._rounded(bits, mode, words_for(mode, random, x))
+        pattern = self._rounded(bits, rounding, words)
         k = pattern >> self._below_regime
         kept = self._kept(k)
         regime = torch.where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
@@ -216,15 +192,7 @@ class PositFormat(Family):
         code = torch.where((bits & _MAGNITUDE) == 0, 0, torch.where(x.isfinite(), code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
 
-    @apart
-    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that the lowest bits of integers stand for, exactly, in ``dtype``: the carrier if None.
-
-        NaR is NaN.
-
-        Raises:
-            FormatError: ``codes`` are no integers.
-        """
+    def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.width)
         body = (1 << (self.width - 1)) - 1
         negative = codes > body
@@ -255,4 +223,8 @@ register(
         )
     ],
     aliases={f"posit{width}": PositFormat(width) for width in (8, 16, 32)},
+    called="posit",
+    shown=["posit16", "posit8"],
+    verified=["posit8", "posit16"],
+    drawn={"width": range(3, 17), "exponent_bits": range(4)},
 )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from ..arithmetic.codes import integer_codes
+from ..arithmetic.patterns import float64_bits, narrowed, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, float64_bits, narrowed, power_of_two, words_for
-from ..base.memory import apart
-from ..base.modes import Overflow, RandomBits, Rounding, check_choices
+from ..base.family import Family
+from ..base.modes import Overflow, RandomBits, Rounding
 from ..base.names import overflow_suffix, register
 from ..cpu.numbers.powers_of_two import round_to_powers
 
@@ -43,6 +43,9 @@ class PowerOfTwoFormat(Family):
     """
 
     overflow: Overflow = Overflow.NAN
+
+    elementwise = True
+    has_nan = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
@@ -76,7 +79,7 @@ class PowerOfTwoFormat(Family):
         return 2.0**-_BIAS
 
     @property
-    def smallest_subnormal(self) -> float:
+    def smallest(self) -> float:
         """2^-127: there are no subnormal numbers."""
         return 2.0**-_BIAS
 
@@ -90,17 +93,11 @@ class PowerOfTwoFormat(Family):
         """float32."""
         return torch.float32
 
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
-
     def fits_in(self, dtype: torch.dtype) -> bool:
         """float32 and float64 both hold all numbers; in float32 the smallest is subnormal."""
         return dtype in (torch.float32, torch.float64)
 
-    def values(self) -> torch.Tensor:
-        """All 255 numbers in ascending order, float64."""
+    def _values(self) -> torch.Tensor:
         return self.decode(torch.arange(_NAN), torch.float64)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
@@ -138,30 +135,13 @@ class PowerOfTwoFormat(Family):
     ) -> torch.Tensor:
         return self.decode(self._codes(source, policy, rounding, words), source.dtype)
 
-    @apart
-    def encode(
-        self,
-        x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        overflow: Overflow | str | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+    def _encoded(
+        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
     ) -> torch.Tensor:
-        """The codes of ``x`` rounded to the format, uint8; see :func:`roundoff.formats.round` for the arguments."""
-        mode, policy = check_choices(rounding, overflow, random)
-        x = self._numbers(x)
-        return self._codes(x, self._policy(policy), mode, words_for(mode, random, x)).to(torch.uint8)
+        return self._codes(x, policy, rounding, words).to(torch.uint8)
 
-    @apart
-    def decode(self, codes: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that ``codes`` stand for, in ``dtype``, float32 if None.
-
-        Args:
-            codes: integers, of which the lowest 8 bits count, or ``torch.float8_e8m0fnu``.
-            dtype: float32 or float64.
-
-        Raises:
-            FormatError: ``codes`` are neither.
-        """
+    def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+        """Of integers, or of ``torch.float8_e8m0fnu``."""
         code = integer_codes(self, codes, self.bits, "e8m0fnu")
         number = narrowed(power_of_two(code - _BIAS), dtype or torch.float32)
         return torch.where(code == _NAN, torch.nan, number)
@@ -172,4 +152,6 @@ register(
     PowerOfTwoFormat,
     suffixes=[overflow_suffix("nan", "saturate")],
     aliases={"fp8_e8m0": _E8M0, "float8_e8m0fnu": _E8M0, "e8m0fnu": _E8M0},
+    called="power-of-two",
+    verified=["fp8_e8m0"],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..base.errors import FormatError
-from ..base.family import Family
+from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
 from ..cpu.float_choice import Loop
@@ -45,13 +45,11 @@ class QtorchFormat(Family):
     exponent_bits: int
     significand_bits: int
 
+    elementwise = True
+
     def __post_init__(self) -> None:
         for name, allowed in (("exponent_bits", EXPONENT_BITS), ("significand_bits", SIGNIFICAND_BITS)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-                raise FormatError(
-                    f"{name} of a qtorch float must be an integer from {allowed[0]} to {allowed[-1]}, got {value!r}"
-                )
+            check_integer("a qtorch float", name, getattr(self, name), allowed)
 
     def __str__(self) -> str:
         return f"qtorch_e{self.exponent_bits}m{self.significand_bits}"
@@ -82,7 +80,7 @@ class QtorchFormat(Family):
         return 2.0**self.emin
 
     @property
-    def smallest_subnormal(self) -> float:
+    def smallest(self) -> float:
         """2^(emin - m)."""
         return 2.0 ** (self.emin - self.significand_bits)
 
@@ -95,11 +93,6 @@ class QtorchFormat(Family):
     def carrier(self) -> torch.dtype:
         """float32, the only type that qtorch rounds."""
         return torch.float32
-
-    @property
-    def elementwise(self) -> bool:
-        """Yes."""
-        return True
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether ``dtype`` is float32."""
@@ -174,4 +167,5 @@ register(
             lambda found: {"exponent_bits": int(found[1]), "significand_bits": int(found[2])},
         )
     ],
+    called="qtorch",
 )

@@ -9,24 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
+from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import (
-    Family,
-    check_integer,
-    code_dtype,
-    float64_bits,
-    narrowed,
-    overflow_policy,
-    power_of_two,
-    significand_and_exponent,
-    words_for,
-)
+from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.memory import apart
 from ..base.modes import Overflow, Rounding
 from ..base.names import Suffix
 from ..cpu.scaled.blocks import round_blocks_in_mode
@@ -94,6 +84,11 @@ class SharedScaleFormat(Family):
         return self.element.bits
 
     @property
+    def open_block(self) -> int | None:
+        """The block, along the last axis."""
+        return self.block if self.axis == -1 else None
+
+    @property
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the 8-bit scale."""
         return self.bits + 8 / self.block
@@ -130,8 +125,8 @@ class SharedScaleFormat(Family):
         """Yes, up to the scales that data of that ``dtype`` (torch.float32 or torch.float64) can ask for."""
         return True
 
-    def values(self) -> torch.Tensor:
-        """All elements that rounding gives, for a block of scale 1, in ascending order, float64; -0 left out."""
+    def _values(self) -> torch.Tensor:
+        """All elements that rounding gives, for a block of scale 1; -0 left out."""
         positive = self.element.table[: 1 << (self.bits - 1)]
         positive = positive[positive.isfinite()]
         return torch.cat([-positive[1:].flip(0), positive])
@@ -149,9 +144,6 @@ class SharedScaleFormat(Family):
             ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),
             ScaleRule.RCEIL: _FRACTION - largest,
         }[self.scale_rule]
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         check_axis(self, self.axis, x)
@@ -219,26 +211,19 @@ class SharedScaleFormat(Family):
             numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
         return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
 
-    @apart
-    def encode(
+    def _encoded(
         self,
         x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
     ) -> Blocks:
-        """The codes of ``x`` rounded to the format, as they are stored.
+        """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
 
-        Args:
-            x: float32 or float64, any shape. A block with a NaN or an infinity gets scale code 255 and element codes 0.
-            rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
-
-        Returns:
-            Element codes (uint8, uint16 or uint32, the smallest that holds ``bits``) and scale codes (uint8).
+        A block with a NaN or an infinity gets scale code 255 and element codes 0.
         """
-        x = self._numbers(x)
-        axis, mode = check_axis(self, self.axis, x), Rounding.parse(rounding)
-        k, quantum, scale = self._integers(x, axis, mode, words_for(mode, random, x))
+        axis = check_axis(self, self.axis, x)
+        k, quantum, scale = self._integers(x, axis, rounding, words)
         m = self.element.significand_bits
         negative = cut(x, axis, self.block).signbit()
         # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.
@@ -251,17 +236,11 @@ class SharedScaleFormat(Family):
         scales = scale.squeeze(-1).movedim(-1, axis) if x.dim() else scale.flatten()
         return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
 
-    @apart
-    def decode(self, blocks: Blocks, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that codes stand for, in ``dtype`` (the carrier if None), exactly.
+    def _decoded(self, blocks: Blocks, dtype: torch.dtype | None) -> torch.Tensor:
+        """Of what :meth:`encode` gives, or of codes from elsewhere.
 
-        Args:
-            blocks: of :meth:`encode`, or from elsewhere: codes of infinity and NaN in float elements are understood,
-                and torch's own types of floats, such as ``torch.float8_e8m0fnu`` for the scales.
-            dtype: float32 or float64.
-
-        Raises:
-            FormatError: there is not one scale for each block, or these are no codes.
+        Codes of infinity and NaN in float elements are understood, and torch's own types of floats, such as
+        ``torch.float8_e8m0fnu`` for the scales. Refused if there is not one scale for each block.
         """
         codes = integer_codes(self, blocks.codes, self.bits, self.element.text)
         scales = integer_codes("scales", blocks.scales, 8, "e8m0fnu")

@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
-from ..base.family import (
-    Family,
-    check_encodable,
-    check_integer,
-    code_dtype,
-    float64_bits,
-    overflow_policy,
-    words_for,
-)
+from ..base.family import Family, check_encodable, check_integer, words_for
 from ..base.layouts import along
-from ..base.memory import apart
 from ..base.modes import Overflow, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..cpu.numbers.tables import Table, round_scaled, round_to_table
@@ -117,33 +109,29 @@ class TableFormat(Family):
         return (len(self.numbers) - 1).bit_length()
 
     @property
+    def open_block(self) -> int | None:
+        """The block, along the last axis."""
+        return self.block if self.axis == -1 else None
+
+    @property
     def bits_per_number(self) -> float:
-        """With scales: storage size of one number in a full block, with its share of the float32 scale."""
-        if self.block is None:
-            raise AttributeError(f"{self} has no scales to share")
-        return self.bits + 32 / self.block
+        """Storage size of one number in a full block, with its share of the float32 scale."""
+        return self.bits + (0.0 if self.block is None else 32 / self.block)
 
     @property
-    def max(self) -> float:
-        """Without scales: the largest number."""
-        if self.block is not None:
-            raise AttributeError(f"the largest number of {self} depends on the data")
-        return max(self.numbers)
+    def max(self) -> float | None:
+        """The largest number; None with scales."""
+        return max(self.numbers) if self.block is None else None
 
     @property
-    def min(self) -> float:
-        """Without scales: the smallest number."""
-        if self.block is not None:
-            raise AttributeError(f"the smallest number of {self} depends on the data")
-        return min(self.numbers)
+    def min(self) -> float | None:
+        """The smallest number; None with scales."""
+        return min(self.numbers) if self.block is None else None
 
     @property
-    def smallest(self) -> float:
-        """Without scales: the smallest number above zero, if there is one."""
-        above = [number for number in self.numbers if number > 0]
-        if self.block is not None or not above:
-            raise AttributeError(f"{self} has no smallest number above zero of its own")
-        return min(above)
+    def smallest(self) -> float | None:
+        """The smallest number above zero; None if there is none, or with scales."""
+        return min((number for number in self.numbers if number > 0), default=None) if self.block is None else None
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
         """The floats of ``dtype`` that stand for the smallest and the largest number; None with scales."""
@@ -166,8 +154,8 @@ class TableFormat(Family):
         """Whether different numbers have different finite floats of ``dtype`` to stand for them."""
         return dtype in self._tables
 
-    def values(self) -> torch.Tensor:
-        """All numbers as the carrier holds them, each once, in ascending order, float64; at a scale of 1."""
+    def _values(self) -> torch.Tensor:
+        """All numbers as the carrier holds them."""
         return self._tables[self.carrier].values.to(torch.float64)
 
     @cached_property
@@ -179,9 +167,6 @@ class TableFormat(Family):
             if len(held) == len(set(self.numbers)) and all(map(math.isfinite, held)):
                 tables[dtype] = table_of(held, dtype)
         return tables
-
-    def _policy(self, overflow: Overflow | None) -> Overflow:
-        return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if self.block is not None and x.numel():
@@ -271,28 +256,18 @@ class TableFormat(Family):
         held = [float(kind(number)) for number in self.numbers]
         return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
 
-    @apart
-    def encode(
+    def _encoded(
         self,
         x: torch.Tensor,
-        rounding: Rounding | str = Rounding.NEAREST_EVEN,
-        random: RandomBits | torch.Tensor | None = None,
+        policy: Overflow,  # noqa: ARG002  there is one
+        rounding: Rounding,
+        words: torch.Tensor | None,
     ) -> torch.Tensor | ScaledCodes:
-        """The codes of ``x`` rounded to the format; with scales, :class:`ScaledCodes`.
-
-        Args:
-            x: float32 or float64, any shape; without NaN, and finite with scales.
-            rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
-
-        Raises:
-            FormatError: there is no code for what ``x`` holds, or its dtype does not hold the table.
-        """
-        x, mode = self._numbers(x), Rounding.parse(rounding)
+        """With scales :class:`ScaledCodes`. There is no code for NaN, nor with scales for infinity."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)
-        places, tops = self._places(x, mode, words_for(mode, random, x))
+        places, tops = self._places(x, rounding, words)
         codes = self._codes.to(x.device)[places].to(code_dtype(self.bits))
         if tops is None:
             return codes
@@ -300,17 +275,8 @@ class TableFormat(Family):
         scales = torch.where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
         return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
 
-    @apart
-    def decode(self, codes: torch.Tensor | ScaledCodes, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The numbers that codes stand for.
-
-        Args:
-            codes: integers, of which the lowest bits count; with scales, of :meth:`encode`.
-            dtype: without scales; the carrier if None. With scales it is theirs.
-
-        Raises:
-            FormatError: these are no codes, or there is no number of such a code.
-        """
+    def _decoded(self, codes: torch.Tensor | ScaledCodes, dtype: torch.dtype | None) -> torch.Tensor:
+        """Of integers; with scales of what :meth:`encode` gives, in the dtype of the scales."""
         scales = None
         if isinstance(codes, ScaledCodes):
             codes, scales = codes
@@ -346,4 +312,5 @@ register(
         AXIS_SUFFIX,
     ],
     aliases={name: TableFormat(*table) for name, table in NAMED.items()},
+    called="table",
 )

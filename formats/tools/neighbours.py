@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from enum import Enum
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import FormatError
-from ..families.mx import ELEMENTS
+from ..base.names import family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..base.format import Format
-
-_WIDTHS = ("exponent_bits", "significand_bits", "integer_bits", "fraction_bits", "width")
-_TRADED = (("exponent_bits", "significand_bits"), ("integer_bits", "fraction_bits"))
-_FLAGS = ("signed", "symmetric", "subnormals")
 
 
 def neighbours(fmt: Format) -> list[Format]:
     """The formats of the same family that are a step away.
 
     A step is a bit more or less in a field, a bit moved from one field to another, twice or half the block, or another
-    choice of one of the format's rules.
+    choice of one of the format's rules. Fields called ``width`` or ``..._bits`` are widths; ``block`` and ``group`` are
+    blocks; a rule is a flag, a member of an enumeration, or a text of which its family draws others.
 
     Args:
-        fmt: any format that is a dataclass.
+        fmt: any format; one that is no dataclass has no neighbours.
 
     Returns:
         Those that exist, each once, in that order.
     """
+    if not dataclasses.is_dataclass(type(fmt)):
+        return []
     fields = {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}  # type: ignore[arg-type]
+    family = family_of(fmt)
     found: list[Format] = []
-    for changes in _changes(fields):
+    for changes in (*_other_widths(fields), *_other_rules(fields, {} if family is None else family.drawn)):
         try:
             other: Format = dataclasses.replace(fmt, **changes)  # type: ignore[type-var]
         except FormatError:
@@ -43,33 +44,26 @@ def neighbours(fmt: Format) -> list[Format]:
     return found
 
 
-def _changes(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from _other_widths(fields)
-    yield from _other_rules(fields)
-
-
 def _other_widths(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name in _WIDTHS:
-        if name in fields:
-            yield {name: fields[name] - 1}
-            yield {name: fields[name] + 1}
-    for one, another in _TRADED:
-        if one in fields and another in fields:
-            yield {one: fields[one] + 1, another: fields[another] - 1}
-            yield {one: fields[one] - 1, another: fields[another] + 1}
+    parts = [name for name in fields if name.endswith("_bits")]
+    for name in (*parts, *({"width"} & fields.keys())):
+        yield {name: fields[name] - 1}
+        yield {name: fields[name] + 1}
+    for one, another in combinations(parts, 2):
+        yield {one: fields[one] + 1, another: fields[another] - 1}
+        yield {one: fields[one] - 1, another: fields[another] + 1}
     for name in ("block", "group"):
         if fields.get(name) is not None:
             yield {name: fields[name] // 2}
             yield {name: fields[name] * 2}
 
 
-def _other_rules(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if fields.get("name") in ELEMENTS:
-        for element in ELEMENTS:
-            yield {"name": element}
+def _other_rules(fields: dict[str, Any], drawn: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for name, value in fields.items():
         if isinstance(value, Enum):
-            for choice in type(value):
-                yield {name: choice}
-        elif name in _FLAGS:
-            yield {name: not value}
+            choices: Sequence[Any] = list(type(value))
+        elif isinstance(value, bool):
+            choices = [not value]
+        else:
+            choices = drawn.get(name, ()) if isinstance(value, str) else ()
+        yield from ({name: choice} for choice in choices)

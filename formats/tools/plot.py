@@ -16,6 +16,7 @@ from roundoff.files import atomic_writer
 from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import Rounding
+from .table import is_scaled, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # apart in grey.
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _STYLES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-_LISTED_BITS = 16
 _SAMPLES = 4000
 _SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -54,7 +54,8 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
         The path.
 
     Raises:
-        FormatError: a name is no format, there is none, or the file has another ending.
+        FormatError: a name is no format, there is none, the file has another ending, or a format says nothing of its
+            numbers.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
@@ -74,13 +75,12 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
 
 def _shown(name: str | Format) -> _Shown:
     fmt = Format.parse(name)
-    scaled = hasattr(fmt, "bits_per_number") or not hasattr(fmt, "max")
-    label = f"{str(name).strip()}{' (scale 1)' if scaled else ''}"
-    if fmt.bits <= _LISTED_BITS:
-        values = fmt.values()  # type: ignore[attr-defined]  # every family has it
+    label = f"{str(name).strip()}{' (scale 1)' if is_scaled(fmt) else ''}"
+    values, smallest, largest = listed(fmt), fmt.smallest, fmt.max
+    if values is not None:
         return _Shown(label, values[values > 0], complete=True)
-    largest = float(fmt.max)  # type: ignore[attr-defined]
-    smallest = float(getattr(fmt, "smallest", None) or fmt.smallest_subnormal)  # type: ignore[attr-defined]
+    if smallest is None or largest is None:
+        raise FormatError(f"{fmt} cannot be plotted: it lists no numbers, and has no largest and smallest one")
     exponents = torch.linspace(math.log2(smallest), math.log2(largest), _SAMPLES, dtype=torch.float64)
     x = (2.0**exponents).clamp(smallest, largest)
     below, above = torch.empty_like(x), torch.empty_like(x)

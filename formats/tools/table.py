@@ -9,31 +9,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..base.errors import FormatError
 from ..base.format import Format
-from ..base.names import ALIASES
+from ..base.names import ALIASES, FAMILIES
 from .neighbours import neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SHOWN = ("fp64", "fp32", "tf32", "bf16", "fp16", *(f"e5m{m}" for m in range(9, -1, -1)), "e4m3", "fp8_e4m3",
-          "mxfp8_e4m3", "mxfp4_e2m1", "nvfp4", "bfp8_16", "int8", "q3.4", "posit16", "posit8", "lns8_3")  # fmt: skip
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
 _FEW = 64
 """So many numbers are listed one by one."""
-_COUNTED_BITS = 16
-
-
-def fact(fmt: Format, name: str) -> float | None:
-    """A property of a format; None where it has no such thing (integers scaled by the data have no largest number)."""
-    value = getattr(fmt, name, None)
-    return None if value is None else float(value)
-
-
-def smallest(fmt: Format) -> float | None:
-    """The smallest number above zero; None where it depends on the data."""
-    value = fact(fmt, "smallest")
-    return fact(fmt, "smallest_subnormal") if value is None else value
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> str:
@@ -56,14 +42,15 @@ def format_table(names: Sequence[str] | None = None) -> str:
     scaled by the data have no fixed numbers, and no entry.
 
     Args:
-        names: the formats to show; a selection if None.
+        names: the formats to show; those that their families want shown if None.
 
     Raises:
         FormatError: a name is no format.
     """
     rows = [_HEAD]
-    for fmt in map(Format.parse, _SHOWN if names is None else names):
-        facts = (fact(fmt, "max"), fact(fmt, "smallest_normal"), smallest(fmt), fact(fmt, "eps"))
+    usual = [name for family in FAMILIES.values() for name in family.shown]
+    for fmt in map(Format.parse, usual if names is None else names):
+        facts = (fmt.max, fmt.smallest_normal, fmt.smallest, fmt.eps)
         shown = ("" if value is None else f"{value:.6g}" for value in facts)
         rows.append((str(fmt), ", ".join(_also(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
     return aligned(rows, (0, 1, 7))
@@ -110,35 +97,36 @@ def _rules(fmt: Format) -> list[str]:
 
 
 def _facts(fmt: Format) -> str:
-    share = fact(fmt, "bits_per_number")
+    share = fmt.bits_per_number
     rows = [
-        ("bits", f"{fmt.bits}" + ("" if share is None else f" ({share:g} with the share of the block's scale)")),
+        ("bits", f"{fmt.bits}" + ("" if share == fmt.bits else f" ({share:g} with the share of the block's scale)")),
         *(
             (label, f"{value:.17g}")
             for label, value in (
-                ("largest", fact(fmt, "max")),
-                ("smallest normal", fact(fmt, "smallest_normal")),
-                ("smallest above zero", smallest(fmt)),
-                ("eps", fact(fmt, "eps")),
+                ("largest", fmt.max),
+                ("smallest normal", fmt.smallest_normal),
+                ("smallest above zero", fmt.smallest),
+                ("eps", fmt.eps),
             )
             if value is not None
         ),
         ("simulated in", _carrier(fmt)),
     ]
-    if fmt.bits <= _COUNTED_BITS and hasattr(fmt, "values"):
-        rows.insert(1, ("finite numbers", str(len(fmt.values()))))
+    values = listed(fmt)
+    if values is not None:
+        rows.insert(1, ("finite numbers", str(len(values))))
     return aligned(rows, (0, 1))
 
 
 def _numbers(fmt: Format) -> str:
     """The numbers above zero, if few; of blocks and integers scaled by the data, at a scale of 1."""
-    if fmt.bits > _COUNTED_BITS or not hasattr(fmt, "values"):
+    values = listed(fmt)
+    if values is None:
         return ""
-    values = fmt.values()
     positive = values[values > 0]
     if len(positive) > _FEW:
         return ""
-    at_one = " at a scale of 1" if fact(fmt, "bits_per_number") or fact(fmt, "max") is None else ""
+    at_one = " at a scale of 1" if is_scaled(fmt) else ""
     negative = torch.equal(-values[values < 0].flip(0), positive)
     below = "the same below it" if negative else "none below it" if not bool((values < 0).any()) else "others below it"
     text = f"Numbers above zero{at_one} ({below}):"
@@ -147,23 +135,30 @@ def _numbers(fmt: Format) -> str:
     return text
 
 
+def listed(fmt: Format) -> torch.Tensor | None:
+    """The numbers of a format that lists them; None if it does not, or they are too many."""
+    try:
+        return fmt.values()
+    except FormatError:
+        return None
+
+
+def is_scaled(fmt: Format) -> bool:
+    """Whether the numbers that a format lists are those at a scale of 1."""
+    return fmt.bits_per_number != fmt.bits or fmt.max is None
+
+
 def _compared(fmt: Format) -> str:
     rows = [("format", "bits", "largest", "smallest", "eps")]
     for other in neighbours(fmt):
         ratios = (
-            _ratio(fact(other, "max"), fact(fmt, "max")),
-            _ratio(smallest(other), smallest(fmt)),
-            _ratio(fact(other, "eps"), fact(fmt, "eps")),
+            _ratio(other.max, fmt.max),
+            _ratio(other.smallest, fmt.smallest),
+            _ratio(other.eps, fmt.eps),
         )
-        change = _size(other) - _size(fmt)
+        change = other.bits_per_number - fmt.bits_per_number
         rows.append((str(other), f"{change:+g}" if change else "same", *ratios))
     return aligned(rows, (0,))
-
-
-def _size(fmt: Format) -> float:
-    """Bits for one number, with its share of a block's scale."""
-    share = fact(fmt, "bits_per_number")
-    return fmt.bits if share is None else share
 
 
 def _ratio(value: float | None, reference: float | None) -> str:

@@ -14,25 +14,15 @@ from ..arithmetic.carriers import INTEGER, LARGEST_EXPONENT
 from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import RandomBits, Rounding
+from ..base.names import FAMILIES
 from ..base.random_words import random_words
-from ..families.fixed import FixedFormat
 from ..families.floats import FloatFormat
-from ..families.logarithmic import LogarithmicFormat
-from ..families.posit import PositFormat
-from ..families.power_of_two import PowerOfTwoFormat
 from ..rounding import round
 from .reference import round_float
+from .table import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-DEFAULT = (
-    "fp16", "bf16", "tf32", "fp24", "e5m9", "e5m4", "fp8_e4m3", "fp8_e5m2", "float8_e3m4", "float8_e4m3fnuz",
-    "float8_e5m2fnuz", "float8_e4m3b11fnuz", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "binary8p3", "binary8p4",
-    "e8m23_nosub", "e11m10", "fp8_e8m0", "q3.4", "int8", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4_e2m1", "mxint8",
-    "bfp8_16", "nvfp4", "posit8", "posit16", "lns8_3",
-)  # fmt: skip
-"""The formats verified if none are named: one or more of every family."""
 
 _NATIVE = {"e5m10": torch.float16, "e8m7": torch.bfloat16}
 _EXHAUSTIVE_BITS = 8
@@ -93,7 +83,7 @@ def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bo
     numbers must round to themselves, and random patterns give on the device what they give on the CPU by other code.
 
     Args:
-        names: formats; ``DEFAULT`` if None.
+        names: formats; those that their families want verified if None.
         device: where torch computes, such as ``"cuda"``.
         quick: a hundredth of the random patterns, and a tenth of the spread.
 
@@ -106,7 +96,8 @@ def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bo
     except (RuntimeError, AssertionError) as error:
         raise FormatError(f"no device {device!r} for this torch: {str(error).splitlines()[0]}") from None
     checks: list[Check] = []
-    for fmt in map(Format.parse, DEFAULT if names is None else names):
+    usual = [name for family in FAMILIES.values() for name in family.verified]
+    for fmt in map(Format.parse, usual if names is None else names):
         checks += (
             _verify_float(fmt, place, quick=quick) if isinstance(fmt, FloatFormat) else _verify_other(fmt, place, quick)
         )
@@ -150,9 +141,9 @@ def _verify_other(fmt: Format, place: torch.device, quick: bool) -> Iterator[Che
     yield _compare(
         fmt, f"random patterns, {fmt.carrier}, against other code", x, by_kernel, other.as_subclass(torch.Tensor)
     )
-    # Families that share a scale over a block or a tensor have no numbers of their own to round.
-    if fmt.bits <= 16 and isinstance(fmt, (FixedFormat, LogarithmicFormat, PositFormat, PowerOfTwoFormat)):
-        numbers = fmt.values().to(fmt.carrier)
+    numbers = listed(fmt) if fmt.elementwise else None  # where a scale is shared, a number alone is another
+    if numbers is not None:
+        numbers = numbers.to(fmt.carrier)
         yield _compare(fmt, "all numbers round to themselves", numbers, round(numbers.to(place), fmt), numbers)
 
 

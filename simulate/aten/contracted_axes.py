@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
 
-_LAST = (-1, None)  # how formats say that blocks lie along the last axis: unless a program asks for another
-
 
 class Contraction(NamedTuple):
     """How an operand is contracted, which is how blocks lie in it."""
@@ -113,12 +111,7 @@ def _of_trilinear(x: torch.Tensor, expanded: Sequence[int], summed: Sequence[int
 
 def has_blocks(fmt: Format | None) -> bool:
     """Whether a format has blocks, and leaves open along which axis they lie."""
-    return _block(fmt) is not None and getattr(fmt, "axis", None) in _LAST
-
-
-def _block(fmt: Format | None) -> int | None:
-    """How many neighbours share a scale."""
-    return getattr(fmt, "block", None) or getattr(fmt, "group", None)
+    return fmt is not None and fmt.open_block is not None
 
 
 def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded) -> torch.Tensor:
@@ -151,7 +144,7 @@ def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded
 
 def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], rounded: Rounded) -> torch.Tensor:
     """Rounds with blocks that begin anew in every part: zeros fill the last block of each."""
-    block = _block(fmt)
+    block = fmt.open_block
     assert block is not None
     last = x.shape[axis]
     parts = x.tensor_split([min(end, last) for end in ends], axis)

@@ -6,9 +6,7 @@ import math
 
 import torch
 
-from ...formats import FloatFormat, Format, LogarithmicFormat, PositFormat, round
-
-_EXPONENTS = {torch.float32: range(-149, 128), torch.float64: range(-1074, 1024)}
+from ...formats import Format, round
 
 
 def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
@@ -30,30 +28,13 @@ def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
         FormatError: there is no such format.
     """
     fmt = Format.parse(fmt)
-    probes = [*_positive_probes(fmt), math.inf]
+    probes = [*fmt.edges(), math.inf]
     probes = [0.0, -0.0, *probes, *(-x for x in probes), math.nan]
     # one by one, since some formats scale all the numbers of a tensor by one of them
     values = torch.cat([round(x.reshape(1), fmt) for x in torch.tensor(probes, dtype=fmt.carrier)])
-    if finite or not getattr(fmt, "has_infinity", False):
+    if finite or not fmt.has_infinity:
         values = values[~values.isinf()]
     # rounding keeps NaN visible also where no code stands for it
-    has_nan = not finite and (isinstance(fmt, (PositFormat, LogarithmicFormat)) or getattr(fmt, "has_nan", False))
+    has_nan = fmt.has_nan and not finite
     kept = {(x, math.copysign(1, x)): None for x in values.tolist() if not math.isnan(x)}
     return torch.tensor([x for x, _ in kept] + [math.nan] * has_nan, dtype=fmt.carrier)
-
-
-def _positive_probes(fmt: Format) -> list[float]:
-    """Numbers of the carrier which, rounded, are the edges of ``fmt``."""
-    exponents = _EXPONENTS[fmt.carrier]
-    probes = [0.5, 1.0, 1.5, 2.0, 3.0]
-    eps = getattr(fmt, "eps", 2.0**-4)
-    probes += [1 + eps, 1 + 2 * eps, 1 + 3 * eps, 1 - eps / 2, 1 - eps, 2 - eps, 2 - 2 * eps]
-    if isinstance(fmt, FloatFormat):
-        small, normal, largest = fmt.smallest_subnormal, fmt.smallest_normal, fmt.max
-        step = math.ldexp(fmt.eps, fmt.emax)
-        probes += [small, 2 * small, 3 * small, normal - small, normal, normal + small, normal * (1 + fmt.eps)]
-        probes += [largest, largest - step, largest / 2, math.sqrt(largest), math.sqrt(small), math.sqrt(normal)]
-    else:
-        probes += [math.ldexp(1.0, e) for e in exponents]
-        probes += [math.ldexp(2 - 2.0**-20, e) for e in exponents if e >= -100]
-    return probes

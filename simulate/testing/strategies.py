@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ...formats import (
-    BlockFloatFormat,
-    FixedFormat,
-    FloatFormat,
-    Format,
-    FormatError,
-    IntegerFormat,
-    LogarithmicFormat,
-    MXFormat,
-    NVFP4Format,
-    Overflow,
-    PositFormat,
-    round,
-)
+from ...formats import FloatFormat, Format, FormatError, Overflow, round
 from ...formats.arithmetic.float_layout import Specials
-from ...formats.families.mx import ELEMENTS
+from ...formats.base.names import FAMILIES
 from .edge_values import edge_values
 
 try:
@@ -33,11 +20,9 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hypothesis.strategies import DrawFn, SearchStrategy
-
-Family = Literal["float", "fixed", "integer", "posit", "lns", "block", "mx", "nvfp4"]
 
 # Larger tensors repeat this many numbers in a drawn order: drawing each by itself would take Hypothesis seconds.
 _MOST_DRAWN = 64
@@ -48,7 +33,7 @@ _MODERATE = 16.0
 
 def formats(
     *,
-    families: Sequence[Family] = ("float",),
+    families: Sequence[str] = ("float",),
     exponent_bits: tuple[int, int] = (2, 8),
     significand_bits: tuple[int, int] = (1, 10),
     variants: bool = False,
@@ -56,7 +41,8 @@ def formats(
     """Number formats; the default ones are those that a float32 program can be simulated in.
 
     Args:
-        families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx`` and ``nvfp4``.
+        families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx`` and ``nvfp4``, and those
+            that are registered with what to draw; see :func:`roundoff.register`.
         exponent_bits: least and most, of floats: 1 to 11.
         significand_bits: least and most stored significand bits, of floats: 0 to 52. Of the other families, formats
             are drawn from 3 to 16 bits whatever these bounds.
@@ -68,17 +54,16 @@ def formats(
     Raises:
         FormatError: there is no such family, or no format within the bounds.
     """
-    unknown = [name for name in families if name not in get_args(Family)]
-    if unknown or not families:
-        raise FormatError(f"families must be some of {', '.join(get_args(Family))}, got {list(families)!r}")
+    drawn = {family.called: _drawn(family.kind, family.drawn) for family in FAMILIES.values() if family.drawn}
+    made = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits), **drawn}
+    if not families or not made.keys() >= set(families):
+        raise FormatError(f"families must be some of {', '.join(made)}, got {list(families)!r}")
     for name, bounds, most in (("exponent_bits", exponent_bits, 11), ("significand_bits", significand_bits, 52)):
         least = 1 if name == "exponent_bits" else 0
         if not least <= bounds[0] <= bounds[1] <= most:
             raise FormatError(f"{name} must be (least, most) between {least} and {most}, got {bounds!r}")
     if exponent_bits[1] == 1 and (not variants or significand_bits[1] == 0):
         raise FormatError("a float format with 1 exponent bit needs variants=True and a significand bit")
-    floats = _any_floats if variants else _ieee_floats
-    made: dict[str, SearchStrategy[Format]] = {"float": floats(exponent_bits, significand_bits), **_OTHERS}
     return st.one_of([made[name] for name in families])
 
 
@@ -147,7 +132,7 @@ def _tensors(
 
 def _numbers(fmt: Format, low: float, high: float) -> SearchStrategy[float]:
     """Numbers of the format from ``low`` to ``high``, of moderate size and of any."""
-    largest = min(float(getattr(fmt, "max", math.inf)), torch.finfo(fmt.carrier).max)
+    largest = min(math.inf if fmt.max is None else fmt.max, torch.finfo(fmt.carrier).max)
     width: Literal[32, 64] = 32 if fmt.carrier is torch.float32 else 64
 
     def between(least: float, most: float) -> SearchStrategy[float]:
@@ -186,26 +171,17 @@ def _any_floats(draw: DrawFn, exponent_bits: tuple[int, int], significand_bits: 
         return FloatFormat(usual_range, significand, specials, None, subnormals)
 
 
-def _made(make: Callable[..., Format], *arguments: SearchStrategy[Any]) -> SearchStrategy[Format]:
-    """What ``make`` makes of the arguments that it accepts."""
+def _drawn(kind: Callable[..., Format], fields: Mapping[str, Sequence[Any]]) -> SearchStrategy[Format]:
+    """Formats of a class with fields drawn from these, as far as it accepts them together."""
 
-    def attempt(values: tuple[Any, ...]) -> Format | None:
+    def attempt(values: dict[str, Any]) -> Format | None:
         try:
-            return make(*values)
+            return kind(**values)
         except FormatError:
             return None
 
-    return st.tuples(*arguments).map(attempt).filter(lambda fmt: fmt is not None)  # type: ignore[return-value]
+    drawn = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in fields.items()})
+    return drawn.map(attempt).filter(lambda fmt: fmt is not None)  # type: ignore[return-value]
 
 
 _WITHOUT_IEEE = [specials for specials in Specials if specials is not Specials.IEEE]
-_BLOCKS = st.sampled_from([16, 32, 2, 1])
-_OTHERS: dict[str, SearchStrategy[Format]] = {
-    "fixed": _made(FixedFormat, st.integers(0, 8), st.integers(1, 8), st.booleans()),
-    "integer": _made(IntegerFormat, st.integers(3, 16), st.booleans(), st.booleans()),
-    "posit": _made(PositFormat, st.integers(3, 16), st.integers(0, 3)),
-    "lns": _made(LogarithmicFormat, st.integers(4, 16), st.integers(1, 8)),
-    "block": _made(BlockFloatFormat, st.integers(3, 12), _BLOCKS),
-    "mx": _made(MXFormat, st.sampled_from(sorted(ELEMENTS)), _BLOCKS),
-    "nvfp4": _made(NVFP4Format, _BLOCKS),
-}

@@ -43,7 +43,7 @@ class Observer(Watcher):
             counters = self._tallies[call.place].counters
             counter = counters.get(x.dtype)
             if counter is None:
-                smallest_normal = float(getattr(call.format, "smallest_normal", 0.0))
+                smallest_normal = call.format.smallest_normal or 0.0
                 counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
             counter.count(exact, x)
             if self._birth is None and counter.saw_nonfinite():

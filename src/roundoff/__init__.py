@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RoundoffError,
         TableFormat,
         fake_round,
+        register,
         round,
     )
     from roundoff.simulate import (
@@ -61,6 +62,7 @@ __all__ = [
     "blame",
     "compile",
     "fake_round",
+    "register",
     "round",
     "simulate",
 ]

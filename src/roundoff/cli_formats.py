@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli_options import say
+from roundoff.cli_options import AllowImport, say
 
 
 def formats(
@@ -17,6 +17,7 @@ def formats(
         bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
     ] = False,
     out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
+    allow_import: AllowImport = None,  # noqa: ARG001  imported already
 ) -> None:
     """Print what number formats can hold: a table, or everything about one."""
     from roundoff.formats.tools.table import describe, format_table
@@ -38,6 +39,7 @@ def verify(
     *,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
+    allow_import: AllowImport = None,  # noqa: ARG001  imported already
 ) -> None:
     """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
     from roundoff.formats.tools.verify import verify as verify_formats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -29,11 +30,26 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run an
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
+
+def _imported(modules: list[str] | None) -> list[str] | None:
+    """Imports them, so that the formats that they register have their names."""
+    for module in modules or ():
+        try:
+            import_module(module)
+        except (ImportError, TypeError, ValueError) as error:
+            raise typer.BadParameter(
+                f"{error}; a module is named as in an import statement, and is installed or in a folder that PYTHONPATH"
+                " lists"
+            ) from error
+    return modules
+
+
 AllowImport = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE",
-        help="May be imported for tasks gym:MODULE:ID that a file names; may be repeated. Those of arguments may be.",
+        help="Is imported for formats that it registers, and for tasks gym:MODULE:ID; may be repeated.",
+        callback=_imported,
     ),
 ]
 

@@ -175,7 +175,7 @@ def test_names_and_text():
         assert Format.parse(text) == Format.parse(name)
     fifteen = TableFormat(tuple(k / 7 for k in range(-7, 8)))
     assert Format.parse(str(fifteen)) == fifteen
-    assert not hasattr(Format.parse("nf4"), "max")
+    assert Format.parse("nf4").max is None
     assert (Format.parse("ternary").max, Format.parse("ternary").smallest) == (1.0, 1.0)
 
 

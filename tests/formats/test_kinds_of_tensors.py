@@ -132,7 +132,7 @@ def test_encodes_as_a_plain_tensor(kind):
     before = plain(x)
     for name in FAMILIES:
         fmt = Format.parse(name)
-        if hasattr(fmt, "encode"):
+        if not name.startswith("qtorch"):  # which has no codes
             for mine, expected in zip(parts(fmt.encode(x)), parts(fmt.encode(before)), strict=True):
                 assert torch.equal(mine, expected), name
 
@@ -180,7 +180,7 @@ def test_a_simulation_around_a_rounding_leaves_it_alone():
         for how in MODES[:1] if name.startswith("qtorch") else MODES:
             with roundoff.simulate("e5m2"):
                 inside = roundoff.round(x, fmt, **how)
-                codes = parts(fmt.encode(x)) if hasattr(fmt, "encode") else ()
+                codes = () if name.startswith("qtorch") else parts(fmt.encode(x))
             assert same_bits(inside, roundoff.round(x, fmt, **how)), name
             for mine, expected in zip(codes, parts(fmt.encode(x)) if codes else (), strict=True):
                 assert torch.equal(mine, expected), name

@@ -1,0 +1,114 @@
+"""Sweeps that name formats of a user's own: the module that registers them is imported where the user says so."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from roundoff.sweeps import worker
+
+MODULE = """
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import roundoff
+
+with Path(__file__).with_name("imported").open("a") as log:
+    log.write("imported\\n")
+
+
+@dataclass(frozen=True)
+class Whole(roundoff.Format):
+    limit: int
+
+    carrier = torch.float32
+    bits = 8
+
+    def __str__(self):
+        return f"whole_to_{self.limit}"
+
+    def fits_in(self, dtype):
+        return True
+
+    def round_into(self, source, target, rounding=None, overflow=None, random=None):
+        target.copy_(source.round().clamp(-self.limit, self.limit))
+
+
+roundoff.register(Whole, aliases={"whole_to_3": Whole(3)})
+"""
+SWEEP = """
+name: own
+base: {task: cartpole_swingup, action_repeat: 8, steps: 800, seed_steps: 40, hidden_units: 8, batch_size: 8,
+       eval_episodes: 1}
+grid:
+  policy: [every-op, {rules: [{role: parameters, format: WHOLE_to_3}]}]
+"""
+TINY = ["sweep", "own.yaml", "--out", "out", "--workers", "1"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "my_formats.py").write_text(MODULE)
+    (tmp_path / "own.yaml").write_text(SWEEP)
+    return tmp_path
+
+
+def roundoff(folder, *arguments):
+    path = os.pathsep.join([str(folder / "modules"), *filter(None, sys.path)])
+    command = [sys.executable, "-P", "-c", "from roundoff.cli import main; main()", *arguments]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_sweep_in_a_format_of_ones_own(folder):
+    done = roundoff(folder, *TINY, "--allow-import", "my_formats")
+    assert done.returncode == 0, done.stderr
+    assert "out: 2 done, 0 crashed, 0 failed of 2 runs" in done.stdout
+    assert len((folder / "modules" / "imported").read_text().split()) == 2  # in the planner, and in the worker
+    runs = list((folder / "out" / "runs").iterdir())
+    configs = [json.loads((run / "config.json").read_text())["config"]["policy"] for run in runs]
+    assert {"rules": [{"format": "WHOLE_to_3", "role": "parameters"}]} in configs
+    assert len({(run / "metrics.jsonl").read_text() for run in runs}) == 2  # it does something
+
+
+def test_a_file_alone_imports_nothing(folder):
+    for more in ((), ("--dry-run", "--no-estimate")):
+        refused = roundoff(folder, *TINY, *more)
+        assert refused.returncode == 2
+        assert "own.yaml:6:22: policy" in refused.stderr
+        assert "unknown format 'WHOLE_to_3'" in refused.stderr
+        assert "the module that registers it is imported (--allow-import MODULE)" in refused.stderr
+    assert not (folder / "modules" / "imported").exists()
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "./own.yaml", ".my_formats", ""])
+def test_a_module_that_is_none_is_named(folder, module):
+    refused = roundoff(folder, *TINY, "--allow-import", module)
+    assert refused.returncode == 2
+    assert "Invalid value for '--allow-import'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+class Held:
+    directory, report, notice, imports = "nowhere", None, None, ()
+
+    def __init__(self):
+        self.config = {"policy": {"rules": [{"role": "parameters", "format": "whole_to_3"}]}}
+
+    def end(self, error):
+        self.error = error
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"), [(["gone_since"], "No module named 'gone_since'"), ([], "unknown format 'whole_to_3'")]
+)
+def test_a_worker_without_the_module_says_so(modules, message):
+    held = Held()
+    worker._train([held], None, compiled=None, modules=modules)
+    assert message in str(held.error)
