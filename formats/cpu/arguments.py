@@ -17,6 +17,8 @@ Numbers = Any
 """The address of numbers of the carrier."""
 Patterns = Any
 """The address of their bit patterns: unsigned integers of the carrier's width."""
+Pattern = Any
+"""Such a pattern."""
 Doubles = Any
 """The address of float64 numbers."""
 Integers = Any
@@ -49,6 +51,7 @@ def c_types(body: Any, dtype: torch.dtype, letters: str | None = None) -> tuple[
     kinds = {
         "Numbers": types.CPointer(real),
         "Patterns": types.CPointer(unsigned),
+        "Pattern": unsigned,
         "Doubles": types.CPointer(types.float64),
         "Integers": types.CPointer(types.int64),
         "Mode": types.CPointer(types.int64),
