@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from numba import njit, types
 from numba.extending import intrinsic
-from numpy import int64, uint32, uint64
+from numpy import int64, uint64
 
-from ...formats.cpu.bits import bits_of32, bits_of64, float_of64, left64, right64
+from ...formats.cpu.bits import bits_of64, float_of64, left64, right64
+from ...formats.cpu.widths import WIDTH, bits_of, real, specialised, unsigned
 
 LARGEST = 1.7976931348623157e308
 """The largest float64."""
@@ -50,21 +52,15 @@ def two_product64(x: Any, y: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def odd32(total: Any, error: Any, odd: Any) -> Any:
+def to_odd(total: Any, error: Any, odd: Any) -> Any:
     """The bits of ``total + error`` rounded to odd, if ``odd`` is 1; of ``total`` if it is 0."""
-    bits = bits_of32(total)
-    inexact = odd if abs(error) > types.float32(0) else uint32(0)
-    opposite = uint32(uint32(bits ^ bits_of32(error)) >> uint32(31))
-    return uint32(uint32(bits - uint32(opposite & inexact)) | inexact)
+    bits = bits_of(total)
+    inexact = odd if abs(error) > real(0) else unsigned(0)
+    opposite = unsigned(unsigned(bits ^ bits_of(error)) >> unsigned(WIDTH - unsigned(1)))
+    return unsigned(unsigned(bits - unsigned(opposite & inexact)) | inexact)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def odd64(total: Any, error: Any, odd: Any) -> Any:
-    """As :func:`odd32`, for float64."""
-    bits = bits_of64(total)
-    inexact = odd if abs(error) > 0.0 else uint64(0)
-    opposite = uint64(uint64(bits ^ bits_of64(error)) >> uint64(63))
-    return uint64(uint64(bits - uint64(opposite & inexact)) | inexact)
+odd32, odd64 = specialised(to_odd, torch.float32), specialised(to_odd, torch.float64)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

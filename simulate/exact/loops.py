@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from math import sqrt
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -17,10 +16,11 @@ from numpy import int64, uint32, uint64
 from ...formats.arithmetic.tail import rule
 from ...formats.base.modes import Overflow, Rounding
 from ...formats.base.random_words import CHUNK, hash32
-from ...formats.cpu.addends import _mix64
+from ...formats.cpu.addends import mix64
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD, compiled, in_pieces
+from ...formats.cpu.widths import Part, specialised
 from ...formats.families.floats import FP32
 from .error_free import LARGEST, odd64, two_product64, two_sum
 from .formulas import Dialect, double, single
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...formats.base.modes import RandomBits
+    from ...formats.cpu.arguments import Double, Int, Mode, Numbers
     from .carrier_rounding import CarrierRounding
 
 UNSAFE = 0x7FF4_0DD5_0DD5_0DD5
@@ -155,8 +156,8 @@ def _settings(s: Any) -> Any:
 @_inlined  # type: ignore[untyped-decorator]
 def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
     """The random words of the elements ``index``, ``index + 1``, ...: those of RandomBits(seed, step)."""
-    base = _mix64(uint64(_mix64(uint64(seed)) ^ uint64(step)))
-    key = _mix64(uint64(base ^ uint64(index >> int64(32))))
+    base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))
+    key = mix64(uint64(base ^ uint64(index >> int64(32))))
     key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & int64(CHUNK - 1))
     for i in range(count):
         words[i] = hash32(uint32(start + uint32(i)), key0, key1)
@@ -180,12 +181,15 @@ def _count(at: Any, last: Any) -> Any:
 
 
 # The elements from ``first`` to before ``last``. ``steps`` has a bit for each operand: 1 for a number for each element,
-# 0 for one for all. ``formula`` is put in below.
+# 0 for one for all.
+
+formula: Any = Part()
 
 
 def _loop32(
-    x: Any, a: Any, b: Any, steps: Any, v: Any, target: Any, first: Any, last: Any, settings: Any, seed: Any, step: Any
-) -> None:
+    x: Numbers, a: Numbers, b: Numbers, steps: Int, v: Double, target: Numbers, first: Int, last: Int, settings: Mode,
+    seed: Int, step: Int,
+) -> None:  # fmt: skip
     mode, over, stochastic, sign = _settings(settings)
     xs, as_, bs, exact, words = _numbers(), _numbers(), _numbers(), _patterns(), _words()
     for i in range(_BLOCK):
@@ -200,7 +204,7 @@ def _loop32(
         _read(bs, b, at, steps & 4, count)
         unusual = uint64(0)
         for i in range(count):
-            top, rest, plain, _ = formula(xs[i], as_[i], bs[i], v, sign)  # type: ignore[name-defined]  # noqa: F821
+            top, rest, plain, _ = formula(xs[i], as_[i], bs[i], v, sign)
             bits = odd64(top, rest, uint64(1))
             bits = bits if _ordinary(top, plain) else bits_of64(plain)
             magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
@@ -217,8 +221,9 @@ def _loop32(
 
 
 def _loop64(
-    x: Any, a: Any, b: Any, steps: Any, v: Any, target: Any, first: Any, last: Any, settings: Any, seed: Any, step: Any
-) -> None:
+    x: Numbers, a: Numbers, b: Numbers, steps: Int, v: Double, target: Numbers, first: Int, last: Int, settings: Mode,
+    seed: Int, step: Int,
+) -> None:  # fmt: skip
     mode, _, stochastic, sign = _settings(settings)
     xs, as_, bs, words = _numbers(), _numbers(), _numbers(), _words()
     for i in range(_BLOCK):
@@ -232,24 +237,23 @@ def _loop64(
         _read(as_, a, at, steps & 2, count)
         _read(bs, b, at, steps & 4, count)
         for i in range(count):
-            top, rest, plain, safe = formula(xs[i], as_[i], bs[i], v, sign)  # type: ignore[name-defined]  # noqa: F821
+            top, rest, plain, safe = formula(xs[i], as_[i], bs[i], v, sign)
             result = _to_64(top, rest, mode, words[i])
             result = result if _ordinary(top, plain) else plain
             target[at + i] = result if safe else float_of64(uint64(UNSAFE))
         at += count
 
 
-def _nearest_root(x: Any, target: Any, n: Any) -> None:
+def _nearest_root(x: Numbers, target: Numbers, n: Int) -> None:
     for i in range(n):
         target[i] = sqrt(x[i])
 
 
 @cache
-def _function(formula: str, dtype: torch.dtype) -> Callable[..., None]:
+def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """The loop with this formula in it; one for all simulations, since reading it from disk takes 20 ms."""
     body = _loop32 if dtype == torch.float32 else _loop64
-    names = {**body.__globals__, "formula": getattr(_FORMULAS[dtype], formula)}
-    return compiled(FunctionType(body.__code__, names, f"{formula}{8 * dtype.itemsize}"), dtype, "pppidpiimii")
+    return compiled(specialised(body, dtype, formula=getattr(_FORMULAS[dtype], name)), dtype)
 
 
 @final
@@ -312,7 +316,7 @@ def _signed(number: int) -> int:
 
 @cache
 def _root_loop(dtype: torch.dtype) -> Any:
-    return compiled(_nearest_root, dtype, "ppi")
+    return compiled(_nearest_root, dtype)
 
 
 def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

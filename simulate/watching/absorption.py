@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import carray, types
+from numba import carray
 
+from ...formats.cpu.arguments import c_types
 from ...formats.cpu.c_functions import c_function
 from ..aten.tables import ADDING, plain_name
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from ...formats.cpu.arguments import Int, Integers, Numbers
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_CARRIERS = (torch.float32, torch.float64)
 
 
 def _moved(name: str, args: Sequence[Any]) -> Any:
@@ -96,20 +100,16 @@ def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) 
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu" and type(x) in _PLAIN and x.is_contiguous() and x.dtype in _NUMBERS
-
-
-_NUMBERS = {torch.float32: types.float32, torch.float64: types.float64}
+    return x.device.type == "cpu" and type(x) in _PLAIN and x.is_contiguous() and x.dtype in _CARRIERS
 
 
 @cache
 def _compiled(dtype: torch.dtype) -> Callable[..., None]:
     """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
-    numbers, counters = types.CPointer(_NUMBERS[dtype]), types.CPointer(types.int64)
-    return c_function(_loop, (numbers, numbers, numbers, types.int64, counters))
+    return c_function(_loop, c_types(_loop, dtype))
 
 
-def _loop(before: Any, moved: Any, result: Any, n: Any, counts: Any) -> None:
+def _loop(before: Numbers, moved: Numbers, result: Numbers, n: Int, counts: Integers) -> None:
     added = absorbed = 0
     for i in range(n):
         here = moved[i] != 0

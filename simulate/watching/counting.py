@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numba import carray, types
-from numpy import uint32, uint64
 
+from ...formats.cpu.arguments import c_types
 from ...formats.cpu.c_functions import c_function
+from ...formats.cpu.widths import specialised, unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ...formats.cpu.arguments import Int, Integers, Pattern, Patterns
 
 # Histograms have a bin for each exponent k, counting magnitudes in [2^k, 2^(k+1)), of float64. The lowest bin that a
 # carrier fills (2^-127 for float32, 2^-1023 for float64) holds the carrier's own subnormal numbers.
@@ -28,51 +31,46 @@ COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
 the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
 
 
-def _loop(cast: Any) -> Callable[..., None]:
-    """The loop over the bit patterns of a carrier; ``cast`` keeps intermediates its width, so that LLVM vectorises."""
-
-    def loop(
-        exact: Any, rounded: Any, n: Any, smallest_normal: Any, magnitude_mask: Any, infinity: Any,
-        significand_bits: Any, lowest_bin: Any, counts: Any, extremes: Any, histogram: Any,
-    ) -> None:  # fmt: skip
-        bins = carray(histogram, (4, EXPONENTS))
-        count = carray(counts, 6)
-        extreme = carray(extremes, 2)
-        zero, one = cast(0), cast(1)
-        smallest, largest = extreme[0], extreme[1]
-        for start in range(0, n, _BLOCK):
-            stop = min(n, start + _BLOCK)
-            zeros = overflow = underflow = subnormal = infinite = nan = inexact = zero
-            for i in range(start, stop):
-                x = cast(exact[i] & magnitude_mask)
-                y = cast(rounded[i] & magnitude_mask)
-                finite = y < infinity
-                nonzero = finite & (y != zero)
-                zeros = cast(zeros + (one if y == zero else zero))
-                nan = cast(nan + (one if y > infinity else zero))
-                infinite = cast(infinite + (one if y == infinity else zero))
-                overflow = cast(overflow + (one if (y == infinity) & (x < infinity) else zero))
-                inexact = cast(inexact + (one if finite & (x != y) else zero))
-                underflow = cast(underflow + (one if (y == zero) & (x != zero) else zero))
-                subnormal = cast(subnormal + (one if nonzero & (y < smallest_normal) else zero))
-                low = y if nonzero else infinity
-                high = y if nonzero else zero
-                smallest = min(low, smallest)
-                largest = max(high, largest)
-            # Four histograms in turn: neighbouring elements often fall in one bin, and would wait for each other.
-            for i in range(start, stop):
-                bins[i & 3, types.int64(cast(rounded[i] & magnitude_mask) >> significand_bits) + lowest_bin] += 1
-            bins[0, lowest_bin] -= zeros
-            bins[0, lowest_bin + types.int64(infinity >> significand_bits)] -= infinite + nan
-            count[0] += overflow
-            count[1] += underflow
-            count[2] += subnormal
-            count[3] += infinite
-            count[4] += nan
-            count[5] += inexact
-        extreme[0], extreme[1] = smallest, largest
-
-    return loop
+def _loop(
+    exact: Patterns, rounded: Patterns, n: Int, smallest_normal: Pattern, magnitude_mask: Pattern, infinity: Pattern,
+    significand_bits: Pattern, lowest_bin: Int, counts: Integers, extremes: Patterns, histogram: Integers,
+) -> None:  # fmt: skip
+    bins = carray(histogram, (4, EXPONENTS))
+    count = carray(counts, 6)
+    extreme = carray(extremes, 2)
+    zero, one = unsigned(0), unsigned(1)
+    smallest, largest = extreme[0], extreme[1]
+    for start in range(0, n, _BLOCK):
+        stop = min(n, start + _BLOCK)
+        zeros = overflow = underflow = subnormal = infinite = nan = inexact = zero
+        for i in range(start, stop):
+            x = unsigned(exact[i] & magnitude_mask)
+            y = unsigned(rounded[i] & magnitude_mask)
+            finite = y < infinity
+            nonzero = finite & (y != zero)
+            zeros = unsigned(zeros + (one if y == zero else zero))
+            nan = unsigned(nan + (one if y > infinity else zero))
+            infinite = unsigned(infinite + (one if y == infinity else zero))
+            overflow = unsigned(overflow + (one if (y == infinity) & (x < infinity) else zero))
+            inexact = unsigned(inexact + (one if finite & (x != y) else zero))
+            underflow = unsigned(underflow + (one if (y == zero) & (x != zero) else zero))
+            subnormal = unsigned(subnormal + (one if nonzero & (y < smallest_normal) else zero))
+            low = y if nonzero else infinity
+            high = y if nonzero else zero
+            smallest = min(low, smallest)
+            largest = max(high, largest)
+        # Four histograms in turn: neighbouring elements often fall in one bin, and would wait for each other.
+        for i in range(start, stop):
+            bins[i & 3, types.int64(unsigned(rounded[i] & magnitude_mask) >> significand_bits) + lowest_bin] += 1
+        bins[0, lowest_bin] -= zeros
+        bins[0, lowest_bin + types.int64(infinity >> significand_bits)] -= infinite + nan
+        count[0] += overflow
+        count[1] += underflow
+        count[2] += subnormal
+        count[3] += infinite
+        count[4] += nan
+        count[5] += inexact
+    extreme[0], extreme[1] = smallest, largest
 
 
 class _Carrier(NamedTuple):
@@ -90,12 +88,7 @@ class _Carrier(NamedTuple):
 @cache
 def _carrier(dtype: torch.dtype) -> _Carrier:
     single = dtype == torch.float32
-    integer = types.uint32 if single else types.uint64
-    numbers, counters, count = types.CPointer(integer), types.CPointer(types.int64), types.int64
-    function = c_function(
-        _loop(uint32 if single else uint64),
-        (numbers, numbers, count, integer, integer, integer, integer, count, counters, numbers, counters),
-    )
+    function = c_function(specialised(_loop, dtype), c_types(_loop, dtype))
     if single:
         return _Carrier(function, np.uint32, np.float32, 0x7FFFFFFF, 0x7F800000, 23, -127 - LOWEST_EXPONENT)
     return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)
