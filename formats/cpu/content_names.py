@@ -42,7 +42,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
             return
         seen.add(id(value))
         yield from _parts(value.__code__, seen)
-        for name in sorted(_names(value.__code__)):
+        for name in sorted(names_in(value.__code__)):
             if name in value.__globals__:
                 yield name
                 yield from _parts(value.__globals__[name], seen)
@@ -59,6 +59,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
         yield repr(value)
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+def names_in(code: CodeType) -> set[str]:
+    """The global names, attributes and methods that a function refers to, and those inside it."""
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)

@@ -41,7 +41,7 @@ def test_a_change_anywhere_gives_another_name():
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
     name = named_after_content(_rows32).__qualname__
     assert name.startswith("_rows32_")
-    from roundoff.formats.arithmetic import tail
+    from roundoff.formats.cpu import tail
 
     tail_of = tail.round_shifted32
     changed = types.FunctionType(

@@ -1,0 +1,129 @@
+"""One source for both carriers: the copies compute with their own widths, and are kept on disk one by one."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+from numpy import float32, float64, uint32, uint64
+
+from roundoff.formats.cpu.content_names import named_after_content
+from roundoff.formats.cpu.threads import compiled
+from roundoff.formats.cpu.widths import (
+    MAGNITUDE,
+    STORED,
+    ByWidth,
+    Part,
+    bits_of,
+    float_of,
+    left,
+    right,
+    specialised,
+    unsigned,
+)
+
+LIMIT = ByWidth(float32(2.0), float64(8.0))
+element = Part()
+
+
+@njit(inline="always")
+def half_significand(x):
+    """Cuts the lower half of what is stored."""
+    cut = unsigned(STORED >> unsigned(1))
+    return float_of(left(right(unsigned(bits_of(x) & MAGNITUDE), cut), cut))
+
+
+def loop(source, target, n):
+    for i in range(n):
+        target[i] = min(half_significand(source[i]), LIMIT)
+
+
+def plugged(source, target, n):
+    for i in range(n):
+        target[i] = element(source[i])
+
+
+@njit(inline="always")
+def doubled(x):
+    return x + x
+
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def run(body, dtype, signature="ppi"):
+    source = torch.randn(1000, dtype=dtype, generator=torch.Generator().manual_seed(1)) * 4
+    target = torch.empty_like(source)
+    compiled(body, dtype, signature)(source.data_ptr(), target.data_ptr(), 1000)
+    return source, target
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_loop_computes_with_the_width_of_its_carrier(dtype):
+    source, target = run(specialised(loop, dtype), dtype)
+    word, cut, limit = (np.uint32, 11, 2.0) if dtype == torch.float32 else (np.uint64, 26, 8.0)
+    cut_off = source.abs().numpy().view(word) >> word(cut) << word(cut)
+    assert target.equal(torch.from_numpy(cut_off.view(source.numpy().dtype)).clamp(max=limit))
+
+
+def test_a_copy_is_made_once_and_named_after_all_it_is_made_of():
+    copies = [specialised(loop, dtype) for dtype in DTYPES]
+    assert copies == [specialised(loop, dtype) for dtype in DTYPES]
+    assert [copy.__name__ for copy in copies] == ["loop32", "loop64"]
+    assert len({named_after_content(f).__name__.rpartition("_")[2] for f in (loop, *copies)}) == 3
+
+
+def test_what_does_not_depend_on_the_width_stays_what_it_is():
+    for function in (doubled, named_after_content):
+        assert specialised(function, torch.float32) is function
+
+
+def test_parts_are_filled_in():
+    source, target = run(specialised(plugged, torch.float32, element=doubled), torch.float32)
+    assert target.equal(2 * source)
+    source, target = run(specialised(plugged, torch.float64, element=half_significand), torch.float64)
+    assert (target.view(torch.int64) & ((1 << 26) - 1)).eq(0).all()
+    with pytest.raises(KeyError, match="element"):
+        specialised(plugged, torch.float32)
+
+
+@pytest.mark.parametrize(("word", "dtype"), [(uint32, torch.float32), (uint64, torch.float64)])
+def test_the_names_mean_what_they_say(word, dtype):
+    numpy_number = float32 if word is uint32 else float64
+    names = specialised(loop, dtype).__globals__["half_significand"].py_func.__globals__
+    assert names["unsigned"] is word
+    assert int(names["MAGNITUDE"]) == int(np.array(-0.0, numpy_number).view(word)) - 1
+    assert int(names["STORED"]) == np.finfo(numpy_number).nmant
+
+
+PROGRAM = """
+import torch
+from numba.core.ccallback import CFunc
+from roundoff.formats.cpu.threads import compiled
+from roundoff.formats.cpu.widths import specialised
+import loops
+CFunc._compile_uncached, original = lambda self: print("compiled") or original(self), CFunc._compile_uncached
+for dtype in (torch.float32, torch.float64):
+    compiled(specialised(loops.loop, dtype), dtype, "ppi")
+"""
+
+
+def test_a_second_process_finds_both_copies_on_disk(tmp_path):
+    (tmp_path / "loops.py").write_text(
+        "from roundoff.formats.cpu.widths import real\n\n\ndef loop(x, y, n):\n    y[0] = real(x[0] * x[1])\n"
+    )
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path / "kept"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+
+    def process():
+        command = [sys.executable, "-c", PROGRAM]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+
+    assert process() == ["compiled"] * 2
+    assert process() == []
