@@ -10,22 +10,25 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 from numpy import int64, uint32, uint64
 
 from ..arithmetic.tail import rule
 from ..base.modes import RandomBits, Rounding
 from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
+from .widths import ByWidth, specialised, unsigned
 
 if TYPE_CHECKING:
-    import torch
-
     Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_FIXED, _HASHED, _GIVEN = range(3)
+KIND = 4
+"""Where the settings say where random words come from."""
+FIXED, _HASHED, _GIVEN = range(3)
 BETWEEN = 9
-"""Where the settings say whether numbers of a scaled grid are chosen as they are; see ``between_steps32``."""
+"""Where the settings say whether numbers of a scaled grid are chosen as they are; see :func:`.between_steps`."""
 _LOW = CHUNK - 1
+_BELOW: Any = ByWidth(uint64(32), uint64(0))  # how far right an addend of 64 bits is shifted
 
 
 class Addends(NamedTuple):
@@ -64,7 +67,7 @@ def addends(
 
 @cache
 def _fixed(rounding: Rounding, between: bool) -> Addends:
-    settings = _packed(rounding, between, _FIXED)
+    settings = _packed(rounding, between, FIXED)
     return Addends(settings.ctypes.data, 0, (settings,))
 
 
@@ -75,20 +78,18 @@ def _packed(rounding: Rounding, between: bool, kind: int, *rest: int) -> Setting
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def mode32(settings: Any) -> Any:
-    """(positive, negative, parity, sticky) of the mode, uint32, for fractions of 32 bits."""
-    positive, negative = uint64(settings[0]) >> uint64(32), uint64(settings[1]) >> uint64(32)
-    return uint32(positive), uint32(negative), uint32(settings[2]), uint32(settings[3])
+def mode_of(settings: Any) -> Any:
+    """(positive, negative, parity, sticky) of the mode, unsigned, for fractions of the carrier's width."""
+    positive, negative = uint64(settings[0]) >> _BELOW, uint64(settings[1]) >> _BELOW
+    return unsigned(positive), unsigned(negative), unsigned(settings[2]), unsigned(settings[3])
+
+
+mode64 = specialised(mode_of, torch.float64)
+"""For loops that compute in float64 whatever the carrier is."""
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def mode64(settings: Any) -> Any:
-    """(positive, negative, parity, sticky) of the mode, uint64, for fractions of 64 bits."""
-    return uint64(settings[0]), uint64(settings[1]), uint64(settings[2]), uint64(settings[3])
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _mix64(x: Any) -> Any:
+def mix64(x: Any) -> Any:
     """One output of splitmix64, as in roundoff.formats.base.random_words."""
     x = uint64(x + uint64(0x9E3779B97F4A7C15))
     x = uint64(uint64(x ^ uint64(x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9))
@@ -107,13 +108,13 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
         settings: of :func:`addends`.
         given: pointer to the caller's words.
     """
-    if settings[4] == _HASHED:
+    if settings[KIND] == _HASHED:
         base = uint64(uint64(settings[5]) | uint64(uint64(settings[6]) << uint64(32)))
         mask, half = uint32(settings[7]), uint32(settings[8])
         done = int64(0)
         while done < count:
             at = int64(index + done)
-            key = _mix64(uint64(base ^ uint64(at >> 32)))
+            key = mix64(uint64(base ^ uint64(at >> 32)))
             key0, key1 = uint32(key), uint32(key >> uint64(32))
             start = uint32(at & _LOW)
             part = min(int64(count - done), int64(CHUNK - (at & _LOW)))
@@ -121,6 +122,6 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
                 word = hash32(uint32(start + uint32(i)), key0, key1)
                 place[done + i] = uint32(uint32(word & mask) | half)
             done += part
-    elif settings[4] == _GIVEN:
+    elif settings[KIND] == _GIVEN:
         for i in range(count):
             place[i] = given[index + i]

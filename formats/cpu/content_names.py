@@ -54,7 +54,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
         for constant in value.co_consts:
             yield from _parts(constant, seen)
     elif isinstance(value, (type, ModuleType)):
-        yield f"{getattr(value, '__module__', '')}.{value.__name__}"
+        yield f"{getattr(value, '__module__', '')}.{value.__name__} {getattr(value, '_fields', '')}"
     elif isinstance(value, _PLAIN):
         yield repr(value)
 

@@ -117,16 +117,20 @@ def _pinned(_context: Any, value: Any) -> Any:
     return value(value), generate
 
 
-def in_usual_state(body: Any, error_model: str) -> Any:
+def in_usual_state(body: Any, error_model: str, *, in_place: bool = False) -> Any:
     """The loop ``body``, computing in the usual state.
 
     Args:
         body: a Python function that numba can compile, without return value.
         error_model: numba's.
+        in_place: whether its argument ``target`` is ``source``. LLVM vectorises a loop over two pointers only where
+            they do not overlap, so that it must know.
     """
     names = list(signature(body).parameters)
-    pinned = ", ".join(f"_pinned({name})" for name in names)
-    source = f"def wrapped({', '.join(names)}):\n    state = _enter()\n    body({pinned})\n    _leave(state)\n"
+    pins = "".join(f"    {name} = _pinned({name})\n" for name in names)
+    passed = ", ".join("source" if in_place and name == "target" else name for name in names)
+    call = f"    state = _enter()\n{pins}    body({passed})\n    _leave(state)\n"
+    source = f"def wrapped({', '.join(names)}):\n{call}"
     # numba keeps machine code on disk beside the file that a function is from.
     code = compile(source, body.__code__.co_filename, "exec").co_consts[0]
     scope = {

@@ -1,51 +1,61 @@
-"""The shared tail of every rounding, of :mod:`.tail`, as numba loops do it."""
+"""The shared tail of every rounding, of :mod:`..arithmetic.tail`, as numba loops do it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from numba import njit
-from numpy import uint32, uint64
 
-from .bits import left32, left64, right32, right64
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def addend32(positive: Any, negative: Any, parity: Any, minus: Any, odd: Any) -> Any:
-    """The addend of one number: ``minus`` is 1 if it is negative, ``odd`` as above; all uint32."""
-    chosen = uint32(positive ^ uint32(uint32(positive ^ negative) & uint32(uint32(0) - minus)))
-    return uint32(chosen + uint32(odd & parity))
+from .widths import ABOVE_WORD, FRACTION, STORED, WIDTH, left, right, specialised, unsigned
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def addend64(positive: Any, negative: Any, parity: Any, minus: Any, odd: Any) -> Any:
-    """As :func:`addend32`, all uint64."""
-    chosen = uint64(positive ^ uint64(uint64(positive ^ negative) & uint64(uint64(0) - minus)))
-    return uint64(chosen + uint64(odd & parity))
+def addend(positive: Any, negative: Any, parity: Any, minus: Any, odd: Any) -> Any:
+    """The addend of one number: ``minus`` is 1 if it is negative, ``odd`` as above; all unsigned."""
+    chosen = unsigned(positive ^ unsigned(unsigned(positive ^ negative) & unsigned(unsigned(0) - minus)))
+    return unsigned(chosen + unsigned(odd & parity))
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def round_shifted32(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
-    """``significand / 2^shift`` rounded to an integer, all uint32, any shift; branch-free.
+def addend_of(mode: Any, minus: Any, odd: Any, word: Any) -> Any:
+    """As :func:`addend`, for a ``mode`` of :func:`.mode_of` and a random word of 32 bits, which is 0 in other modes."""
+    positive, negative, parity, _ = mode
+    return unsigned(addend(positive, negative, parity, minus, odd) + left(unsigned(word), ABOVE_WORD))
 
-    The fraction is what lies below the point in the first 32 places; beyond them ``sticky`` 1 jams it into the last.
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def round_shifted(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
+    """``significand / 2^shift`` rounded to an integer, all unsigned, any shift; branch-free.
+
+    The fraction is what lies below the point in the first places, as many as a word has; beyond them ``sticky`` 1 jams
+    it into the last.
     """
-    width = uint32(32)
-    whole = right32(significand, shift)
+    whole = right(significand, shift)
     # Counts that wrap below zero are large, and shift everything out.
-    fraction = uint32(left32(significand, uint32(width - shift)) | right32(significand, uint32(shift - width)))
-    lost = sticky if significand != uint32(0) else uint32(0)
-    fraction = uint32(fraction | lost) if shift > width else fraction
-    return uint32(whole + uint32(1)) if uint32(fraction + addend) < fraction else whole
+    fraction = unsigned(left(significand, unsigned(WIDTH - shift)) | right(significand, unsigned(shift - WIDTH)))
+    lost = sticky if significand != unsigned(0) else unsigned(0)
+    fraction = unsigned(fraction | lost) if shift > WIDTH else fraction
+    return unsigned(whole + unsigned(1)) if unsigned(fraction + addend) < fraction else whole
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def round_shifted64(significand: Any, shift: Any, addend: Any, sticky: Any) -> Any:
-    """As :func:`round_shifted32`, all uint64. A random word is the upper half of the addend."""
-    width = uint64(64)
-    whole = right64(significand, shift)
-    # Counts that wrap below zero are large, and shift everything out.
-    fraction = uint64(left64(significand, uint64(width - shift)) | right64(significand, uint64(shift - width)))
-    lost = sticky if significand != uint64(0) else uint64(0)
-    fraction = uint64(fraction | lost) if shift > width else fraction
-    return uint64(whole + uint64(1)) if uint64(fraction + addend) < fraction else whole
+def quotient(significand: Any, shift: Any, minus: Any, mode: Any, word: Any) -> Any:
+    """``significand / 2^shift`` rounded to an integer in a mode, ties and odd numbers by the integer's own parity."""
+    odd = unsigned(right(significand, shift) & unsigned(1))
+    return round_shifted(significand, shift, addend_of(mode, minus, odd, word), mode[3])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def significand_of(magnitude: Any) -> Any:
+    """(significand, biased exponent) of a finite number's bits without the sign; subnormal numbers have exponent 1."""
+    exponent = unsigned(magnitude >> STORED)
+    normal = unsigned(1) if exponent > unsigned(0) else unsigned(0)
+    significand = unsigned(unsigned(magnitude & FRACTION) | unsigned(normal << STORED))
+    return significand, unsigned(exponent | unsigned(normal ^ unsigned(1)))
+
+
+# For loops that compute in float64 whatever the carrier is.
+addend64 = specialised(addend, torch.float64)
+addend_of64 = specialised(addend_of, torch.float64)
+round_shifted64 = specialised(round_shifted, torch.float64)

@@ -8,11 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from numba import types
 
 from ..base.memory import in_memory
+from .arguments import c_types
 from .c_functions import c_function
 from .float_state import in_usual_state
+from .widths import specialised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 ELEMENTS_PER_THREAD = 1 << 17
 """Below this many elements per thread, handing work to a thread costs more than it saves."""
 
-_NUMBA = {torch.float32: types.float32, torch.float64: types.float64}
-_WORD = {torch.float32: types.uint32, torch.float64: types.uint64}
-_POINTED = {"w": types.uint32, "m": types.int64, "q": types.float64}
-
 
 def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
     """Whether the compiled loops can round ``x``: nearest-even, in the CPU's memory, and not while torch compiles."""
@@ -33,29 +30,22 @@ def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
 
 
 @cache
-def compiled(body: Any, dtype: torch.dtype, signature: str) -> Callable[..., None]:
+def compiled(
+    body: Any, dtype: torch.dtype, letters: str | None = None, *, in_place: bool = False
+) -> Callable[..., None]:
     """The loop ``body`` as a C function; see :func:`.c_function`.
 
     It underflows gradually in every thread, also under ``torch.set_flush_denormal(True)``.
 
     Args:
-        body: the loop, in the Python that numba understands; returns nothing.
+        body: the loop, in the Python that numba understands; returns nothing. Its arguments are annotated with the
+            names of :mod:`.arguments`; the names of :mod:`.widths` have the meaning for the carrier.
         dtype: float32 or float64, the carrier.
-        signature: a letter for each argument: ``p`` address of carrier numbers, ``b`` of their bit patterns, ``w`` of
-            uint32, ``m`` of int64 (the settings of a mode), ``q`` of float64; ``f`` carrier number, ``d`` float64,
-            ``i`` integer.
+        letters: of the arguments, where they are not annotated; see :func:`.c_types`.
+        in_place: whether the loop's ``target`` is its ``source``; it is passed all the same.
     """
-    carrier = _NUMBA[dtype]
-    kinds = {
-        **{letter: types.CPointer(kind) for letter, kind in _POINTED.items()},
-        "p": types.CPointer(carrier),
-        "b": types.CPointer(_WORD[dtype]),
-        "f": carrier,
-        "d": types.float64,
-        "i": types.int64,
-    }
-    loop = in_usual_state(body, "numpy")
-    return c_function(loop, tuple(kinds[letter] for letter in signature), "numpy")
+    loop = in_usual_state(specialised(body, dtype), "numpy", in_place=in_place)
+    return c_function(loop, c_types(body, dtype, letters), "numpy")
 
 
 @cache

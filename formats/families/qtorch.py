@@ -14,7 +14,7 @@ from ..base.family import Family
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
 from ..cpu.float_choice import Loop
-from ..cpu.numbers.qtorch import legacy32, legacy32_in_place
+from ..cpu.numbers.qtorch import legacy
 
 if TYPE_CHECKING:
     from ..base.modes import RandomBits
@@ -111,7 +111,7 @@ class QtorchFormat(Family):
         keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
         first = 127 + self.emin
         words = [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
-        return Loop(np.array(words, np.uint32), torch.float32, legacy32, legacy32_in_place)
+        return Loop(np.array(words, np.uint32), torch.float32, legacy)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         if overflow is not None:

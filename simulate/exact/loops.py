@@ -17,7 +17,7 @@ from numpy import int64, uint32, uint64
 from ...formats.arithmetic.tail import rule
 from ...formats.base.modes import Overflow, Rounding
 from ...formats.base.random_words import CHUNK, hash32
-from ...formats.cpu.addends import _mix64
+from ...formats.cpu.addends import mix64
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD, compiled, in_pieces
@@ -155,8 +155,8 @@ def _settings(s: Any) -> Any:
 @_inlined  # type: ignore[untyped-decorator]
 def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
     """The random words of the elements ``index``, ``index + 1``, ...: those of RandomBits(seed, step)."""
-    base = _mix64(uint64(_mix64(uint64(seed)) ^ uint64(step)))
-    key = _mix64(uint64(base ^ uint64(index >> int64(32))))
+    base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))
+    key = mix64(uint64(base ^ uint64(index >> int64(32))))
     key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & int64(CHUNK - 1))
     for i in range(count):
         words[i] = hash32(uint32(start + uint32(i)), key0, key1)

@@ -15,6 +15,7 @@ from roundoff.formats.cpu import c_functions
 from roundoff.formats.cpu import threads as native_loops
 from roundoff.formats.cpu.numbers import floats_nearest as nearest_loops
 from roundoff.formats.cpu.numbers import logarithms as logarithmic_kernels
+from roundoff.formats.cpu.widths import specialised
 from roundoff.simulate.watching import absorption, counting
 
 WORDS = types.CPointer(types.int64)
@@ -111,12 +112,13 @@ def test_what_another_machine_has_compiled_is_not_used(folder, compilations, mon
 def test_all_that_compile_loops_do_it_here(folder):
     """The loops of floats, of the other families, of counters, and of absorbed additions."""
     c_functions.c_function.cache_clear()
-    native_loops.compiled.__wrapped__(nearest_loops.chain32, torch.float32, "bbib")
-    native_loops.compiled.__wrapped__(logarithmic_kernels._nearest, torch.float32, "ppiiiimqq")
+    chain = specialised(nearest_loops.nearest, torch.float32, **nearest_loops.CHAIN._asdict())
+    native_loops.compiled.__wrapped__(chain, torch.float32)
+    native_loops.compiled.__wrapped__(logarithmic_kernels._nearest, torch.float32)
     counting._carrier.__wrapped__(torch.float32)
     absorption._compiled.__wrapped__(torch.float32)
     names = {path.name.rpartition("_")[0] for path in folder.iterdir()}
-    assert names >= {"chain32", "_nearest", "loop", "_loop"}
+    assert names >= {"nearest32", "_nearest", "loop", "_loop"}
 
 
 PROGRAM = """

@@ -4,10 +4,12 @@ import types
 
 import numba
 import numpy as np
+import torch
 from numba import njit
 
 from roundoff.formats.cpu.content_names import named_after_content
-from roundoff.formats.cpu.scaled.blocks import _rows32
+from roundoff.formats.cpu.scaled.blocks import _rows
+from roundoff.formats.cpu.widths import specialised
 
 SOURCE = """
 @njit(inline="always")
@@ -39,13 +41,14 @@ def test_a_change_anywhere_gives_another_name():
 
 
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
-    name = named_after_content(_rows32).__qualname__
+    rows = specialised(_rows, torch.float32)
+    name = named_after_content(rows).__qualname__
     assert name.startswith("_rows32_")
-    from roundoff.formats.cpu import tail
+    from roundoff.formats.cpu.tail import round_shifted
 
-    tail_of = tail.round_shifted32
+    tail_of = specialised(round_shifted, torch.float32)
     changed = types.FunctionType(
         tail_of.py_func.__code__.replace(co_consts=(*tail_of.py_func.__code__.co_consts, 7)), {}
     )
     monkeypatch.setattr(tail_of, "py_func", changed)
-    assert named_after_content(_rows32).__qualname__ != name
+    assert named_after_content(rows).__qualname__ != name

@@ -17,7 +17,11 @@ from roundoff.formats.arithmetic.tail import round_shifted, rule
 from roundoff.formats.base.errors import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.base.random_words import hash32, hash_reference, hash_tensor, keys, random_words, thinning
-from roundoff.formats.cpu.tail import addend32, addend64, round_shifted32, round_shifted64
+from roundoff.formats.cpu import tail
+from roundoff.formats.cpu.tail import addend64, round_shifted64
+from roundoff.formats.cpu.widths import specialised
+
+addend32, round_shifted32 = specialised(tail.addend, torch.float32), specialised(tail.round_shifted, torch.float32)
 
 
 @njit

@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 import torch
-from numba import njit
+from numba import njit, types
 from numpy import float32, float64, uint32, uint64
 
+from roundoff.formats.cpu.arguments import Double, Doubles, Int, Mode, Numbers, Patterns, Real, Words, c_types
 from roundoff.formats.cpu.content_names import named_after_content
 from roundoff.formats.cpu.threads import compiled
 from roundoff.formats.cpu.widths import (
@@ -36,7 +37,7 @@ def half_significand(x):
     return float_of(left(right(unsigned(bits_of(x) & MAGNITUDE), cut), cut))
 
 
-def loop(source, target, n):
+def loop(source: "Numbers", target: "Numbers", n: "Int"):
     for i in range(n):
         target[i] = min(half_significand(source[i]), LIMIT)
 
@@ -54,19 +55,23 @@ def doubled(x):
 DTYPES = (torch.float32, torch.float64)
 
 
-def run(body, dtype, signature="ppi"):
+def run(body, dtype, letters=None, *, in_place=False):
     source = torch.randn(1000, dtype=dtype, generator=torch.Generator().manual_seed(1)) * 4
-    target = torch.empty_like(source)
-    compiled(body, dtype, signature)(source.data_ptr(), target.data_ptr(), 1000)
+    target = torch.zeros_like(source)
+    compiled(body, dtype, letters, in_place=in_place)(source.data_ptr(), target.data_ptr(), 1000)
     return source, target
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_loop_computes_with_the_width_of_its_carrier(dtype):
-    source, target = run(specialised(loop, dtype), dtype)
+    source, target = run(loop, dtype)
     word, cut, limit = (np.uint32, 11, 2.0) if dtype == torch.float32 else (np.uint64, 26, 8.0)
     cut_off = source.abs().numpy().view(word) >> word(cut) << word(cut)
-    assert target.equal(torch.from_numpy(cut_off.view(source.numpy().dtype)).clamp(max=limit))
+    expected = torch.from_numpy(cut_off.view(source.numpy().dtype)).clamp(max=limit)
+    assert target.equal(expected)
+    source, target = run(loop, dtype, in_place=True)
+    assert source.equal(expected)
+    assert not target.any()
 
 
 def test_a_copy_is_made_once_and_named_after_all_it_is_made_of():
@@ -81,10 +86,17 @@ def test_what_does_not_depend_on_the_width_stays_what_it_is():
         assert specialised(function, torch.float32) is function
 
 
+def test_annotations_say_what_the_arguments_are():
+    def body(a: "Numbers", b: "Patterns", c: "Mode", d: "Words", e: "Real", f: "Double", g: "Int", h: "Doubles"): ...
+
+    assert c_types(body, torch.float64) == c_types(None, torch.float64, "pbmwfdiq")
+    assert c_types(loop, torch.float32) == (types.CPointer(types.float32),) * 2 + (types.int64,)
+
+
 def test_parts_are_filled_in():
-    source, target = run(specialised(plugged, torch.float32, element=doubled), torch.float32)
+    source, target = run(specialised(plugged, torch.float32, element=doubled), torch.float32, "ppi")
     assert target.equal(2 * source)
-    source, target = run(specialised(plugged, torch.float64, element=half_significand), torch.float64)
+    source, target = run(specialised(plugged, torch.float64, element=half_significand), torch.float64, "ppi")
     assert (target.view(torch.int64) & ((1 << 26) - 1)).eq(0).all()
     with pytest.raises(KeyError, match="element"):
         specialised(plugged, torch.float32)

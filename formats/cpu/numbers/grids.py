@@ -5,32 +5,34 @@ See :mod:`.grids_nearest`, which is faster and only rounds to nearest-even; here
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy import float32, float64, int64
+from numpy import int64
 
 from ...base.modes import Rounding
-from ..addends import BETWEEN, addends, fill, mode32, mode64
-from ..bits import SCRATCH, bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from ..step_tail import between_steps32, between_steps64, on_grid, to_integer32, to_integer64
+from ..addends import BETWEEN, addends, fill, mode_of
+from ..bits import SCRATCH, scratch32
+from ..step_tail import between_steps, on_grid, to_integer
 from ..threads import compiled, in_pieces
+from ..widths import bits_of, float_of, real, scratch
 from .grids_nearest import round_rows
 
 if TYPE_CHECKING:
     import torch
 
     from ...base.modes import RandomBits
+    from ..arguments import Int, Mode, Numbers, Real, Words
 
 # Runs of fewer elements take longer to start than to round: a scale for each element of a row, then.
 _SHORT = 32
 
 
-def _runs32(
-    source: Any, target: Any, inverses: Any, scales: Any, zeros: Any, period: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any, settings: Any, given: Any,
+def _runs(
+    source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, period: Int, first: Int,
+    last: Int, length: Int, low: Real, high: Real, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
     # Runs of 0 stand for one long run, of which elements ``first`` to ``last`` are wanted.
     runs, size = (last - first, length) if length > 0 else (int64(1), last - first)
@@ -42,22 +44,22 @@ def _runs32(
             part = min(int64(SCRATCH), start + (run + 1) * size - at)
             fill(words, part, at, settings, given)
             for i in range(part):
-                bits[i] = bits_of32(source[at + i])
+                bits[i] = bits_of(source[at + i])
             if between == 0:  # as two loops, of which the compiler vectorises this one
                 for i in range(part):
-                    steps = to_integer32(float_of32(bits[i]) * inverse, mode, words[i])
+                    steps = to_integer(float_of(bits[i]) * inverse, mode, words[i])
                     target[at + i] = on_grid(steps, scale, zero, low, high)
             else:
                 for i in range(part):
-                    steps = between_steps32(float_of32(bits[i]), inverse, scale, zero, mode, words[i])
+                    steps = between_steps(float_of(bits[i]), inverse, scale, zero, mode, words[i])
                     target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
-def _columns32(
-    source: Any, target: Any, inverses: Any, scales: Any, zeros: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any, settings: Any, given: Any,
+def _columns(
+    source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int,
+    length: Int, low: Real, high: Real, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words, mode = scratch32(), scratch32(), mode32(settings)
+    bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
     for row in range(first, last):
         for column in range(0, length, SCRATCH):
@@ -65,117 +67,41 @@ def _columns32(
             at = row * length + column
             fill(words, part, at, settings, given)
             for i in range(part):
-                bits[i] = bits_of32(source[at + i])
+                bits[i] = bits_of(source[at + i])
             if between == 0:
                 for i in range(part):
                     k = column + i
-                    steps = to_integer32(float_of32(bits[i]) * inverses[k], mode, words[i])
+                    steps = to_integer(float_of(bits[i]) * inverses[k], mode, words[i])
                     target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
             else:
                 for i in range(part):
                     k = column + i
-                    steps = between_steps32(float_of32(bits[i]), inverses[k], scales[k], zeros[k], mode, words[i])
+                    steps = between_steps(float_of(bits[i]), inverses[k], scales[k], zeros[k], mode, words[i])
                     target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
 
 
-def _wrapping32(
-    source: Any, target: Any, first: Any, last: Any, inverse: Any, scale: Any, turn: Any, low: Any, high: Any,
-    settings: Any, given: Any,
+def _wrapping(
+    source: Numbers, target: Numbers, first: Int, last: Int, inverse: Real, scale: Real, turn: Real, low: Real,
+    high: Real, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words, mode = scratch32(), scratch32(), mode32(settings)
-    part_of_turn = float32(1.0) / turn
+    bits, words, mode = scratch(), scratch32(), mode_of(settings)
+    part_of_turn = real(1.0) / turn
     for at in range(first, last, SCRATCH):
         part = min(int64(SCRATCH), last - at)
         fill(words, part, at, settings, given)
         for i in range(part):
-            bits[i] = bits_of32(source[at + i])
+            bits[i] = bits_of(source[at + i])
         for i in range(part):
-            x = float_of32(bits[i])
+            x = float_of(bits[i])
             steps = x * inverse
             # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
-            steps = x * float32(0.0) if abs(steps) == float32(np.inf) else steps
-            steps = to_integer32(steps, mode, words[i])
+            steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
+            steps = to_integer(steps, mode, words[i])
             # The nearest multiple of a turn, so that the difference has no more bits than there are.
             code = steps - np.rint(steps * part_of_turn) * turn
             code = code - turn if code > high else code
             code = code + turn if code < low else code
-            target[at + i] = (code + float32(0.0)) * scale
-
-
-def _runs64(
-    source: Any, target: Any, inverses: Any, scales: Any, zeros: Any, period: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any, settings: Any, given: Any,
-) -> None:  # fmt: skip
-    bits, words, mode = scratch64(), scratch32(), mode64(settings)
-    between = settings[BETWEEN]
-    # Runs of 0 stand for one long run, of which elements ``first`` to ``last`` are wanted.
-    runs, size = (last - first, length) if length > 0 else (int64(1), last - first)
-    start = first * length if length > 0 else first
-    for run in range(runs):
-        k = (first + run) % period
-        inverse, scale, zero = inverses[k], scales[k], zeros[k]
-        for at in range(start + run * size, start + (run + 1) * size, SCRATCH):
-            part = min(int64(SCRATCH), start + (run + 1) * size - at)
-            fill(words, part, at, settings, given)
-            for i in range(part):
-                bits[i] = bits_of64(source[at + i])
-            if between == 0:  # as two loops, of which the compiler vectorises this one
-                for i in range(part):
-                    steps = to_integer64(float_of64(bits[i]) * inverse, mode, words[i])
-                    target[at + i] = on_grid(steps, scale, zero, low, high)
-            else:
-                for i in range(part):
-                    steps = between_steps64(float_of64(bits[i]), inverse, scale, zero, mode, words[i])
-                    target[at + i] = on_grid(steps, scale, zero, low, high)
-
-
-def _columns64(
-    source: Any, target: Any, inverses: Any, scales: Any, zeros: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any, settings: Any, given: Any,
-) -> None:  # fmt: skip
-    bits, words, mode = scratch64(), scratch32(), mode64(settings)
-    between = settings[BETWEEN]
-    for row in range(first, last):
-        for column in range(0, length, SCRATCH):
-            part = min(int64(SCRATCH), length - column)
-            at = row * length + column
-            fill(words, part, at, settings, given)
-            for i in range(part):
-                bits[i] = bits_of64(source[at + i])
-            if between == 0:
-                for i in range(part):
-                    k = column + i
-                    steps = to_integer64(float_of64(bits[i]) * inverses[k], mode, words[i])
-                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
-            else:
-                for i in range(part):
-                    k = column + i
-                    steps = between_steps64(float_of64(bits[i]), inverses[k], scales[k], zeros[k], mode, words[i])
-                    target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
-
-
-def _wrapping64(
-    source: Any, target: Any, first: Any, last: Any, inverse: Any, scale: Any, turn: Any, low: Any, high: Any,
-    settings: Any, given: Any,
-) -> None:  # fmt: skip
-    bits, words, mode = scratch64(), scratch32(), mode64(settings)
-    part_of_turn = float64(1.0) / turn
-    for at in range(first, last, SCRATCH):
-        part = min(int64(SCRATCH), last - at)
-        fill(words, part, at, settings, given)
-        for i in range(part):
-            bits[i] = bits_of64(source[at + i])
-        for i in range(part):
-            x = float_of64(bits[i])
-            steps = x * inverse
-            # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
-            steps = x * float64(0.0) if abs(steps) == float64(np.inf) else steps
-            steps = to_integer64(steps, mode, words[i])
-            # The nearest multiple of a turn, so that the difference has no more bits than there are.
-            code = steps - np.rint(steps * part_of_turn) * turn
-            code = code - turn if code > high else code
-            code = code + turn if code < low else code
-            target[at + i] = (code + float64(0.0)) * scale
+            target[at + i] = (code + real(0.0)) * scale
 
 
 def round_runs(
@@ -208,7 +134,7 @@ def round_runs(
     """
     n = source.numel()
     extra = addends(rounding, random, source, between=between)
-    kernel = compiled(_runs32 if source.itemsize == 4 else _runs64, source.dtype, "pppppiiiiffmw")
+    kernel = compiled(_runs, source.dtype)
     data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     rest = (n // runs if runs > 1 else 0, *codes, extra.settings, extra.words)
     period = scales.numel() if runs > 1 else 1
@@ -265,7 +191,7 @@ def round_columns(
     """As :func:`round_runs`, but in rows of as many elements as there are scales, each element with its own."""
     n, length = source.numel(), scales.numel()
     extra = addends(rounding, random, source, between=between)
-    kernel = compiled(_columns32 if source.itemsize == 4 else _columns64, source.dtype, "pppppiiiffmw")
+    kernel = compiled(_columns, source.dtype)
     data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     rest = (length, *codes, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length, n)
@@ -285,7 +211,7 @@ def round_wrapping(
     """
     n = source.numel()
     extra = addends(rounding, random, source)
-    kernel = compiled(_wrapping32 if source.itemsize == 4 else _wrapping64, source.dtype, "ppiifffffmw")
+    kernel = compiled(_wrapping, source.dtype)
     data = (source.data_ptr(), target.data_ptr())
     rest = (1 / scale, scale, codes[1] - codes[0] + 1, *codes, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), n, n)

@@ -5,16 +5,18 @@ It serves fixed point (one power-of-two scale) and integer affine quantization (
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numba import njit
-from numpy import float32, float64, int32, uint32
 
-from ..bits import bits_of32
-from ..scaled.range_scales import FIRST32, LAST32, key32, range32
+from ..scaled.range_scales import scale_of
 from ..threads import ELEMENTS_PER_THREAD, compiled, in_pieces
+from ..widths import real
+
+if TYPE_CHECKING:
+    from ..arguments import Double, Int, Numbers, Real
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -29,22 +31,13 @@ def _row(
         target[i] = (code - zero) * scale
 
 
-def _copying(
-    source: Any, target: Any, inverses: Any, scales: Any, zeros: Any, period: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any,
+def _rows(
+    source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, period: Int, first: Int,
+    last: Int, length: Int, low: Real, high: Real,
 ) -> None:  # fmt: skip
     for row in range(first, last):
         k = row % period
         _row(source, target, row * length, (row + 1) * length, inverses[k], scales[k], zeros[k], low, high)
-
-
-def _in_place(
-    data: Any, inverses: Any, scales: Any, zeros: Any, period: Any, first: Any, last: Any, length: Any,
-    low: Any, high: Any,
-) -> None:  # fmt: skip
-    for row in range(first, last):
-        k = row % period
-        _row(data, data, row * length, (row + 1) * length, inverses[k], scales[k], zeros[k], low, high)
 
 
 def round_rows(
@@ -74,9 +67,8 @@ def round_rows(
         return
     period, length = scales.numel(), n // rows
     addresses = (inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
-    data = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
-    body, signature = (_in_place, "ppppiiiiff") if target is source else (_copying, "pppppiiiiff")
-    kernel = compiled(body, source.dtype, signature)
+    data = (source.data_ptr(), target.data_ptr())
+    kernel = compiled(_rows, source.dtype, in_place=target is source)
     if rows == 1:
         size = source.element_size()
 
@@ -88,32 +80,13 @@ def round_rows(
         in_pieces(lambda first, last: kernel(*data, *addresses, period, first, last, length, low, high), rows, n)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale(source: Any, first: Any, last: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any) -> Any:
-    """(scale, zero point) from minimum and maximum; the scale is NaN where there is a NaN or an infinity."""
-    if symmetric:
-        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
-        largest = uint32(0)
-        for i in range(first, last):
-            magnitude = uint32(bits_of32(source[i]) & uint32(0x7FFFFFFF))
-            largest = magnitude if magnitude > largest else largest  # noqa: FURB136
-        last_key = int32(largest)
-        return range32(int32(0), last_key, float64(code_min), float64(code_max), 1, smallest)
-    low, high = LAST32, FIRST32
-    for i in range(first, last):
-        key = key32(bits_of32(source[i]))
-        low = key if key < low else low  # noqa: FURB136
-        high = key if key > high else high  # noqa: FURB136
-    return range32(low, high, float64(code_min), float64(code_max), 0, smallest)
-
-
 def _scales(
-    source: Any, scales: Any, zeros: Any, first: Any, last: Any, length: Any,
-    code_min: Any, code_max: Any, symmetric: Any, smallest: Any,
+    source: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, code_min: Double,
+    code_max: Double, symmetric: Int, smallest: Double,
 ) -> None:  # fmt: skip
     for row in range(first, last):
         start = row * length
-        scales[row], zeros[row] = _scale(source, start, start + length, code_min, code_max, symmetric, smallest)
+        scales[row], zeros[row] = scale_of(source, start, start + length, code_min, code_max, symmetric, smallest)
 
 
 def row_scales(
@@ -133,27 +106,20 @@ def row_scales(
     """
     scales = torch.empty(x.shape[:-1], dtype=x.dtype, device="cpu")
     zeros = torch.empty_like(scales)
-    kernel = compiled(_scales, x.dtype, "pppiiiddid")
+    kernel = compiled(_scales, x.dtype)
     data = (x.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     rest = (x.shape[-1], code_min, code_max, symmetric, smallest)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), scales.numel(), x.numel())
     return scales, zeros
 
 
-def _whole_copying(
-    source: Any, target: Any, n: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any, scale: Any, zero: Any
-) -> None:
-    if scale == float32(0.0):
-        scale, zero = _scale(source, 0, n, code_min, code_max, symmetric, smallest)
-    _row(source, target, 0, n, float32(1.0) / scale, scale, zero, float32(code_min), float32(code_max))
-
-
-def _whole_in_place(
-    data: Any, n: Any, code_min: Any, code_max: Any, symmetric: Any, smallest: Any, scale: Any, zero: Any
-) -> None:
-    if scale == float32(0.0):
-        scale, zero = _scale(data, 0, n, code_min, code_max, symmetric, smallest)
-    _row(data, data, 0, n, float32(1.0) / scale, scale, zero, float32(code_min), float32(code_max))
+def _whole(
+    source: Numbers, target: Numbers, n: Int, code_min: Double, code_max: Double, symmetric: Int, smallest: Double,
+    scale: Real, zero: Real,
+) -> None:  # fmt: skip
+    if scale == real(0.0):
+        scale, zero = scale_of(source, 0, n, code_min, code_max, symmetric, smallest)
+    _row(source, target, 0, n, real(1.0) / scale, scale, zero, real(code_min), real(code_max))
 
 
 def is_small(x: torch.Tensor) -> bool:
@@ -180,6 +146,5 @@ def round_whole(
         given: scale and zero point; a scale of 0 if they shall follow from minimum and maximum.
         symmetric: whether the zero point is 0.
     """
-    data = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
-    body, signature = (_whole_in_place, "piddidff") if target is source else (_whole_copying, "ppiddidff")
-    compiled(body, source.dtype, signature)(*data, source.numel(), *codes, symmetric, smallest, *given)
+    kernel = compiled(_whole, source.dtype, in_place=target is source)
+    kernel(source.data_ptr(), target.data_ptr(), source.numel(), *codes, symmetric, smallest, *given)

@@ -14,11 +14,12 @@ from numpy import float64, int64, uint64
 
 from ..addends import addends, fill, mode64
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
-from ..tail import addend64, round_shifted64
+from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
     from ...base.modes import RandomBits, Rounding
+    from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 
 
 class Cells(NamedTuple):
@@ -58,8 +59,9 @@ def _within(magnitude: Any) -> Any:
 
 
 def _nearest(
-    source: Any, target: Any, first: Any, last: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any
-) -> None:
+    source: Numbers, target: Numbers, first: Int, last: Int, f: Int, zero: Int, below: Integers, inside: Doubles,
+    powers: Doubles,
+) -> None:  # fmt: skip
     bits = scratch64()
     for at in range(first, last, SCRATCH):
         part = min(int64(SCRATCH), last - at)
@@ -75,11 +77,10 @@ def _nearest(
 
 
 def _in_mode(
-    source: Any, target: Any, first: Any, last: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any,
-    smallest: Any, settings: Any, given: Any,
+    source: Numbers, target: Numbers, first: Int, last: Int, f: Int, zero: Int, below: Integers, inside: Doubles,
+    powers: Doubles, smallest: Double, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words = scratch64(), scratch32()
-    positive, negative, parity, sticky = mode64(settings)
+    bits, words, mode = scratch64(), scratch32(), mode64(settings)
     for at in range(first, last, SCRATCH):
         part = min(int64(SCRATCH), last - at)
         fill(words, part, at, settings, given)
@@ -101,10 +102,8 @@ def _in_mode(
             # One bit below the fraction says that it is not zero, however small.
             inexact = uint64(1) if rest > 0.0 else uint64(0)
             significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
-            minus = uint64(bits[i] >> uint64(63))
-            addend = addend64(positive, negative, parity, minus, uint64(k & int64(1)))
-            addend = uint64(addend + uint64(uint64(words[i]) << uint64(32)))
-            k = k + int64(round_shifted64(significand, uint64(33), addend, sticky))
+            addend = addend_of64(mode, uint64(bits[i] >> uint64(63)), uint64(k & int64(1)), words[i])
+            k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))
             target[at + i] = _number(k, bits[i], f, zero, powers)
 
 
@@ -121,7 +120,7 @@ def round_to_nearest(
         borders: the largest numbers below 2^((j + 1/2) / 2^f).
         powers: what stands for 2^(j / 2^f), j = 0 to 2^f; float64.
     """
-    kernel = compiled(_nearest, source.dtype, "ppiiiimqq")
+    kernel = compiled(_nearest, source.dtype)
     data = (source.data_ptr(), target.data_ptr())
     rest = (fraction_bits, zero, borders.below.data_ptr(), borders.inside.data_ptr(), powers.data_ptr())
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
@@ -152,7 +151,7 @@ def round_in_mode(
         random: the random bits of stochastic rounding.
     """
     extra = addends(rounding, random, source)
-    kernel = compiled(_in_mode, source.dtype, "ppiiiimqqdmw")
+    kernel = compiled(_in_mode, source.dtype)
     data = (source.data_ptr(), target.data_ptr())
     tables = (steps.below.data_ptr(), steps.inside.data_ptr(), powers.data_ptr())
     rest = (fraction_bits, zero, *tables, smallest, extra.settings, extra.words)

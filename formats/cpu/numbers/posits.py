@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from numba import njit
-from numpy import float64, int64, uint64
+from numpy import float64, int64, uint32, uint64
 
 from ...base.modes import RandomBits, Rounding
-from ..addends import addends, fill, mode64
+from ..addends import FIXED, KIND, addends, fill, mode64
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
-from ..tail import addend64, round_shifted64
+from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
     import torch
+
+    from ..arguments import Int, Mode, Numbers, Words
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -54,7 +56,6 @@ def _in_mode(
     x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any, mode: Any, stochastic: Any, word: Any
 ) -> Any:
     """As ``_nearest_even``, in the mode of :func:`.mode64`, or by a random word."""
-    positive, negative, parity, sticky = mode
     bits = bits_of64(x)
     sign = int64(bits & uint64(0x8000000000000000))
     magnitude = int64(bits & uint64(0x7FFFFFFFFFFFFFFF))
@@ -76,8 +77,8 @@ def _in_mode(
         regime_odd = uint64(1) if k < int64(0) else uint64(0)
         odd = uint64(uint64(pattern >> drop) & uint64(1)) if kept > int64(0) else regime_odd
         minus = uint64(1) if sign != int64(0) else uint64(0)
-        addend = addend64(positive, negative, parity, minus, odd)
-        up = int64(round_shifted64(uint64(pattern - lower), uint64(drop), addend, sticky))
+        addend = addend_of64(mode, minus, odd, uint32(0))
+        up = int64(round_shifted64(uint64(pattern - lower), uint64(drop), addend, mode[3]))
     result = int64(lower + (unit if up > int64(0) else int64(0)) + int64(1023 << 52)) | sign
     result = int64(0) if magnitude == int64(0) else result
     result = int64(0x7FF8000000000000) if magnitude >= int64(0x7FF0000000000000) else result
@@ -85,8 +86,8 @@ def _in_mode(
 
 
 def _any_mode(
-    source: Any, target: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any,
-    settings: Any, given: Any,
+    source: Numbers, target: Numbers, first: Int, last: Int, exponent_bits: Int, room: Int, largest: Int, smallest: Int,
+    settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
     for at in range(first, last, SCRATCH):
@@ -94,7 +95,7 @@ def _any_mode(
         fill(words, part, at, settings, given)
         for i in range(part):
             bits[i] = bits_of64(float64(source[at + i]))
-        if settings[4] == 0:
+        if settings[KIND] == FIXED:
             for i in range(part):
                 x = float_of64(bits[i])
                 target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, False, words[i])
@@ -104,16 +105,11 @@ def _any_mode(
                 target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, True, words[i])
 
 
-def _copying(
-    source: Any, target: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any
+def _nearest(
+    source: Numbers, target: Numbers, first: Int, last: Int, exponent_bits: Int, room: Int, largest: Int, smallest: Int
 ) -> None:
     for i in range(first, last):
         target[i] = _nearest_even(float64(source[i]), exponent_bits, room, largest, smallest)
-
-
-def _in_place(data: Any, first: Any, last: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any) -> None:
-    for i in range(first, last):
-        data[i] = _nearest_even(float64(data[i]), exponent_bits, room, largest, smallest)
 
 
 def round_posit(
@@ -139,11 +135,10 @@ def round_posit(
     rest: tuple[int, ...] = (exponent_bits, width - 1, *ends)
     if rounding != Rounding.NEAREST_EVEN:
         extra = addends(rounding, random, source)
-        kernel = compiled(_any_mode, source.dtype, "ppiiiiiimw")
+        kernel = compiled(_any_mode, source.dtype)
         data, rest = (source.data_ptr(), target.data_ptr()), (*rest, extra.settings, extra.words)
         in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
         return
-    addresses = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
-    body, signature = (_in_place, "piiiiii") if target is source else (_copying, "ppiiiiii")
-    kernel = compiled(body, source.dtype, signature)
-    in_pieces(lambda first, last: kernel(*addresses, first, last, *rest), source.numel(), source.numel())
+    data = (source.data_ptr(), target.data_ptr())
+    kernel = compiled(_nearest, source.dtype, in_place=target is source)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())

@@ -9,26 +9,24 @@ from numpy import float64, int64, uint64
 
 from ..addends import addends, fill, mode64
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
-from ..tail import addend64, round_shifted64
+from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
     import torch
 
     from ...base.modes import RandomBits, Rounding
+    from ..arguments import Int, Mode, Numbers, Words
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _power(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
     """The float64 pattern ``bits`` rounded to 2^(code - 127), as a float64."""
-    positive, negative, parity, sticky = mode
     fraction = uint64(bits & uint64(0xFFFFFFFFFFFFF))
     # Numbers that are subnormal in float64 lie far below the smallest power, as all that have a code below 0.
     code = int64(bits >> uint64(52)) - int64(896)
-    odd = uint64(code & int64(1))
-    addend = addend64(positive, negative, parity, uint64(0), odd)
-    addend = uint64(addend + uint64(uint64(word) << uint64(32)))
-    up = int64(round_shifted64(fraction, uint64(52), addend, sticky))
+    addend = addend_of64(mode, uint64(0), uint64(code & int64(1)), word)
+    up = int64(round_shifted64(fraction, uint64(52), addend, mode[3]))
     code = code + up if code >= int64(0) else int64(0)
     result = uint64(uint64(code + int64(896)) << uint64(52))
     result = uint64(over) if code > int64(254) else result
@@ -39,7 +37,7 @@ def _power(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
 
 
 def _powers(
-    source: Any, target: Any, first: Any, last: Any, over: Any, infinite: Any, settings: Any, given: Any
+    source: Numbers, target: Numbers, first: Int, last: Int, over: Int, infinite: Int, settings: Mode, given: Words
 ) -> None:
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
     for at in range(first, last, SCRATCH):
@@ -70,6 +68,6 @@ def round_to_powers(
         random: the random bits of stochastic rounding; ``source`` is contiguous then.
     """
     extra = addends(rounding, random, source)
-    kernel = compiled(_powers, source.dtype, "ppiiiimw")
+    kernel = compiled(_powers, source.dtype)
     data, rest = (source.data_ptr(), target.data_ptr()), (over, infinite, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())

@@ -6,16 +6,19 @@ the field of 2^emin, the pattern of 2^emin, the last exponent field, and the pat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba import njit
 from numpy import uint32
 
 from ..bits import bits_of32, float_of32
 
+if TYPE_CHECKING:
+    from ..arguments import Int, Patterns
+
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _legacy32(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
+def _legacy(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
     sign = uint32(bits & uint32(0x80000000))
     anchor = float_of32(uint32(smallest | sign))
     shifted = bits_of32(float_of32(bits) + anchor)
@@ -26,15 +29,8 @@ def _legacy32(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: 
     return below if uint32(uint32(bits >> uint32(23)) & uint32(0xFF)) < first else normal
 
 
-def legacy32(source: Any, target: Any, n: Any, p: Any) -> None:
-    """Float32 words from ``source`` to ``target``."""
+def legacy(source: Patterns, target: Patterns, n: Int, p: Patterns) -> None:
+    """Float32 only."""
     half, keep, first, smallest, last, largest = p[0], p[1], p[2], p[3], p[4], p[5]
     for i in range(n):
-        target[i] = _legacy32(source[i], half, keep, first, smallest, last, largest)
-
-
-def legacy32_in_place(data: Any, n: Any, p: Any) -> None:
-    """Float32 words rounded in place."""
-    half, keep, first, smallest, last, largest = p[0], p[1], p[2], p[3], p[4], p[5]
-    for i in range(n):
-        data[i] = _legacy32(data[i], half, keep, first, smallest, last, largest)
+        target[i] = _legacy(source[i], half, keep, first, smallest, last, largest)

@@ -12,7 +12,7 @@ from numba import njit
 from numpy import float64, int64, uint32
 
 from ...base.modes import Rounding
-from ..addends import addends, fill
+from ..addends import FIXED, KIND, addends, fill
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..threads import compiled, in_pieces
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...base.modes import RandomBits
+    from ..arguments import Doubles, Int, Integers, Mode, Numbers, Real, Words
 
 LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
 """What a mode does between two numbers: takes the lower or the upper one, or the nearer, and at a tie which."""
@@ -75,8 +76,9 @@ def _chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
 
 
 def _table(
-    source: Any, target: Any, values: Any, thresholds: Any, count: Any, first: Any, last: Any, settings: Any, given: Any
-) -> None:
+    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, count: Int, first: Int, last: Int,
+    settings: Mode, given: Words,
+) -> None:  # fmt: skip
     numbers, places, words = scratch64(), scratch32(), scratch32()
     for at in range(first, last, SCRATCH):
         part = min(int64(SCRATCH), last - at)
@@ -84,7 +86,7 @@ def _table(
         for i in range(part):
             numbers[i] = bits_of64(float64(source[at + i]))
         _places(numbers, places, part, thresholds, count - 1)
-        if settings[4] != 0:
+        if settings[KIND] != FIXED:
             for i in range(part):
                 x, place = float_of64(numbers[i]), int64(places[i])
                 if place < count - 1 and x > float64(values[0]):
@@ -135,8 +137,9 @@ def _places_between(
 
 
 def _blocks(
-    source: Any, target: Any, values: Any, thresholds: Any, choices: Any, count: Any, first: Any, last: Any,
-    length: Any, block: Any, largest: Any, least: Any, most: Any, nearest: Any, settings: Any, given: Any,
+    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, choices: Integers, count: Int, first: Int,
+    last: Int, length: Int, block: Int, largest: Real, least: Real, most: Real, nearest: Int, settings: Mode,
+    given: Words,
 ) -> None:  # fmt: skip
     numbers, grid, places, words = scratch64(), scratch64(), scratch32(), scratch32()
     in_row = (length + block - 1) // block
@@ -158,7 +161,7 @@ def _blocks(
                 fill(words, part, at, settings, given)
                 for i in range(part):
                     numbers[i] = bits_of64(float64(source[at + i]))
-                _places_between(numbers, places, part, grid, count, choices, settings[4] != 0, words)
+                _places_between(numbers, places, part, grid, count, choices, settings[KIND] != FIXED, words)
             for i in range(part):
                 target[at + i] = values[int64(places[i])] * scale + zero
 
@@ -181,7 +184,7 @@ def round_to_table(
     """
     extra = addends(rounding, random, source)
     thresholds = table.thresholds[Rounding.DOWN if random is not None else rounding]
-    kernel = compiled(_table, source.dtype, "pppqiiimw")
+    kernel = compiled(_table, source.dtype)
     tables = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
     data, rest = (source.data_ptr(), target.data_ptr(), *tables), (extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
@@ -212,7 +215,7 @@ def round_scaled(
     n = source.numel()
     extra = addends(rounding, random, source)
     mode = Rounding.NEAREST_EVEN if random is not None else rounding
-    kernel = compiled(_blocks, source.dtype, "pppqmiiiiifffimw")
+    kernel = compiled(_blocks, source.dtype)
     tables = (table.values.data_ptr(), table.thresholds[mode].data_ptr(), table.choices[mode].data_ptr())
     data = (source.data_ptr(), target.data_ptr(), *tables, table.values.numel())
     nearest = int(rounding is Rounding.NEAREST_EVEN)

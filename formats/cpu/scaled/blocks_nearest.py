@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...arithmetic.elements import Element
+    from ..arguments import Int, Numbers, Real
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -69,10 +70,9 @@ def _block(
         _round_elements(source, target, first, count, inverse, scale, smallest, spread, largest, sign_mask)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def _blocks(
-    source: Any, target: Any, first: Any, last: Any, length: Any, block: Any, addend: Any, emax: Any, emin: Any,
-    spread: Any, largest: Any, sign_mask: Any,
+    source: Numbers, target: Numbers, first: Int, last: Int, length: Int, block: Int, addend: Int, emax: Int, emin: Int,
+    spread: Real, largest: Real, sign_mask: Int,
 ) -> None:  # fmt: skip
     smallest = uint32((emin + 127) << 23)
     in_row = (length + block - 1) // block
@@ -86,20 +86,6 @@ def _blocks(
         if within >= length:
             within = 0
             row_start += length
-
-
-def _copying(
-    source: Any, target: Any, first: Any, last: Any, length: Any, block: Any, addend: Any, emax: Any, emin: Any,
-    spread: Any, largest: Any, sign_mask: Any,
-) -> None:  # fmt: skip
-    _blocks(source, target, first, last, length, block, addend, emax, emin, spread, largest, sign_mask)
-
-
-def _in_place(
-    data: Any, first: Any, last: Any, length: Any, block: Any, addend: Any, emax: Any, emin: Any, spread: Any,
-    largest: Any, sign_mask: Any,
-) -> None:  # fmt: skip
-    _blocks(data, data, first, last, length, block, addend, emax, emin, spread, largest, sign_mask)
 
 
 class BlockSettings(NamedTuple):
@@ -135,8 +121,7 @@ def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settin
         settings: of :func:`block_settings`.
     """
     n = source.numel()
-    data = (source.data_ptr(),) if target is source else (source.data_ptr(), target.data_ptr())
-    body, signature = (_in_place, "piiiiiiiffi") if target is source else (_copying, "ppiiiiiiiffi")
-    kernel = compiled(body, source.dtype, signature)
+    data = (source.data_ptr(), target.data_ptr())
+    kernel = compiled(_blocks, source.dtype, in_place=target is source)
     blocks = n // length * -(-length // settings.block)
     in_pieces(lambda first, last: kernel(*data, first, last, length, *settings), blocks, n)

@@ -9,19 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from numba import njit
-from numpy import float32, int64, uint32, uint64
+from numpy import int64
 
-from ..addends import addends, fill, mode32, mode64
-from ..bits import bits_of32, bits_of64, float_of32, float_of64, scratch32, scratch64
-from ..element_tail import to_element32, to_element64
+from ..addends import addends, fill, mode_of
+from ..bits import scratch32
+from ..element_tail import to_element
 from ..threads import compiled, in_pieces
-from .block_scales import scale32, scale64
+from ..widths import MAGNITUDE, WIDTH, bits_of, float_of, left, real, scratch, unsigned
+from .block_scales import LIFTS, block_scale
 
 if TYPE_CHECKING:
     import torch
 
     from ...arithmetic.elements import Element
     from ...base.modes import RandomBits, Rounding
+    from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 STRIP = 512  # columns: what the loops keep about a strip stays in the first cache
 
@@ -37,83 +39,45 @@ def strip(item: Any, length: Any, inner: Any, block: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale32(bits: Any, columns: Any, before: Any, tensor_scale: Any) -> None:
+def _scale(bits: Any, columns: Any, before: Any, tensor_scale: Any) -> None:
     """Divides or multiplies numbers by the first parts of the scales of their columns."""
-    if tensor_scale == float32(0.0):
+    if tensor_scale != real(0.0):
         for j in range(columns):
-            bits[j] = bits_of32(float_of32(bits[j]) * float_of32(before[j]))
-    else:
+            bits[j] = bits_of(float_of(bits[j]) / float_of(before[j]))
+    elif LIFTS:
         for j in range(columns):
-            bits[j] = bits_of32(float_of32(bits[j]) / float_of32(before[j]))
+            bits[j] = bits_of(float_of(bits[j]) * float_of(before[j]))
 
 
-def _strips32(
-    source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, addend: Any, emax: Any,
-    emin: Any, m: Any, largest: Any, tensor_scale: Any, zero_sign: Any, settings: Any, given: Any,
+def _strips(
+    source: Numbers, target: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int, addend: Int,
+    emax: Int, emin: Int, m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words, tops = scratch32(), scratch32(), scratch32()
-    before, after, smallest, most = scratch32(), scratch32(), scratch32(), scratch32()
-    mode, places, sign = mode32(settings), uint32(m), uint32(zero_sign << 31)
+    bits, words, tops = scratch(), scratch32(), scratch()
+    before, after, smallest, most = scratch(), scratch(), scratch(), scratch()
+    mode, places, sign = mode_of(settings), unsigned(m), left(unsigned(zero_sign), unsigned(WIDTH - unsigned(1)))
     for item in range(first, last):
         start, rows, columns = strip(item, length, inner, block)
         for j in range(columns):
-            tops[j] = uint32(0)
+            tops[j] = unsigned(0)
         for row in range(rows):
             at = start + row * inner
             for j in range(columns):
-                magnitude = uint32(bits_of32(source[at + j]) & uint32(0x7FFFFFFF))
+                magnitude = unsigned(bits_of(source[at + j]) & MAGNITUDE)
                 tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
         for j in range(columns):
-            scale = scale32(tops[j], addend, emax, emin, largest, tensor_scale)
-            before[j], after[j] = bits_of32(scale[0]), bits_of32(scale[1])
-            smallest[j], most[j] = scale[2], bits_of32(scale[3])
+            scale = block_scale(tops[j], addend, emax, emin, largest, tensor_scale)
+            before[j], after[j] = bits_of(scale[0]), bits_of(scale[1])
+            smallest[j], most[j] = scale[2], bits_of(scale[3])
         for row in range(rows):
             at = start + row * inner
             fill(words, columns, at, settings, given)
             for j in range(columns):
-                bits[j] = bits_of32(source[at + j])
-            _scale32(bits, columns, before, tensor_scale)
+                bits[j] = bits_of(source[at + j])
+            _scale(bits, columns, before, tensor_scale)
             for j in range(columns):
-                y = to_element32(bits[j], smallest[j], places, float_of32(most[j]), sign, mode, words[j])
-                target[at + j] = y * float_of32(after[j])
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale64(bits: Any, columns: Any, before: Any, tensor_scale: Any) -> None:
-    if tensor_scale != 0.0:
-        for j in range(columns):
-            bits[j] = bits_of64(float_of64(bits[j]) / float_of64(before[j]))
-
-
-def _strips64(
-    source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, addend: Any, emax: Any,
-    emin: Any, m: Any, largest: Any, tensor_scale: Any, zero_sign: Any, settings: Any, given: Any,
-) -> None:  # fmt: skip
-    bits, words, tops = scratch64(), scratch32(), scratch64()
-    before, after, smallest, most = scratch64(), scratch64(), scratch64(), scratch64()
-    mode, places, sign = mode64(settings), uint64(m), uint64(zero_sign << 63)
-    for item in range(first, last):
-        start, rows, columns = strip(item, length, inner, block)
-        for j in range(columns):
-            tops[j] = uint64(0)
-        for row in range(rows):
-            at = start + row * inner
-            for j in range(columns):
-                magnitude = uint64(bits_of64(source[at + j]) & uint64(0x7FFFFFFFFFFFFFFF))
-                tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
-        for j in range(columns):
-            scale = scale64(tops[j], addend, emax, emin, largest, tensor_scale)
-            before[j], after[j] = bits_of64(scale[0]), bits_of64(scale[1])
-            smallest[j], most[j] = scale[2], bits_of64(scale[3])
-        for row in range(rows):
-            at = start + row * inner
-            fill(words, columns, at, settings, given)
-            for j in range(columns):
-                bits[j] = bits_of64(source[at + j])
-            _scale64(bits, columns, before, tensor_scale)
-            for j in range(columns):
-                y = to_element64(bits[j], smallest[j], places, float_of64(most[j]), sign, mode, words[j])
-                target[at + j] = y * float_of64(after[j])
+                y = to_element(bits[j], smallest[j], places, float_of(most[j]), sign, mode, words[j])
+                target[at + j] = y * float_of(after[j])
 
 
 def round_strided_blocks(
@@ -145,8 +109,8 @@ def round_strided_blocks(
     """
     n = source.numel()
     extra = addends(rounding, random, source)
-    body = _strips32 if source.itemsize == 4 else _strips64
-    kernel = compiled(body, source.dtype, "ppiiiiiiiiidfimw")
+    body = _strips
+    kernel = compiled(body, source.dtype)
     fixed = (length, inner, block, rule_addend, element.emax, element.emin, element.significand_bits)
     rest = (*fixed, element.max, tensor_scale, int(element.signed_zero), extra.settings, extra.words)
     data = (source.data_ptr(), target.data_ptr())

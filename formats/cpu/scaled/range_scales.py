@@ -9,30 +9,36 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy import float32, float64, int32, int64, uint32, uint64
+from numpy import float64, int32, int64
 
-from ..bits import float_of32, float_of64
+from ..widths import MAGNITUDE, WIDTH, ByWidth, bits_of, float_of, real, signed, unsigned
 
-FIRST32, LAST32 = int32(-0x80000000), int32(0x7FFFFFFF)
-FIRST64, LAST64 = int64(-0x8000000000000000), int64(0x7FFFFFFFFFFFFFFF)
+FIRST: Any = ByWidth(int32(-0x80000000), int64(-0x8000000000000000))
+LAST: Any = ByWidth(int32(0x7FFFFFFF), int64(0x7FFFFFFFFFFFFFFF))
 # The keys of minus and plus infinity.
-_LOWEST32, _HIGHEST32 = int32(-0x7F800001), int32(0x7F800000)
-_LOWEST64, _HIGHEST64 = int64(-0x7FF0000000000001), int64(0x7FF0000000000000)
-_MAX32, _MAX64 = (2.0 - 2.0**-23) * 2.0**127, (2.0 - 2.0**-52) * 2.0**1023
+_LOWEST: Any = ByWidth(int32(-0x7F800001), int64(-0x7FF0000000000001))
+_HIGHEST: Any = ByWidth(int32(0x7F800000), int64(0x7FF0000000000000))
+# The largest number of the carrier, and the largest below 1.
+_MAX: Any = ByWidth((2.0 - 2.0**-23) * 2.0**127, (2.0 - 2.0**-52) * 2.0**1023)
+_BELOW_ONE: Any = ByWidth(1.0 - 2.0**-24, 1.0 - 2.0**-52)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def key32(bits: Any) -> Any:
-    """A float32 pattern as an int32 of the same order (-0 below +0), and back again."""
-    bits = int32(bits)
-    return int32(bits ^ int32(int32(bits >> int32(31)) & LAST32))
+def key_of(bits: Any) -> Any:
+    """A pattern as a signed integer of the same order (-0 below +0), and back again."""
+    bits = signed(bits)
+    return signed(bits ^ signed(signed(bits >> signed(WIDTH - unsigned(1))) & LAST))
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def key64(bits: Any) -> Any:
-    """As :func:`key32`, for float64 and int64."""
-    bits = int64(bits)
-    return int64(bits ^ int64(int64(bits >> int64(63)) & LAST64))
+def ends(source: Any, first: Any, last: Any) -> Any:
+    """The keys of minimum and maximum of the numbers from ``first`` to before ``last``."""
+    bottom, top = LAST, FIRST
+    for i in range(first, last):
+        key = key_of(bits_of(source[i]))
+        bottom = key if key < bottom else bottom  # noqa: FURB136
+        top = key if key > top else top  # noqa: FURB136
+    return bottom, top
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -51,36 +57,10 @@ def _zero(bottom: Any, scale: Any, low: Any, high: Any, symmetric: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def fitted32(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """(scale, zero point), float32, for data between two finite numbers; the largest code times the scale is finite.
+def range_scale(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
+    """(scale, zero point), of the carrier, for the keys of minimum and maximum.
 
-    Args:
-        bottom: the minimum, float64.
-        top: the maximum, float64.
-        low: the smallest code, float64.
-        high: the largest code, float64.
-        symmetric: 1 if the zero point is 0, else 0.
-        least: no scale is smaller; float64.
-    """
-    scale = float32(_scale(bottom, top, low, high, symmetric, least))
-    zero = _zero(bottom, float64(scale), low, high, symmetric)
-    reach = max(high - zero, zero - low)
-    fits = float32(float64(scale) * reach) < float32(np.inf)
-    return scale if fits else float32(_MAX32 / reach * (1.0 - 2.0**-24)), float32(zero)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def fitted64(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """As :func:`fitted32`, for float64."""
-    scale = _scale(bottom, top, low, high, symmetric, least)
-    zero = _zero(bottom, scale, low, high, symmetric)
-    reach = max(high - zero, zero - low)
-    return scale if scale * reach < np.inf else _MAX64 / reach * (1.0 - 2.0**-52), zero
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def range32(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """(scale, zero point), float32, for the keys of minimum and maximum; the scale is NaN if one is not finite.
+    The largest code times the scale is finite; the scale is NaN if the minimum or the maximum is not.
 
     Args:
         first: the key of the minimum.
@@ -90,17 +70,24 @@ def range32(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: A
         symmetric: 1 if the zero point is 0, else 0.
         least: no scale is smaller; float64.
     """
-    bottom = float64(float_of32(uint32(key32(first))))
-    top = float64(float_of32(uint32(key32(last))))
-    scale, zero = fitted32(bottom, top, low, high, symmetric, least)
-    usable = first > _LOWEST32 and last < _HIGHEST32
-    return scale if usable else float32(np.nan), zero
+    bottom, top = float64(float_of(unsigned(key_of(first)))), float64(float_of(unsigned(key_of(last))))
+    scale = real(_scale(bottom, top, low, high, symmetric, least))
+    zero = _zero(bottom, float64(scale), low, high, symmetric)
+    reach = max(high - zero, zero - low)
+    fits = real(float64(scale) * reach) < real(np.inf)
+    scale = scale if fits else real(_MAX / reach * _BELOW_ONE)
+    return scale if first > _LOWEST and last < _HIGHEST else real(np.nan), real(zero)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def range64(first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """As :func:`range32`, for float64."""
-    bottom, top = float_of64(uint64(key64(first))), float_of64(uint64(key64(last)))
-    scale, zero = fitted64(bottom, top, low, high, symmetric, least)
-    usable = first > _LOWEST64 and last < _HIGHEST64
-    return scale if usable else np.nan, zero
+def scale_of(source: Any, first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
+    """As :func:`range_scale`, for the numbers from ``first`` to before ``last``."""
+    if symmetric != 0:
+        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        largest = unsigned(0)
+        for i in range(first, last):
+            magnitude = unsigned(bits_of(source[i]) & MAGNITUDE)
+            largest = magnitude if magnitude > largest else largest  # noqa: FURB136
+        return range_scale(signed(0), signed(largest), low, high, 1, least)
+    bottom, top = ends(source, first, last)
+    return range_scale(bottom, top, low, high, 0, least)
