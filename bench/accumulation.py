@@ -6,7 +6,8 @@ import torch
 
 from bench.timing import interleaved, record
 from roundoff.formats import round
-from roundoff.simulate.accumulation.run import Accumulation, accumulate
+from roundoff.simulate.accumulation.description import Accumulation
+from roundoff.simulate.accumulation.run import accumulate
 
 ROWS, DEPTH, COLUMNS = 256, 1024, 1024
 

@@ -13,7 +13,8 @@ from roundoff import FormatError, Policy, RandomBits, Rounding, Rule, simulate
 from roundoff.formats import Format
 from roundoff.formats.base.random_words import random_words
 from roundoff.formats.tools.reference import round_exactly
-from roundoff.simulate.accumulation.run import Accumulation, accumulate
+from roundoff.simulate.accumulation.description import Accumulation
+from roundoff.simulate.accumulation.run import accumulate
 from roundoff.simulate.exact.results import CarrierRounding
 
 aten = torch.ops.aten
