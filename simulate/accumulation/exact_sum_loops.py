@@ -7,17 +7,18 @@ Validity", 2013; for posits it is the quire).
 
 from __future__ import annotations
 
-from functools import cache
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from numba import njit, types
 from numpy import int64, uint32, uint64
 
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
+from ...formats.cpu.widths import ByWidth
 from ..exact.error_free import LARGEST
+
+if TYPE_CHECKING:
+    from ...formats.cpu.arguments import Int, Integers, Numbers
 
 UNIT = -2148
 """Exponent of the unit."""
@@ -126,9 +127,18 @@ def _rounded(limbs: Any, first: Any, last: Any, negative: Any, target: Any, mode
     return (over[1] if negative else over[0]) if result >= infinite else result
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _single(bits: Any) -> Any:
+    return float_of32(uint32(uint32(bits) | uint32(bits >> uint64(32))))
+
+
+_number: Any = ByWidth(_single, float_of64)
+"""The carrier's number of bits, the sign in the first of 64."""
+
+
 def dot_products(
-    a: Any, b: Any, start: Any, target: Any, first: Any, last: Any, rows: Any, depth: Any, columns: Any, limbs: Any,
-    words: Any, settings: Any,
+    a: Numbers, b: Numbers, start: Numbers, target: Numbers, first: Int, last: Int, rows: Int, depth: Int,
+    columns: Int, limbs: Integers, words: Integers, settings: Integers,
 ) -> None:  # fmt: skip
     """For the rows from ``first`` to before ``last`` of ``target``: start + a b.
 
@@ -174,22 +184,4 @@ def dot_products(
                 bits = uint64(bits | (uint64(1 << 63) if negative else uint64(0)))
                 for i in range(low, end + int64(1)):
                     limbs[i] = int64(0)
-            target[place] = special if special != 0.0 else number(bits)  # type: ignore[name-defined]  # noqa: F821
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _single(bits: Any) -> Any:
-    return float_of32(uint32(uint32(bits) | uint32(bits >> uint64(32))))
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _double(bits: Any) -> Any:
-    return float_of64(bits)
-
-
-@cache
-def specialised(dtype: torch.dtype) -> Any:
-    """:func:`dot_products` for a carrier, whose numbers ``number`` makes of their bits, the sign in the first of 64."""
-    number = _single if dtype == torch.float32 else _double
-    names = {**dot_products.__globals__, "number": number}
-    return FunctionType(dot_products.__code__, names, f"dot_products{8 * dtype.itemsize}")
+            target[place] = special if special != 0.0 else _number(bits)

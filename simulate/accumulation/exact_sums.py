@@ -15,7 +15,7 @@ from ...formats.base.random_words import random_words
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.families.floats import FP32, FP64
 from .arithmetic import ShapesUnfitError
-from .exact_sum_loops import LIMBS, specialised
+from .exact_sum_loops import LIMBS, dot_products
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ class ExactSums:
         ends = over.over_positive, over.over_negative, self._how.saturating
         numbers = [*rule(self._how.mode, 64), *carrier, *ends, start is not None, words is not None]
         settings = np.array([number & (1 << 64) - 1 for number in numbers], np.uint64)
-        kernel = compiled(specialised(dtype), dtype, "ppppiiiiimmm")
+        kernel = compiled(dot_products, dtype)
         batches, rows, depth = a.shape
         addresses = a.data_ptr(), bt.data_ptr(), 0 if begin is None else begin.data_ptr(), target.data_ptr()
         drawn = 0 if words is None else words.data_ptr()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -33,7 +33,40 @@ def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, fmt: FloatFo
     return round_nearest(exact, fmt.parameters(torch.float64)) if to_odd else exact
 
 
-def compensated(total: torch.Tensor, summand: torch.Tensor, fmt: FloatFormat) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rest of a step of Kahan's summation, once what was lost has been taken from the summand: new total, lost."""
-    after = add(total, summand, fmt)
-    return after, add(add(after, -total, fmt), -summand, fmt)
+class TensorSteps(NamedTuple):
+    """The steps of an accumulation; to be used like a :class:`~roundoff.simulate.accumulation.choice.Loop`."""
+
+    product: FloatFormat | None
+    """None: products are exact."""
+    total: FloatFormat | None
+    """None: float64's own sums."""
+    exact: bool
+    """Whether float64 holds the products of the operands."""
+    compensated: bool = False
+    dtype: torch.dtype = torch.float64
+
+    def begin(self, like: torch.Tensor, *shape: int) -> list[torch.Tensor]:
+        """Sums of that shape, all zero; if compensated, also what they have lost."""
+        return [like.new_zeros(shape, dtype=self.dtype) for _ in range(1 + self.compensated)]
+
+    def add(self, sums: list[torch.Tensor], a: torch.Tensor, b: torch.Tensor, first: int = 0, last: int = -1) -> None:
+        """Adds the products of matrices (B, M, K) and (B, K, N), K from ``first`` to before ``last``, to the sums."""
+        a, b = a.to(self.dtype), b.to(self.dtype)
+        for k in range(first, a.shape[2] if last < 0 else last):
+            x, y = a[:, :, k, None], b[:, k, None, :]
+            if not self.compensated:
+                sums[0] = self._add_product(sums[0], x, y)
+                continue
+            assert self.total is not None
+            before, lost = sums
+            summand = self._add_product(-lost, x, y)
+            after = add(before, summand, self.total)
+            sums[:] = after, add(add(after, -before, self.total), -summand, self.total)
+
+    def _add_product(self, z: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = x * y if self.product is None else multiply(x, y, self.product)
+        if self.total is None:
+            return z + product
+        if self.product is None and not self.exact:
+            return multiply_add(x, y, z, self.total)
+        return add(z, product, self.total)

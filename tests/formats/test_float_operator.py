@@ -10,7 +10,6 @@ from strategies import float_formats
 import roundoff
 from roundoff.formats import Format
 from roundoff.formats.compiling.float_data import float_data, round_float
-from roundoff.simulate.accumulation.fast_loops import chains
 
 CPU = torch.device("cpu")
 BY_ADDITION = ["e5m10", "e5m2", "e4m7", "e3m4", "e2m1", "e6m9", "e7m10", "e5m21"]
@@ -70,8 +69,6 @@ def test_any_width_bias_and_policy(fmt, wide):
         data = float_data(fmt, dtype, CPU)
         assert data.by_addition == fmt.parameters(dtype).rounds_by_addition(dtype)
         assert same(round_float(x, data.parameters, data.by_addition), roundoff.round(x, fmt))
-        if dtype == torch.float32:
-            assert chains(fmt) == data.by_addition
 
 
 @pytest.mark.parametrize("bias", [27, 28, 29, 30, 31, 40, 100, -90])

@@ -14,9 +14,11 @@ from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.formats import FloatFormat, FormatError, round
+from roundoff.simulate.accumulation import arithmetic
 from roundoff.simulate.accumulation.description import Accumulation
-from roundoff.simulate.accumulation.run import accumulate, accumulates, arithmetic
-from roundoff.simulate.accumulation.run import arithmetic as accumulation_arithmetic
+from roundoff.simulate.accumulation.run import accumulate, accumulates
+from roundoff.simulate.accumulation.run import arithmetic as arithmetic_of
+from roundoff.simulate.accumulation.tensors import TensorSteps
 
 aten = torch.ops.aten
 
@@ -69,6 +71,14 @@ def operands(kind, shape, dtype, fmt, seed=0):
     return round(x.to(dtype), fmt)
 
 
+def by_tensors(how, a, b):
+    """The product by tensor operations, as on other devices."""
+    steps = TensorSteps(how.product, how.format, a.dtype == torch.float32, how.compensated)
+    sums = steps.begin(a, 1, a.shape[0], b.shape[1])
+    steps.add(sums, a[None], b[None])
+    return sums[0].to(a.dtype)
+
+
 def expected_product(a, b, how):
     return [dot(row, column, how) for row in a.double().tolist() for column in b.double().T.tolist()]
 
@@ -82,7 +92,7 @@ def test_sequential_accumulation_is_exact(name, kind, dtype):
         how = Accumulation(name, 1, product, compensated)
         expected = expected_product(a, b, how)
         same(accumulate(aten.mm.default, (a, b), {}, how), expected)
-        same(arithmetic(how, dtype)._slowly(a[None], b[None]), expected)
+        same(by_tensors(how, a, b), expected)
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -101,7 +111,7 @@ def test_float64_accumulation_is_exact_to_the_ends_of_its_range(text, far):
         ).nan_to_num()
     expected = expected_product(a, b, how)
     same(accumulate(aten.mm.default, (a, b), {}, how), expected)
-    same(arithmetic(how, torch.float64)._slowly(a[None], b[None]), expected)
+    same(by_tensors(how, a, b), expected)
 
 
 def test_products_that_overflow_before_the_sum_does():
@@ -114,7 +124,7 @@ def test_products_that_overflow_before_the_sum_does():
     for text, end in (("e11m30", math.inf), ("fp64", math.inf), ("e11m30_saturate", -FloatFormat(11, 30).max)):
         how = Accumulation.parse(text)
         assert accumulate(aten.mm.default, (a, b), {}, how).item() == end
-        assert arithmetic(how, torch.float64)._slowly(a[None], b[None]).item() == end
+        assert by_tensors(how, a, b).item() == end
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -150,7 +160,7 @@ def test_float64_operands_have_exact_products(name):
         how = Accumulation(name, 1, product, compensated)
         expected = expected_product(a, b, how)
         same(accumulate(aten.mm.default, (a, b), {}, how), expected)
-        same(arithmetic(how, torch.float64)._slowly(a[None], b[None]), expected)
+        same(by_tensors(how, a, b), expected)
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -203,7 +213,7 @@ def test_a_fused_multiply_add_of_float64_is_exact():
     y = torch.tensor([1, 1 - 2.0**-53], dtype=torch.float64)
     how = Accumulation("fp64")
     assert accumulate(aten.dot.default, (x, y), {}, how).item() == 1 + 2.0**-52
-    assert arithmetic(how, torch.float64)._slowly(x[None, None], y[None, :, None]).item() == 1 + 2.0**-52
+    assert by_tensors(how, x[None], y[:, None]).item() == 1 + 2.0**-52
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -213,7 +223,7 @@ def test_negative_zero_stays(dtype):
     y = torch.tensor([-1e-10 / 3, -1 / 3, 1 / 3], dtype=dtype)
     for how, expected in ((Accumulation("e5m10"), -0.0), (Accumulation("e5m10", product="e5m10"), 0.0)):
         same(accumulate(aten.dot.default, (x, y), {}, how), [expected])
-        same(arithmetic(how, dtype)._slowly(x[None, None], y[None, :, None]), [expected])
+        same(by_tensors(how, x[None], y[:, None]), [expected])
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -258,7 +268,7 @@ def test_any_format_any_numbers(data, exponent, significand, product, compensate
     x, y = torch.tensor(a, dtype=dtype), torch.tensor(b, dtype=dtype)
     expected = [dot(a, b, how)]
     same(accumulate(aten.dot.default, (x, y), {}, how), expected)
-    same(arithmetic(how, dtype)._slowly(x[None, None], y[None, :, None]), expected)
+    same(by_tensors(how, x[None], y[:, None]), expected)
 
 
 @pytest.mark.parametrize("text", ["e5m10*e4m3/3", "e5m10/3", "e5m10/3+kahan", "e4m3fn_saturate*e4m3fn/4+kahan"])
@@ -270,7 +280,7 @@ def test_blocks_elsewhere_are_those_of_the_cpu(text, monkeypatch):
     on_cpu = accumulate(aten.bmm.default, (a, b), {}, how)
     sums = accumulate(aten.sum.dim_IntList, (a, [0, 2]), {}, how)
     biased = accumulate(aten.baddbmm.default, (a.sum(2, keepdim=True), a, b), {}, how)
-    monkeypatch.setattr(accumulation_arithmetic, "_native", lambda *_: False)
+    monkeypatch.setattr(arithmetic, "_native", lambda *_: False)
     assert torch.equal(accumulate(aten.bmm.default, (a, b), {}, how), on_cpu)
     assert torch.equal(accumulate(aten.sum.dim_IntList, (a, [0, 2]), {}, how), sums)
     assert torch.equal(accumulate(aten.baddbmm.default, (a.sum(2, keepdim=True), a, b), {}, how), biased)
@@ -583,7 +593,7 @@ def test_mistakes(make, message):
 
 
 def test_arithmetic_is_made_once():
-    assert arithmetic(Accumulation("e5m10"), torch.float32) is arithmetic(Accumulation("fp16"), torch.float32)
+    assert arithmetic_of(Accumulation("e5m10"), torch.float32) is arithmetic_of(Accumulation("fp16"), torch.float32)
 
 
 def grouped(dims, ends):

@@ -1,0 +1,168 @@
+"""One step of an accumulation: a product goes into a running sum. In the Python that numba compiles.
+
+A step is put together from parts (:class:`.Part`), which :mod:`.choice` chooses: how numbers are rounded to a format,
+how products are formed, how sums, and whether what a sum has lost is kept. Each is written once for both carriers.
+
+Sums are formed exactly and rounded once: the carrier's sum is rounded to odd with the help of its error, after which
+rounding to at least two bits fewer is correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
+proved algorithms using rounding to odd", 2008).
+
+A format ``f`` is a pair: the constants of its rounding, and 1, or 0 where the carrier itself is the format and nothing
+is rounded to odd. ``q`` is the format of products, ``p`` that of sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from ...formats.cpu.bits import bits_of64
+from ...formats.cpu.numbers.floats_by_mode import read
+from ...formats.cpu.widths import ByWidth, Part, bits_of, float_of, unsigned
+from ..exact.error_free import (
+    LARGEST,
+    fma32,
+    fma64,
+    multiply_add64,
+    multiply_add_anywhere64,
+    odd32,
+    odd64,
+    product_anywhere64,
+    two_sum,
+)
+
+_fma: Any = ByWidth(fma32, fma64)
+_odd: Any = ByWidth(odd32, odd64)
+
+# Numbers rounded to a format.
+
+constants: Any = Part()
+"""What ``rounded`` wants: see :class:`.Way`."""
+rounded: Any = Part()
+narrower: Any = Part()
+"""Whether it is known that the carrier itself is not the format."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def read_format(words: Any) -> Any:
+    """The pair that the words at an address stand for: :class:`.FloatParameters` packed, then 1, or 0."""
+    return constants(read(words)), unsigned(1) if narrower else words[15]
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def nearest(bits: Any, f: Any) -> Any:
+    """The number with some bits, rounded to a format."""
+    return float_of(rounded(bits, f[0]))
+
+
+# Sums.
+
+add: Any = Part()
+"""``x + y`` rounded to a format."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_once(x: Any, y: Any, f: Any) -> Any:
+    """Rounded once."""
+    total, error = two_sum(x, y)
+    return nearest(_odd(total, error, f[1]), f)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_twice(x: Any, y: Any, f: Any) -> Any:
+    """Rounded to the carrier first: see :func:`~roundoff.simulate.accumulation.choice.choose`."""
+    return nearest(bits_of(x + y), f)
+
+
+# Products.
+
+product: Any = Part()
+"""The bits of ``x * y``, rounded to odd for a format."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def product_exact(x: Any, y: Any, _f: Any) -> Any:
+    """Of numbers whose product the carrier holds."""
+    return bits_of(x * y)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def product_ordinary(x: Any, y: Any, f: Any) -> Any:
+    """Of numbers whose product's error the carrier holds."""
+    rounded = x * y
+    return _odd(rounded, _fma(x, y, -rounded), f[1])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def product_anywhere(x: Any, y: Any, f: Any) -> Any:
+    """Of any numbers, in float64."""
+    return product_anywhere64(x, y) if f[1] != unsigned(0) else bits_of(x * y)
+
+
+# A product and a sum.
+
+add_product: Any = Part()
+"""``z + x * y``."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_rounded(z: Any, x: Any, y: Any, q: Any, p: Any) -> Any:
+    """The product is rounded, then the sum."""
+    return add(z, nearest(product(x, y, q), q), p)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_rounded_only(z: Any, x: Any, y: Any, q: Any, _p: Any) -> Any:
+    """The product is rounded, the sum is the carrier's."""
+    return z + nearest(product(x, y, q), q)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_summand(z: Any, _x: Any, y: Any, _q: Any, p: Any) -> Any:
+    """Rounded once; where ``x`` is 1."""
+    return add_once(z, y, p)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fused_exact(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
+    """Rounded once; of numbers whose product the carrier holds."""
+    return add_once(z, x * y, p)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fused_ordinary(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
+    """Rounded once; of numbers whose product's error the carrier, float64, holds."""
+    total, error = multiply_add64(x, y, z)
+    plain = x * y + z
+    bits = odd64(total, error, p[1])
+    bits = bits_of64(plain) if total == 0.0 else bits  # the sign of zero is that of the plain sum
+    return nearest(bits if abs(plain) <= LARGEST else bits_of64(plain), p)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fused_anywhere(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
+    """Rounded once; of any numbers, in float64."""
+    return nearest(multiply_add_anywhere64(x, y, z) if p[1] != unsigned(0) else bits_of64(fma64(x, y, z)), p)
+
+
+# Whole steps.
+
+step: Any = Part()
+"""``x * y`` into the sum ``sums[i]``."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def plain_step(sums: Any, _lost: Any, i: Any, x: Any, y: Any, q: Any, p: Any) -> None:
+    """The sum is all there is."""
+    sums[i] = add_product(sums[i], x, y, q, p)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def compensated_step(sums: Any, lost: Any, i: Any, x: Any, y: Any, q: Any, p: Any) -> None:
+    """Kahan's summation: what a sum has lost, ``lost[i]``, is taken from the next summand."""
+    before = sums[i]
+    summand = add_product(-lost[i], x, y, q, p)
+    after = add(before, summand, p)
+    sums[i] = after
+    lost[i] = add(add(after, -before, p), -summand, p)
