@@ -24,6 +24,7 @@ from . import float_codes
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
     from ..base.modes import RandomBits
 
@@ -81,9 +82,11 @@ class FloatFormat(FloatLayout, Family):
         return self in (FP32, FP64)
 
     @cached_property
-    def _kernels(self) -> dict[torch.dtype, cpu_kernels.Loop]:
+    def _kernels(self) -> dict[torch.dtype, Callable[[torch.Tensor, torch.Tensor], None]]:
         return {
-            dtype: cpu_kernels.nearest(self.parameters(dtype), dtype)
+            dtype: _pass_on
+            if self.native and dtype == self.carrier
+            else cpu_kernels.nearest(self.parameters(dtype), dtype)
             for dtype in (torch.float32, torch.float64)
             if self.fits_in(dtype)
         }
@@ -168,6 +171,12 @@ class FloatFormat(FloatLayout, Family):
         numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
         ordered = (numbers[numbers.isfinite()] + 0.0).sort().values
         return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]
+
+
+def _pass_on(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Rounds numbers of a carrier to the carrier itself, which changes none."""
+    if target is not source:
+        target.copy_(source)
 
 
 _known: dict[tuple[object, ...], FloatParameters] = {}

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from numba import njit
 from numpy import uint32
 
-from ...arithmetic.float_parameters import FloatParameters
 from ..bits import bits_of32, float_of32, left32, right32
-from ..widths import INFINITE, MAGNITUDE, Part, bits_of, float_of, left, right, specialised, unsigned
+from ..widths import INFINITE, MAGNITUDE, Part, bits_of, float_of, left, right, unsigned
 from .floats_by_mode import read
 
 if TYPE_CHECKING:
@@ -122,29 +120,3 @@ def uniform(bits: Any, constants: Any) -> Any:
 ANY = Way(itself, any_format)
 CHAIN = Way(chain_constants, chain)
 UNIFORM = Way(uniform_constants, uniform)
-
-
-# The former names and arguments, for loops of low-precision accumulation.
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _any(bits: Any, shift: Any, smallest: Any, largest: Any, magic: Any, beyond: Any, zero: Any, flip: Any) -> Any:
-    no: Any = unsigned(0)
-    words = FloatParameters(
-        shift, smallest, largest, bits_of(magic), no, no, beyond, zero, flip, no, no, no, no, no, no, no
-    )
-    return any_format(bits, words)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _chain32(bits: Any, smallest: Any, top: Any, spread: Any, grow: Any, shrink: Any) -> Any:
-    return chain(bits, (smallest, top, spread, grow, shrink))
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _chain_constants(p: Any) -> Any:
-    no: Any = uint32(0)
-    return chain_constants(FloatParameters(p[0], p[1], p[2], no, no, no, no, no, no, no, no, no, no, no, no, no))
-
-
-_any32, _any64 = specialised(_any, torch.float32), specialised(_any, torch.float64)
