@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats.base.modes import Rounding
 from ...formats.cpu.threads import runs_natively
@@ -27,6 +29,17 @@ Steps = Loop | TensorSteps
 def _native(*tensors: torch.Tensor) -> bool:
     """Whether the compiled loops can do it."""
     return all(runs_natively(x, Rounding.NEAREST_EVEN) for x in tensors)
+
+
+def _ones(steps: Steps, x: torch.Tensor, terms: int) -> torch.Tensor:
+    """The first factor of summands like ``x``: (1, 1, terms), or more where loops read them."""
+    return _kept_ones(steps.dtype) if isinstance(steps, Loop) else x.new_ones(1, 1, terms)
+
+
+@cache
+def _kept_ones(dtype: torch.dtype) -> torch.Tensor:
+    with _disable_current_modes():  # a mode could make something else of it, which would be kept
+        return torch.ones(1, 1, _TERMS, dtype=dtype, device="cpu")
 
 
 def gapless(x: torch.Tensor) -> torch.Tensor:
@@ -53,6 +66,7 @@ class Arithmetic:
         self._compensated = how.compensated
         self._format: FloatFormat = how.format  # type: ignore[assignment]  # parsed when made
         self._product: FloatFormat | None = how.product  # type: ignore[assignment]
+        self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
     def begun(self, named: dict[str, Any]) -> tuple[Arithmetic, dict[str, Any]]:
         """The arithmetic and the arguments for an operation: an accumulator of its own format begins with zero."""
@@ -95,9 +109,11 @@ class Arithmetic:
             x = torch.cat([*parts, x[whole:].sum(0, keepdim=True)]) if whole < terms else parts[0]
         steps = self._of_summands(x, compensated=self._compensated)
         sums, x = steps.begin(x, 1, 1, count), x.contiguous()
-        for first in range(0, len(x), _TERMS):
-            some = x[None, first : first + _TERMS]
-            steps.add(sums, x.new_ones(1, 1, some.shape[1]), some)
+        if len(x) <= _TERMS:
+            steps.add(sums, _ones(steps, x, len(x)), x.unsqueeze(0), 0, len(x))
+        else:
+            for some in torch.split(x.unsqueeze(0), _TERMS, 1):
+                steps.add(sums, _ones(steps, x, some.shape[1]), some, 0, some.shape[1])
         return sums[0].view(-1).to(self._dtype)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -105,7 +121,7 @@ class Arithmetic:
         steps = self._of_summands(x, compensated=False)
         sums = [x.reshape(1, 1, -1).to(steps.dtype).contiguous()]
         if sums[0].numel():
-            steps.add(sums, x.new_ones(1, 1, 1), y.expand(x.shape).reshape(1, 1, -1).contiguous())
+            steps.add(sums, _ones(steps, x, 1), y.expand(x.shape).reshape(1, 1, -1).contiguous(), 0, 1)
         return sums[0].view(x.shape).to(self._dtype)
 
     def _of_products(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -143,7 +159,8 @@ class Arithmetic:
     def _chunk_of_blocks(self, a: torch.Tensor, b: torch.Tensor, rounded: Steps | None) -> torch.Tensor:
         depth, every = a.shape[2], self._every
         shape = a.shape[0], a.shape[1], b.shape[2]
-        steps, one = self._of_summands(a, compensated=self._compensated), a.new_ones(1, 1, 1)
+        steps = self._of_summands(a, compensated=self._compensated)
+        ones = _ones(steps, a, 1)
         sums = steps.begin(a, 1, 1, prod(shape))
         for k in range(0, depth, every):
             if rounded is None:
@@ -152,11 +169,17 @@ class Arithmetic:
                 blocks = rounded.begin(a, *shape)
                 rounded.add(blocks, a, b, k, min(k + every, depth))
                 block = blocks[0]
-            steps.add(sums, one, block.reshape(1, 1, -1))
+            steps.add(sums, ones, block.reshape(1, 1, -1), 0, 1)
         return sums[0].view(shape)
 
     def _of_summands(self, x: torch.Tensor, *, compensated: bool) -> Steps:
         """For products of 1 and numbers like those of ``x``, which are exact."""
-        if _native(x):
-            return choose(None, self._format, x.dtype, Products.SUMMANDS, compensated=compensated)
-        return TensorSteps(None, self._format, True, compensated)
+        key = _native(x), x.dtype, compensated
+        steps = self._summing.get(key)
+        if steps is None:
+            if key[0]:
+                steps = choose(None, self._format, x.dtype, Products.SUMMANDS, compensated=compensated)
+            else:
+                steps = TensorSteps(None, self._format, True, compensated)
+            self._summing[key] = steps
+        return steps

@@ -90,14 +90,17 @@ class Loop(NamedTuple):
         shape, split = [batches, rows, columns], 0 if batches > 1 else 1 if rows > 1 else 2
         # How far apart the parts of a, b and the sums are.
         apart = ((rows * whole, whole * columns, rows * columns), (whole, 0, columns), (0, 1, 1))[split]
-        begins = first, first * columns, 0, 0
-        pointers = a.data_ptr(), b.data_ptr(), sums[0].data_ptr(), sums[-1].data_ptr()
+        a_begins, b_begins = a.data_ptr() + first * size, b.data_ptr() + first * columns * size
+        total, lost = sums[0].data_ptr(), sums[-1].data_ptr()
 
         def piece(start: int, end: int) -> None:
-            offsets = [begin + start * step for begin, step in zip(begins, (*apart, apart[2]), strict=True)]
-            addresses = [pointer + offset * size for pointer, offset in zip(pointers, offsets, strict=True)]
-            part = [*shape[:split], end - start, *shape[split + 1 :]]
-            self.kernel(*addresses, part[0], part[1], depth, part[2], whole, columns, slab, tile, *self.formats)
+            a_far, b_far, far = (start * step * size for step in apart)
+            part = shape.copy()
+            part[split] = end - start
+            self.kernel(
+                a_begins + a_far, b_begins + b_far, total + far, lost + far,
+                part[0], part[1], depth, part[2], whole, columns, slab, tile, *self.formats,
+            )  # fmt: skip
 
         in_pieces(piece, shape[split], batches * rows * depth * columns)
 
