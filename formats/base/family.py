@@ -15,12 +15,14 @@ from .errors import FormatError
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
 from .memory import apart, in_memory, is_virtual, settled
-from .modes import Overflow, RandomBits, Rounding, check_choices
+from .modes import How, Overflow, RandomBits, Rounding, check_choices
 from .operator import as_operator
 from .random_words import check_given, random_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .modes import Random
 
 _MOST_BITS_LISTED = 16
 
@@ -33,7 +35,7 @@ class Family(Format):
         x: torch.Tensor,
         rounding: Rounding = Rounding.NEAREST_EVEN,
         overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        random: Random = None,
     ) -> torch.Tensor:
         """See :meth:`.Format.rounded`."""
         if not _lie_in_memory(x, random):
@@ -54,7 +56,7 @@ class Family(Format):
         target: torch.Tensor,
         rounding: Rounding = Rounding.NEAREST_EVEN,
         overflow: Overflow | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        random: Random = None,
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
         given = isinstance(random, torch.Tensor) and not in_memory(random)
@@ -64,31 +66,17 @@ class Family(Format):
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))
 
     def _round_plain(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding,
-        overflow: Overflow | None,
-        random: RandomBits | torch.Tensor | None,
+        self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
         """:meth:`round_into` for tensors in the CPU's memory."""
-        policy = self._policy(overflow)
+        how = How(rounding, self._policy(overflow), random)
         self._check_shape(source)
         check_random(rounding, random, source)
         if source.numel():
-            in_place_of(
-                lambda x, y: self._round_memory(x, y, policy, rounding, random),
-                source,
-                target,
-                in_order=random is not None or self._in_order,
-            )
+            in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
 
     def _rounded_elsewhere(
-        self,
-        source: torch.Tensor,
-        rounding: Rounding,
-        overflow: Overflow | None,
-        random: RandomBits | torch.Tensor | None,
+        self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> torch.Tensor:
         policy = self._policy(overflow)
         self._check_shape(source)
@@ -97,8 +85,8 @@ class Family(Format):
         source = settled(source)
         if _lie_in_memory(source, random):
             return self.rounded(source, rounding, overflow, random)
-        words = words_for(rounding, random, source)
-        return self._round_tensor(source, policy, rounding, words) if source.numel() else source.clone()
+        how = How(rounding, policy, random, words_for(rounding, random, source))
+        return self._round_tensor(source, how) if source.numel() else source.clone()
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         """What to do on overflow: what is asked for, or the format's own; saturation, if the family has no other.
@@ -117,14 +105,14 @@ class Family(Format):
         x: torch.Tensor,
         rounding: Rounding | str = Rounding.NEAREST_EVEN,
         overflow: Overflow | str | None = None,
-        random: RandomBits | torch.Tensor | None = None,
+        random: Random = None,
     ) -> Any:
         """See :meth:`.Format.encode`; what it returns, each family says at ``_encoded``."""
         mode, asked = check_choices(rounding, overflow, random)
         policy = self._policy(asked)
         check_numbers(x)
         x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
-        return self._encoded(x, policy, mode, words_for(mode, random, x))
+        return self._encoded(x, How(mode, policy, random, words_for(mode, random, x)))
 
     @apart
     def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -138,9 +126,9 @@ class Family(Format):
             raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_BITS_LISTED}")
         return self._values()
 
-    def _encoded(self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None) -> Any:
-        """The codes of ``x``, whose numbers can be computed with; ``words`` of :func:`words_for`."""
-        return super().encode(x, rounding, policy, words)
+    def _encoded(self, x: torch.Tensor, how: How) -> Any:
+        """The codes of ``x``, whose numbers can be computed with."""
+        return super().encode(x, how.rounding, how.policy, how.words)
 
     def _decoded(self, codes: Any, dtype: torch.dtype | None) -> torch.Tensor:
         """The numbers of codes."""
@@ -156,28 +144,19 @@ class Family(Format):
         return False
 
     @abstractmethod
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         """Rounds memory that is gapless, of equal strides and not empty; contiguous if there are random bits."""
 
     @abstractmethod
-    def _round_tensor(
-        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        """A new tensor of any device, rounded by tensor operations; ``words`` of :func:`words_for`; not empty."""
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        """A new tensor of any device, rounded by tensor operations; not empty."""
 
 
-def _lie_in_memory(x: torch.Tensor, random: RandomBits | torch.Tensor | None) -> bool:
+def _lie_in_memory(x: torch.Tensor, random: Random) -> bool:
     return in_memory(x) and (not isinstance(random, torch.Tensor) or in_memory(random))
 
 
-def _is_virtual(random: RandomBits | torch.Tensor | None) -> bool:
+def _is_virtual(random: Random) -> bool:
     return isinstance(random, torch.Tensor) and is_virtual(random)
 
 
@@ -203,14 +182,14 @@ def overflow_policy(fmt: Format, asked: Overflow | str | None, allowed: Sequence
     return policy
 
 
-def check_random(rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor) -> None:
+def check_random(rounding: Rounding, random: Random, like: torch.Tensor) -> None:
     """Raises FormatError unless ``random`` suits the mode and, if it is a tensor, the elements of ``like``."""
     check_choices(rounding, None, random)
     if random is not None and not isinstance(random, RandomBits):
         check_given(random, like)
 
 
-def words_for(rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+def words_for(rounding: Rounding, random: Random, like: torch.Tensor) -> torch.Tensor | None:
     """The random words of a stochastic rounding of ``like``; None for the other modes.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,22 +24,23 @@ def is_dense(x: torch.Tensor) -> bool:
 
 
 def in_place_of(
-    work: Callable[[torch.Tensor, torch.Tensor], None], source: torch.Tensor, target: torch.Tensor, *, in_order: bool
+    work: Callable[..., None], source: torch.Tensor, target: torch.Tensor, *rest: Any, in_order: bool
 ) -> None:
-    """Calls ``work(source, target)``, by way of one copy if their memory is not as loops need it.
+    """Calls ``work(source, target, *rest)``, by way of one copy if their memory is not as loops need it.
 
     Args:
         work: takes two tensors of the same strides, whose elements fill one gapless piece of memory each.
         source: any strides.
         target: any strides, the same shape; may be ``source``.
+        rest: further arguments.
         in_order: whether memory's order must be the row-major one; an element's random bits follow from that.
     """
     alike = not in_order and source.stride() == target.stride() and is_dense(source)
     if alike or (source.is_contiguous() and target.is_contiguous()):
-        work(source, target)
+        work(source, target, *rest)
     else:
         rows = source.clone(memory_format=torch.contiguous_format)
-        work(rows, rows)
+        work(rows, rows, *rest)
         target.copy_(rows)
 
 

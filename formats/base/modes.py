@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
@@ -101,8 +101,22 @@ class RandomBits:
             raise FormatError(f"bits of RandomBits must be from 1 to {WORD_BITS}, got {self.bits}")
 
 
+Random = RandomBits | torch.Tensor | None
+"""Where the random bits of a rounding come from: a hash, or the caller's integers; None if it is not stochastic."""
+
+
+class How(NamedTuple):
+    """How to round, settled and checked: what a family's hooks and the loops are told."""
+
+    rounding: Rounding
+    policy: Overflow
+    random: Random = None
+    words: torch.Tensor | None = None
+    """The random words themselves, for tensor operations; see :func:`.words_for`."""
+
+
 def check_choices(
-    rounding: Rounding | str, overflow: Overflow | str | None, random: RandomBits | torch.Tensor | None
+    rounding: Rounding | str, overflow: Overflow | str | None, random: Random
 ) -> tuple[Rounding, Overflow | None]:
     """The mode and policy named, checked against each other.
 

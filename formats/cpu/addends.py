@@ -15,11 +15,16 @@ from numba import njit
 from numpy import int64, uint32, uint64
 
 from ..arithmetic.tail import rule
-from ..base.modes import RandomBits, Rounding
+from ..base.modes import RandomBits
 from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
+from .threads import compiled, in_pieces
 from .widths import ByWidth, specialised, unsigned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..base.modes import How, Random, Rounding
+
     Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 KIND = 4
@@ -39,20 +44,32 @@ class Addends(NamedTuple):
     owners: tuple[Any, ...]
 
 
-def addends(
-    rounding: Rounding, random: RandomBits | torch.Tensor | None, like: torch.Tensor, *, between: bool = False
-) -> Addends:
-    """The addends for rounding ``like``, which is contiguous if rounding is stochastic.
+def run_in_mode(
+    loop: Any, how: How, data: Sequence[torch.Tensor], rest: Sequence[float], items: int, *, between: bool = False
+) -> None:
+    """Runs a loop over its items, in several threads where that pays.
 
     Args:
-        rounding: the mode.
-        random: the random bits.
-        like: what is rounded.
+        loop: called with the addresses of ``data``, the first item and the one after the last, ``rest``, and the
+            addresses of the mode's settings and of the random words.
+        how: the mode, and the random bits of stochastic rounding.
+        data: first what is rounded, which is contiguous if rounding is stochastic; then the target and what else the
+            loop reads.
+        rest: numbers.
+        items: how many there are.
         between: see ``BETWEEN``.
 
     Raises:
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
+    source = data[0]
+    extra = _addends(how.rounding, how.random, source, between)
+    kernel = compiled(loop, source.dtype)
+    addresses, others = [x.data_ptr() for x in data], (*rest, extra.settings, extra.words)
+    in_pieces(lambda first, last: kernel(*addresses, first, last, *others), items, source.numel())
+
+
+def _addends(rounding: Rounding, random: Random, like: torch.Tensor, between: bool) -> Addends:
     if random is None:
         return _fixed(rounding, between)
     if isinstance(random, RandomBits):
@@ -105,7 +122,7 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
         place: pointer to uint32, zeros at first.
         count: how many elements, at most ``SCRATCH``.
         index: of the first element, int64.
-        settings: of :func:`addends`.
+        settings: those of the mode.
         given: pointer to the caller's words.
     """
     if settings[KIND] == _HASHED:

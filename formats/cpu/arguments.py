@@ -34,18 +34,13 @@ Double = Any
 Int = Any
 """An int64."""
 
-_LETTERS = {"p": "Numbers", "b": "Patterns", "q": "Doubles", "m": "Integers", "w": "Words", "f": "Real", "d": "Double",
-            "i": "Int"}  # fmt: skip
 
-
-def c_types(body: Any, dtype: torch.dtype, letters: str | None = None) -> tuple[Any, ...]:
+def c_types(body: Any, dtype: torch.dtype) -> tuple[Any, ...]:
     """Numba's types of the arguments of a loop for a carrier.
 
     Args:
         body: the loop, whose parameters are annotated with the names above.
         dtype: float32 or float64, the carrier.
-        letters: one for each argument, if they are not annotated: ``p`` Numbers, ``b`` Patterns, ``q`` Doubles, ``m``
-            Integers, ``w`` Words, ``f`` Real, ``d`` Double, ``i`` Int.
     """
     real, unsigned = _TYPES[dtype]
     kinds = {
@@ -60,6 +55,4 @@ def c_types(body: Any, dtype: torch.dtype, letters: str | None = None) -> tuple[
         "Double": types.float64,
         "Int": types.int64,
     }
-    if letters is not None:
-        return tuple(kinds[_LETTERS[letter]] for letter in letters)
     return tuple(kinds[parameter.annotation] for parameter in signature(body).parameters.values())

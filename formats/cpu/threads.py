@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.memory import in_memory
 from .arguments import c_types
 from .c_functions import c_function
 from .float_state import in_usual_state
@@ -18,21 +17,12 @@ from .widths import specialised
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..base.modes import Rounding
-
 ELEMENTS_PER_THREAD = 1 << 17
 """Below this many elements per thread, handing work to a thread costs more than it saves."""
 
 
-def runs_natively(x: torch.Tensor, rounding: Rounding) -> bool:
-    """Whether the compiled loops can round ``x``: nearest-even, in the CPU's memory, and not while torch compiles."""
-    return rounding == "nearest-even" and in_memory(x)
-
-
 @cache
-def compiled(
-    body: Any, dtype: torch.dtype, letters: str | None = None, *, in_place: bool = False
-) -> Callable[..., None]:
+def compiled(body: Any, dtype: torch.dtype, *, in_place: bool = False) -> Callable[..., None]:
     """The loop ``body`` as a C function; see :func:`.c_function`.
 
     It underflows gradually in every thread, also under ``torch.set_flush_denormal(True)``.
@@ -41,11 +31,10 @@ def compiled(
         body: the loop, in the Python that numba understands; returns nothing. Its arguments are annotated with the
             names of :mod:`.arguments`; the names of :mod:`.widths` have the meaning for the carrier.
         dtype: float32 or float64, the carrier.
-        letters: of the arguments, where they are not annotated; see :func:`.c_types`.
         in_place: whether the loop's ``target`` is its ``source``; it is passed all the same.
     """
     loop = in_usual_state(specialised(body, dtype), "numpy", in_place=in_place)
-    return c_function(loop, c_types(body, dtype, letters), "numpy")
+    return c_function(loop, c_types(body, dtype), "numpy")
 
 
 @cache

@@ -13,12 +13,12 @@ from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Overflow
 from ..base.names import Beginning, overflow_suffix, register
 from ..cpu.numbers.grids import round_channels, round_wrapping
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 WIDTHS = range(53)
 _MOST_BITS = 52  # integer and fraction bits together: what float64 holds with every step exact
@@ -132,40 +132,29 @@ class FixedFormat(Family):
             for dtype in (torch.float32, torch.float64)
         }
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         codes = (self._low, self._high)
-        if policy == Overflow.WRAP:
-            round_wrapping(source, target, self.eps, codes, rounding, random)
+        if how.policy == Overflow.WRAP:
+            round_wrapping(source, target, self.eps, codes, how)
         else:
-            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, rounding, random)
+            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, how)
 
-    def _round_tensor(
-        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        codes = self._integers(source, rounding, policy, words)
-        lost = source.isnan() if policy == Overflow.SATURATE else ~source.isfinite()
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        codes = self._integers(source, how)
+        lost = source.isnan() if how.policy == Overflow.SATURATE else ~source.isfinite()
         return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
         return overflow_policy(self, overflow, (self.overflow, other))
 
-    def _integers(
-        self, x: torch.Tensor, rounding: Rounding, policy: Overflow, words: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _integers(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """The integers k, int64; anything for NaN."""
         significand, exponent = significand_and_exponent(x)
         drop = -(exponent + self.fraction_bits)
         negative = x < 0
-        magnitude = round_shifted(significand, drop.clamp(min=0), rule(rounding), negative, words=words)
-        if policy == Overflow.SATURATE:
+        magnitude = round_shifted(significand, drop.clamp(min=0), rule(how.rounding), negative, words=how.words)
+        if how.policy == Overflow.SATURATE:
             # A significand that must be shifted up is 2^52 or more already (or zero): beyond either end.
             k = torch.where(negative, -magnitude, magnitude).clamp(self._low, self._high)
             return torch.where((drop < 0) & (significand > 0), torch.where(negative, self._low, self._high), k)
@@ -174,12 +163,10 @@ class FixedFormat(Family):
         k = torch.where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
         return torch.where(k > self._high, k - (1 << self.bits), k)
 
-    def _encoded(
-        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
-        check_encodable(self, x if policy == Overflow.SATURATE else x * 0)
-        codes = self._integers(x, rounding, policy, words)
+        check_encodable(self, x if how.policy == Overflow.SATURATE else x * 0)
+        codes = self._integers(x, how)
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable
 
-    from ..base.modes import RandomBits
+    from ..base.modes import How, Random
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
@@ -105,12 +105,7 @@ class FloatFormat(FloatLayout, Family):
         return self.overflow_policy if overflow is None else self._checked(overflow)
 
     def _round_plain(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        rounding: Rounding,
-        overflow: Overflow | None,
-        random: RandomBits | torch.Tensor | None,
+        self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
         # No element depends on its place, so the loops take memory in any order, if there are no random bits.
         if not self.signed:
@@ -122,25 +117,17 @@ class FloatFormat(FloatLayout, Family):
         check_random(rounding, random, source)
         cpu_kernels.round_by_mode(source, target, parameters, random)
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
-        cpu_kernels.round_by_mode(source, target, self.parameters(source.dtype, rounding, policy), random)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        parameters = self.parameters(source.dtype, how.rounding, how.policy)
+        cpu_kernels.round_by_mode(source, target, parameters, how.random)
 
-    def _round_tensor(
-        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        parameters = self.parameters(source.dtype, rounding, policy)
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        parameters = self.parameters(source.dtype, how.rounding, how.policy)
         if not self.signed:
             source = torch.where(source.signbit() & ~source.isnan(), 0.0, source)
-        if rounding is Rounding.NEAREST_EVEN:
+        if how.rounding is Rounding.NEAREST_EVEN:
             return tensor_kernels.round_nearest(source, parameters)
-        return tensor_kernels.round_by_mode(source, parameters, words)
+        return tensor_kernels.round_by_mode(source, parameters, how.words)
 
     def edges(self) -> list[float]:
         """See :meth:`.Format.edges`."""
@@ -152,12 +139,10 @@ class FloatFormat(FloatLayout, Family):
             *(largest, largest - step, largest / 2, math.sqrt(largest), math.sqrt(small), math.sqrt(normal)),
         ]
 
-    def _encoded(
-        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """Sign bit first, every NaN with one code: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_roundable(x, self)
-        return float_codes.encode(self, self.rounded(x, rounding, policy, words))
+        return float_codes.encode(self, self.rounded(x, how.rounding, how.policy, how.words))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))

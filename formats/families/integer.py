@@ -16,19 +16,19 @@ from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import is_small, round_whole
 from ..cpu.scaled.groups import round_groups
-from ..cpu.scaled.groups_strided import channel_scales, round_strided_groups
+from ..cpu.scaled.groups_strided import channel_scales
 from .calibration import SMALLEST_SCALE, scales_of
 from .shared_scale import AXES, BLOCKS
 
 if TYPE_CHECKING:
     import re
 
-    from ..base.modes import RandomBits
+    from ..base.modes import How, RandomBits
 
 WIDTHS = range(2, 17)
 _MOST_STEPS = 1 << 20  # more than any code
@@ -201,33 +201,20 @@ class IntegerFormat(Family):
     def _in_order(self) -> bool:
         return self.percentile is not None
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
-        codes = self._codes(pieces, scale, zero, rounding, None if words is None else self._in_pieces(words)[0])
+        codes = self._codes(pieces, scale, zero, how)
         return self._whole((codes - zero) * scale, source)
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
-        codes, mode, between = (self.code_min, self.code_max), (rounding, random), rounding is not Rounding.NEAREST_EVEN
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        codes, between = (self.code_min, self.code_max), how.rounding is not Rounding.NEAREST_EVEN
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and not between and is_small(source):
                 given = (self.scale or 0.0, self.zero_point)
                 round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
                 return
             scale, zero = self._parameters(in_order_of_memory(source))
-            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, *mode, between=between)
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, how, between=between)
             return
         axis = self._axis(source)
         length, inner = along(source, axis)
@@ -237,14 +224,13 @@ class IntegerFormat(Family):
             else:
                 scale, zero = self._parameters(source)
             parameters = 1 / scale, scale, zero
-            round_channels(source, target, (length, inner), parameters, codes, *mode, between=between)
+            round_channels(source, target, (length, inner), parameters, codes, how, between=between)
             return
-        known, least = None, SMALLEST_SCALE
+        known = None
         if self.percentile is not None:
             known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
         where = (length, inner, self.group)
-        rounded = round_groups if inner == 1 else round_strided_groups
-        rounded(source, target, where, codes, known, least, rounding, random, symmetric=self.symmetric)
+        round_groups(source, target, where, codes, known, SMALLEST_SCALE, how, symmetric=self.symmetric)
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
@@ -286,14 +272,13 @@ class IntegerFormat(Family):
     def _whole(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return pieces if self.group is None else joined(pieces, like, self._axis(like))
 
-    def _codes(
-        self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The codes as floats; NaN where ``x`` or the scale is."""
-        if rounding == Rounding.NEAREST_EVEN:
+    def _codes(self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, how: How) -> torch.Tensor:
+        """The codes of pieces as floats; NaN where ``x`` or the scale is."""
+        if how.rounding == Rounding.NEAREST_EVEN:
             whole = (x * (1 / scale)).round()
         else:
-            whole = _steps(x, scale, zero, rounding, words)
+            words = None if how.words is None else self._in_pieces(how.words)[0]
+            whole = _steps(x, scale, zero, how.rounding, words)
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
@@ -327,18 +312,12 @@ class IntegerFormat(Family):
         """
         return self.decode(quantized)
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> Quantized:
+    def _encoded(self, x: torch.Tensor, how: How) -> Quantized:
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         scale, zero = self._parameters(x)
         pieces, in_scale, in_zero = self._in_pieces(x, scale, zero)
-        codes = self._codes(pieces, in_scale, in_zero, rounding, None if words is None else self._in_pieces(words)[0])
+        codes = self._codes(pieces, in_scale, in_zero, how)
         if bool(codes.isnan().any()):
             what = "NaN or infinity" if self.scale is None else "NaN"
             raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")

@@ -16,17 +16,18 @@ from ..arithmetic.patterns import float64_bits, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Rounding
 from ..base.names import Beginning, register
 from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 WIDTHS = range(3, 23)
 FRACTION_BITS = range(13)
 _MOST_EXPONENT_BITS = 9  # magnitudes from 2^-512 to 2^512: well within float64
 _MOST_EXPONENT_BITS_IN_FLOAT32 = 6
+_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 _DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are irrational
 
 
@@ -122,40 +123,27 @@ class LogarithmicFormat(Family):
         positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         steps, borders, powers = _tables(self.fraction_bits, source.dtype)
-        how = (self.fraction_bits, self._zero)
-        if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
-            round_to_nearest(source, target, *how, borders, powers)
+        logarithms = (self.fraction_bits, self._zero)
+        if how.rounding in _NEAREST:
+            round_to_nearest(source, target, *logarithms, borders, powers)
         else:
             smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
-            round_in_mode(source, target, *how, steps, powers, smallest, rounding, random)
+            round_in_mode(source, target, *logarithms, steps, powers, smallest, how)
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
-        k = self._logarithms(source, rounding, words)
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        k = self._logarithms(source, how)
         result = torch.where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
         return torch.where(source.isnan(), torch.nan, result)
 
-    def _logarithms(self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+    def _logarithms(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """K of |x| rounded; the lowest one for zero, anything for NaN."""
         bits = float64_bits(x) & ((1 << 63) - 1)
         octave = (bits >> 52) - 1023
         within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
         table = _powers(self.fraction_bits, x.dtype)
-        if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+        if how.rounding in _NEAREST:
             k = (octave << self.fraction_bits) + torch.bucketize(within, _borders(self.fraction_bits).to(x.device))
         else:
             table = table.to(x.device, torch.float64)
@@ -170,7 +158,7 @@ class LogarithmicFormat(Family):
             # One bit below the fraction says that it is not zero, however small.
             inexact = torch.where(vanishing, bits > 0, within > lower).to(torch.int64)
             significand = ((fraction * 2.0**32).to(torch.int64) << 1) | inexact
-            k = k + round_shifted(significand, 33, rule(rounding), x < 0, odd=k & 1, words=words)
+            k = k + round_shifted(significand, 33, rule(how.rounding), x < 0, odd=k & 1, words=how.words)
         return torch.where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
 
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -179,18 +167,12 @@ class LogarithmicFormat(Family):
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """The sign bit, then k in two's complement: uint8, uint16 or uint32, the smallest that do.
 
         Zero has the code of the lowest k; with the sign bit it is that of NaN.
         """
-        k = self._logarithms(x, rounding, words)
+        k = self._logarithms(x, how)
         k = torch.where(x.isnan(), self._zero, k)
         sign = x.isnan() | ((x < 0) & (k > self._zero))
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))

@@ -14,16 +14,15 @@ from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
 from ..cpu.scaled.blocks import round_blocks_in_mode
-from ..cpu.scaled.blocks_strided import round_strided_blocks
 from .mx import ELEMENTS
 from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS
 
 if TYPE_CHECKING:
     from ..arithmetic.elements import Element
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 BLOCK = 16
 _ELEMENT = ELEMENTS["mxfp4_e2m1"]
@@ -113,37 +112,18 @@ class NVFP4Format(Family):
         if x.numel():
             check_axis(self, self.axis, x)
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         length, inner = along(source, check_axis(self, self.axis, source))
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
-        how = (self.block, 0, _ELEMENT, tensor_scale, rounding, random)
-        if inner > 1:
-            round_strided_blocks(source, target, length, inner, *how)
-        else:
-            round_blocks_in_mode(source, target, length, *how)
+        round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)
-        codes, scales, tensor_scale = self._codes(source, axis, rounding, words)
+        codes, scales, tensor_scale = self._codes(source, axis, how)
         return joined(self._scaled(codes, scales, tensor_scale), source, axis)
 
-    def _codes(
-        self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _codes(self, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Element codes and scale codes (int64) of the blocks, and the scale of the tensor."""
         blocks = cut(x, axis, self.block)
         tops = blocks.abs().amax(-1, keepdim=True)
@@ -152,26 +132,20 @@ class NVFP4Format(Family):
         scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
         total = _SCALE.table.to(x.device)[scales].to(x.dtype) * tensor_scale
         quotients = torch.where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
-        pieces = None if words is None else cut(words, axis, self.block)
-        return _element_codes(quotients, _ELEMENT, rounding, pieces), scales, tensor_scale
+        pieces = None if how.words is None else cut(how.words, axis, self.block)
+        return _element_codes(quotients, _ELEMENT, how.rounding, pieces), scales, tensor_scale
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
         dtype = tensor_scale.dtype
         total = _SCALE.table.to(codes.device)[scales].to(dtype) * tensor_scale
         return _ELEMENT.table.to(codes.device)[codes].to(dtype) * total
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> TwoLevelBlocks:
+    def _encoded(self, x: torch.Tensor, how: How) -> TwoLevelBlocks:
         """As they are stored; refused of an empty tensor. With a NaN or an infinity the tensor's scale is NaN."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
-        codes, scales, tensor_scale = self._codes(x, axis, rounding, words)
+        codes, scales, tensor_scale = self._codes(x, axis, how)
         scales = scales.squeeze(-1).movedim(-1, axis) if x.dim() else scales.flatten()
         return TwoLevelBlocks(joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
 

@@ -15,7 +15,7 @@ from ..base.names import Beginning, register
 from ..cpu.numbers.posits import round_posit
 
 if TYPE_CHECKING:
-    from ..base.modes import Overflow, RandomBits, Rounding
+    from ..base.modes import How
 
 WIDTHS = range(2, 33)
 EXPONENT_BITS = range(5)
@@ -121,25 +121,12 @@ class PositFormat(Family):
         """The float64 patterns of maxpos and minpos."""
         return (1023 + self.emax) << 52, (1023 - self.emax) << 52
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
-        round_posit(source, target, self.width, self.exponent_bits, self._ends, rounding, random)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         bits = float64_bits(source)
-        magnitude = (self._rounded(bits, rounding, words) + _BIAS).view(torch.float64)
+        magnitude = (self._rounded(bits, how) + _BIAS).view(torch.float64)
         result = torch.where((bits & _MAGNITUDE) == 0, 0.0, torch.where(bits < 0, -magnitude, magnitude))
         return torch.where(source.isfinite(), result, torch.nan).to(source.dtype)
 
@@ -152,7 +139,7 @@ class PositFormat(Family):
         """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
         return self.width - 1 - torch.where(k >= 0, k + 2, 1 - k)
 
-    def _rounded(self, bits: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
+    def _rounded(self, bits: torch.Tensor, how: How) -> torch.Tensor:
         """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
         negative = bits < 0
         largest, smallest = self._ends
@@ -162,27 +149,21 @@ class PositFormat(Family):
         kept = self._kept(k).clamp(min=0)
         drop = (self._below_regime - kept).clamp(min=0)
         lower = (pattern >> drop) << drop
-        if words is None:
+        if how.words is None:
             # Where nothing is kept below the regime, its last bit is the code's last: 0 after ones, 1 after zeros.
             odd = torch.where(kept > 0, (pattern >> drop) & 1, (k < 0).to(torch.int64))
             rest = pattern - lower
-            up = round_shifted(rest, drop, rule(rounding), negative, odd=odd)
+            up = round_shifted(rest, drop, rule(how.rounding), negative, odd=odd)
         else:
             below, above = ((p + _BIAS).view(torch.float64) for p in (lower, lower + (1 << drop)))
             fraction = ((x - below) / (above - below) * 2.0**32).to(torch.int64)
-            up = round_shifted(fraction, 32, rule(rounding), negative, words=words)
+            up = round_shifted(fraction, 32, rule(how.rounding), negative, words=how.words)
         return lower + (up << drop)
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
         bits = float64_bits(x)
-        pattern = self._rounded(bits, rounding, words)
+        pattern = self._rounded(bits, how)
         k = pattern >> self._below_regime
         kept = self._kept(k)
         regime = torch.where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)

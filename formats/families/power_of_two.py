@@ -11,7 +11,7 @@ from ..arithmetic.patterns import float64_bits, narrowed, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family
-from ..base.modes import Overflow, RandomBits, Rounding
+from ..base.modes import How, Overflow, Rounding
 from ..base.names import overflow_suffix, register
 from ..cpu.numbers.powers_of_two import round_to_powers
 
@@ -104,41 +104,30 @@ class PowerOfTwoFormat(Family):
         return self.overflow if overflow is None else self._checked(overflow)
 
     @staticmethod
-    def _beyond(policy: Overflow, rounding: Rounding) -> tuple[int, int]:
+    def _beyond(how: How) -> tuple[int, int]:
         """The codes of what stands for a number beyond the largest, and for infinity."""
-        infinite = _NAN if policy is Overflow.NAN else _LARGEST
-        return _LARGEST if rounding in _INWARD else infinite, infinite
+        infinite = _NAN if how.policy is Overflow.NAN else _LARGEST
+        return _LARGEST if how.rounding in _INWARD else infinite, infinite
 
-    def _codes(self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
-        over, infinite = self._beyond(policy, rounding)
+    def _codes(self, x: torch.Tensor, how: How) -> torch.Tensor:
+        over, infinite = self._beyond(how)
         bits = float64_bits(x)
         code = (bits >> 52) - _FIELD
-        up = round_shifted(bits & _FRACTION, 52, rule(rounding), bits < 0, odd=code & 1, words=words)
+        up = round_shifted(bits & _FRACTION, 52, rule(how.rounding), bits < 0, odd=code & 1, words=how.words)
         code = torch.where(code < 0, 0, code + up)
         code = torch.where(code > _LARGEST, over, code)
         code = torch.where(bits == _INFINITY, infinite, code)
         return torch.where((bits <= 0) | (bits > _INFINITY), _NAN, code)
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
-        over, infinite = (_QUIET if c == _NAN else (c + _FIELD) << 52 for c in self._beyond(policy, rounding))
-        round_to_powers(source, target, over, infinite, rounding, random)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        over, infinite = (_QUIET if c == _NAN else (c + _FIELD) << 52 for c in self._beyond(how))
+        round_to_powers(source, target, over, infinite, how)
 
-    def _round_tensor(
-        self, source: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        return self.decode(self._codes(source, policy, rounding, words), source.dtype)
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        return self.decode(self._codes(source, how), source.dtype)
 
-    def _encoded(
-        self, x: torch.Tensor, policy: Overflow, rounding: Rounding, words: torch.Tensor | None
-    ) -> torch.Tensor:
-        return self._codes(x, policy, rounding, words).to(torch.uint8)
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+        return self._codes(x, how).to(torch.uint8)
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         """Of integers, or of ``torch.float8_e8m0fnu``."""

@@ -17,7 +17,7 @@ from ..cpu.float_choice import Loop
 from ..cpu.numbers.qtorch import legacy
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 EXPONENT_BITS = range(2, 9)
 SIGNIFICAND_BITS = range(23)
@@ -115,25 +115,12 @@ class QtorchFormat(Family):
         if rounding is not Rounding.NEAREST_EVEN:
             raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding and random")
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
-    ) -> None:
-        self._check_mode(rounding)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        self._check_mode(how.rounding)
         self._loop(source, target)
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,  # noqa: ARG002  not for the one mode there is
-    ) -> torch.Tensor:
-        self._check_mode(rounding)
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        self._check_mode(how.rounding)
         drop = 23 - self.significand_bits
         half, keep = 1 << (drop - 1), _WORD & -(1 << drop)
 

@@ -17,14 +17,13 @@ from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Rounding
 from ..base.names import Suffix
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..cpu.scaled.blocks_nearest import BlockSettings, block_settings, round_blocks
-from ..cpu.scaled.blocks_strided import round_strided_blocks
 
 if TYPE_CHECKING:
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 BLOCKS = range(1, (1 << 20) + 1)
 AXES = range(-8, 8)
@@ -148,39 +147,21 @@ class SharedScaleFormat(Family):
     def _check_shape(self, x: torch.Tensor) -> None:
         check_axis(self, self.axis, x)
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         length, inner = along(source, check_axis(self, self.axis, source))
-        if inner == 1 and source.dtype == torch.float32 and rounding == Rounding.NEAREST_EVEN:
+        if inner == 1 and source.dtype == torch.float32 and how.rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self._settings)
-            return
-        how = (self.block, self._addend, self.element, 0.0, rounding, random)
-        if inner > 1:
-            round_strided_blocks(source, target, length, inner, *how)
         else:
-            round_blocks_in_mode(source, target, length, *how)
+            layout = (length, inner, self.block)
+            round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)
-        k, quantum, scale = self._integers(source, axis, rounding, words)
+        k, quantum, scale = self._integers(source, axis, how)
         blocks = self._in_float64(k, quantum, scale, cut(source, axis, self.block))
         return narrowed(joined(blocks, source, axis), source.dtype)
 
-    def _integers(
-        self, x: torch.Tensor, axis: int, rounding: Rounding, words: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _integers(self, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
         blocks = cut(x, axis, self.block)
         # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
@@ -191,9 +172,9 @@ class SharedScaleFormat(Family):
         m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
         # A subnormal float64 lies below every quantum there is, wherever its leading bit.
         quantum = (exponent + 52 - shared - m).clamp(min=lowest)
-        pieces = None if words is None else cut(words, axis, self.block)
+        pieces = None if how.words is None else cut(how.words, axis, self.block)
         shift = (quantum + shared - exponent).clamp(min=0)
-        k = round_shifted(significand, shift, rule(rounding), blocks < 0, words=pieces)
+        k = round_shifted(significand, shift, rule(how.rounding), blocks < 0, words=pieces)
         # Saturate: the largest element is an integer times its own quantum.
         top_quantum = self.element.emax - m
         too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
@@ -211,19 +192,13 @@ class SharedScaleFormat(Family):
             numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
         return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> Blocks:
+    def _encoded(self, x: torch.Tensor, how: How) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
 
         A block with a NaN or an infinity gets scale code 255 and element codes 0.
         """
         axis = check_axis(self, self.axis, x)
-        k, quantum, scale = self._integers(x, axis, rounding, words)
+        k, quantum, scale = self._integers(x, axis, how)
         m = self.element.significand_bits
         negative = cut(x, axis, self.block).signbit()
         # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.

@@ -16,7 +16,7 @@ from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, words_for
 from ..base.layouts import along
-from ..base.modes import Overflow, Rounding
+from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..cpu.numbers.tables import Table, round_scaled, round_to_table
 from .named_tables import NAMED, between, table_of
@@ -25,7 +25,7 @@ from .shared_scale import AXES, BLOCKS
 if TYPE_CHECKING:
     import re
 
-    from ..base.modes import RandomBits
+    from ..base.modes import How
 
 COUNTS = range(2, (1 << 16) + 1)
 SCALED_COUNTS = range(2, (1 << 8) + 1)
@@ -176,47 +176,34 @@ class TableFormat(Family):
     def _in_order(self) -> bool:
         return self.block is not None
 
-    def _round_memory(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        policy: Overflow,
-        rounding: Rounding,
-        random: RandomBits | torch.Tensor | None,
-    ) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         table = self._tables[source.dtype]
         if self.block is None:
-            round_to_table(source, target, table, rounding, random)
+            round_to_table(source, target, table, how)
             return
         axis = check_axis(self, self.axis, source)
         length, inner = along(source, axis)
+        layout = (length, self.block)
         if inner == 1:
-            round_scaled(source, target, length, self.block, table, self._scales(source.dtype), rounding, random)
-        elif random is None:
+            round_scaled(source, target, layout, table, self._scales(source.dtype), how)
+        elif how.random is None:
             rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
-            round_scaled(rows, rows, length, self.block, table, self._scales(source.dtype), rounding, None)
+            round_scaled(rows, rows, layout, table, self._scales(source.dtype), how)
             target.copy_(rows.movedim(-1, axis))
         else:  # random bits go by the places of elements, which moving them would change
-            target.copy_(self._round_tensor(source, policy, rounding, words_for(rounding, random, source)))
+            words = words_for(how.rounding, how.random, source)
+            target.copy_(self._round_tensor(source, how._replace(words=words)))
 
-    def _round_tensor(
-        self,
-        source: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         values = self._tables[source.dtype].values.to(source.device)
-        places, tops = self._places(source, rounding, words)
+        places, tops = self._places(source, how)
         if tops is None:
             return torch.where(source.isnan(), source, values[places])
         return joined(self._scaled(values[places], tops), source, check_axis(self, self.axis, source))
 
-    def _places(
-        self, x: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _places(self, x: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Places in ascending order of what ``x`` rounds to; with scales cut into blocks, and their largest numbers."""
-        table = self._tables[x.dtype]
+        table, rounding, words = self._tables[x.dtype], how.rounding, how.words
         if self.block is None:
             numbers = float64_bits(x).view(torch.float64).contiguous()
             if words is None:
@@ -256,18 +243,12 @@ class TableFormat(Family):
         held = [float(kind(number)) for number in self.numbers]
         return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
 
-    def _encoded(
-        self,
-        x: torch.Tensor,
-        policy: Overflow,  # noqa: ARG002  there is one
-        rounding: Rounding,
-        words: torch.Tensor | None,
-    ) -> torch.Tensor | ScaledCodes:
+    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor | ScaledCodes:
         """With scales :class:`ScaledCodes`. There is no code for NaN, nor with scales for infinity."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)
-        places, tops = self._places(x, rounding, words)
+        places, tops = self._places(x, how)
         codes = self._codes.to(x.device)[places].to(code_dtype(self.bits))
         if tops is None:
             return codes

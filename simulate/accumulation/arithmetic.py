@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...formats.base.modes import Rounding
-from ...formats.cpu.threads import runs_natively
+from ...formats.base.memory import in_memory
 from .choice import Loop, Products, choose, choose_block, products_of
 from .tensors import TensorSteps
 
@@ -28,7 +27,7 @@ Steps = Loop | TensorSteps
 
 def _native(*tensors: torch.Tensor) -> bool:
     """Whether the compiled loops can do it."""
-    return all(runs_natively(x, Rounding.NEAREST_EVEN) for x in tensors)
+    return all(map(in_memory, tensors))
 
 
 def _ones(steps: Steps, x: torch.Tensor, terms: int) -> torch.Tensor:

@@ -11,17 +11,16 @@ import numpy as np
 from numpy import int64
 
 from ...base.modes import Rounding
-from ..addends import BETWEEN, addends, fill, mode_of
+from ..addends import BETWEEN, fill, mode_of, run_in_mode
 from ..bits import SCRATCH, scratch32
 from ..step_tail import between_steps, on_grid, to_integer
-from ..threads import compiled, in_pieces
 from ..widths import bits_of, float_of, real, scratch
 from .grids_nearest import round_rows
 
 if TYPE_CHECKING:
     import torch
 
-    from ...base.modes import RandomBits
+    from ...base.modes import How
     from ..arguments import Int, Mode, Numbers, Real, Words
 
 # Runs of fewer elements take longer to start than to round: a scale for each element of a row, then.
@@ -29,8 +28,8 @@ _SHORT = 32
 
 
 def _runs(
-    source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, period: Int, first: Int,
-    last: Int, length: Int, low: Real, high: Real, settings: Mode, given: Words,
+    source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int,
+    period: Int, length: Int, low: Real, high: Real, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
@@ -104,114 +103,48 @@ def _wrapping(
             target[at + i] = (code + real(0.0)) * scale
 
 
-def round_runs(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    runs: int,
-    inverses: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor,
-    codes: tuple[int, int],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-    *,
-    between: bool,
-) -> None:
-    """Rounds runs of memory of equal length, run r with scale number r modulo their count.
-
-    Args:
-        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
-            if rounding is stochastic.
-        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        runs: into how many runs the memory is cut; a divisor of the number of elements.
-        inverses: reciprocals of the scales, contiguous, dtype of ``source``.
-        scales: contiguous, dtype of ``source``.
-        zeros: zero points, contiguous, dtype of ``source``.
-        codes: smallest and largest integer.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
-        between: whether to choose between the numbers as they are, rather than to round their number of steps.
-    """
-    n = source.numel()
-    extra = addends(rounding, random, source, between=between)
-    kernel = compiled(_runs, source.dtype)
-    data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
-    rest = (n // runs if runs > 1 else 0, *codes, extra.settings, extra.words)
-    period = scales.numel() if runs > 1 else 1
-    in_pieces(lambda first, last: kernel(*data, period, first, last, *rest), runs if runs > 1 else n, n)
-
-
 def round_channels(
     source: torch.Tensor,
     target: torch.Tensor,
     layout: tuple[int, int],
     parameters: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     codes: tuple[int, int],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
+    how: How,
     *,
     between: bool = False,
 ) -> None:
-    """As :func:`round_runs`, with scales for the channels along an axis.
+    """Rounds to equally spaced numbers, with a scale for all, or one for each channel along an axis.
 
     Args:
-        source: as there.
-        target: as there.
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
+            if rounding is stochastic.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         layout: the number of channels, and the stride of their axis.
-        parameters: reciprocals of the scales, scales and zero points; one, or one for each channel.
+        parameters: reciprocals of the scales, scales and zero points; one, or one for each channel; contiguous, dtype
+            of ``source``.
         codes: smallest and largest integer.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
-        between: as there.
+        how: the mode, and the random bits of stochastic rounding.
+        between: whether to choose between the numbers as they are, rather than to round their number of steps.
     """
     length, inner = layout
     n = source.numel()
     runs = n // inner if length > 1 else 1
     if length > 1 and (inner == 1 or (inner < _SHORT and n > _SHORT * length * inner)):
-        inverses, scales, zeros = (p.repeat_interleave(inner) if inner > 1 else p for p in parameters)
-        round_columns(source, target, inverses, scales, zeros, codes, rounding, random, between=between)
-    elif rounding == Rounding.NEAREST_EVEN:
+        each = [p.repeat_interleave(inner) if inner > 1 else p for p in parameters]
+        row = length * inner
+        run_in_mode(_columns, how, (source, target, *each), (row, *codes), n // row, between=between)
+    elif how.rounding == Rounding.NEAREST_EVEN:
         round_rows(source, target, runs, *parameters, *codes)
-    else:
-        round_runs(source, target, runs, *parameters, codes, rounding, random, between=between)
+    else:  # run r has the scale r modulo their count
+        period, size = (parameters[1].numel(), n // runs) if runs > 1 else (1, 0)
+        items = runs if runs > 1 else n
+        run_in_mode(_runs, how, (source, target, *parameters), (period, size, *codes), items, between=between)
 
 
-def round_columns(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    inverses: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor,
-    codes: tuple[int, int],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-    *,
-    between: bool,
-) -> None:
-    """As :func:`round_runs`, but in rows of as many elements as there are scales, each element with its own."""
-    n, length = source.numel(), scales.numel()
-    extra = addends(rounding, random, source, between=between)
-    kernel = compiled(_columns, source.dtype)
-    data = (source.data_ptr(), target.data_ptr(), inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
-    rest = (length, *codes, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length, n)
-
-
-def round_wrapping(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    scale: float,
-    codes: tuple[int, int],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
-    """As :func:`round_runs` with one power-of-two scale, but beyond the codes it goes on at their other end.
+def round_wrapping(source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How) -> None:
+    """As :func:`round_channels` with one power-of-two scale, but beyond the codes it goes on at their other end.
 
     Infinity becomes NaN. The codes are a power of two in number, and exact in the carrier.
     """
-    n = source.numel()
-    extra = addends(rounding, random, source)
-    kernel = compiled(_wrapping, source.dtype)
-    data = (source.data_ptr(), target.data_ptr())
-    rest = (1 / scale, scale, codes[1] - codes[0] + 1, *codes, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n, n)
+    rest = (1 / scale, scale, codes[1] - codes[0] + 1, *codes)
+    run_in_mode(_wrapping, how, (source, target), rest, source.numel())

@@ -12,13 +12,13 @@ import torch
 from numba import njit
 from numpy import float64, int64, uint64
 
-from ..addends import addends, fill, mode64
+from ..addends import fill, mode64, run_in_mode
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
-    from ...base.modes import RandomBits, Rounding
+    from ...base.modes import How
     from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 
 
@@ -77,8 +77,8 @@ def _nearest(
 
 
 def _in_mode(
-    source: Numbers, target: Numbers, first: Int, last: Int, f: Int, zero: Int, below: Integers, inside: Doubles,
-    powers: Doubles, smallest: Double, settings: Mode, given: Words,
+    source: Numbers, target: Numbers, below: Integers, inside: Doubles, powers: Doubles, first: Int, last: Int, f: Int,
+    zero: Int, smallest: Double, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch64(), scratch32(), mode64(settings)
     for at in range(first, last, SCRATCH):
@@ -127,16 +127,9 @@ def round_to_nearest(
 
 
 def round_in_mode(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    fraction_bits: int,
-    zero: int,
-    steps: Cells,
-    powers: torch.Tensor,
-    smallest: float,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: Cells, powers: torch.Tensor,
+    smallest: float, how: How,
+) -> None:  # fmt: skip
     """As :func:`round_to_nearest`, in the modes that are not to nearest.
 
     Args:
@@ -147,12 +140,7 @@ def round_in_mode(
         steps: the powers 2^(j / 2^f), j = 0 to 2^f - 1.
         powers: as there.
         smallest: what stands for the smallest number above zero.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
+        how: the mode, and the random bits of stochastic rounding.
     """
-    extra = addends(rounding, random, source)
-    kernel = compiled(_in_mode, source.dtype)
-    data = (source.data_ptr(), target.data_ptr())
-    tables = (steps.below.data_ptr(), steps.inside.data_ptr(), powers.data_ptr())
-    rest = (fraction_bits, zero, *tables, smallest, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+    data = (source, target, steps.below, steps.inside, powers)
+    run_in_mode(_in_mode, how, data, (fraction_bits, zero, smallest), source.numel())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import float64, int64, uint32, uint64
 
-from ...base.modes import RandomBits, Rounding
-from ..addends import FIXED, KIND, addends, fill, mode64
+from ...base.modes import Rounding
+from ..addends import FIXED, KIND, fill, mode64, run_in_mode
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
@@ -21,6 +21,7 @@ from ..threads import compiled, in_pieces
 if TYPE_CHECKING:
     import torch
 
+    from ...base.modes import How
     from ..arguments import Int, Mode, Numbers, Words
 
 
@@ -113,13 +114,7 @@ def _nearest(
 
 
 def round_posit(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    width: int,
-    exponent_bits: int,
-    ends: tuple[int, int],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
+    source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
 ) -> None:
     """Rounds the elements of ``source`` to posits.
 
@@ -129,15 +124,11 @@ def round_posit(
         width: bits of the posit, n.
         exponent_bits: es.
         ends: the float64 patterns of maxpos and minpos.
-        rounding: the mode.
-        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
-    rest: tuple[int, ...] = (exponent_bits, width - 1, *ends)
-    if rounding != Rounding.NEAREST_EVEN:
-        extra = addends(rounding, random, source)
-        kernel = compiled(_any_mode, source.dtype)
-        data, rest = (source.data_ptr(), target.data_ptr()), (*rest, extra.settings, extra.words)
-        in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+    rest = (exponent_bits, width - 1, *ends)
+    if how.rounding != Rounding.NEAREST_EVEN:
+        run_in_mode(_any_mode, how, (source, target), rest, source.numel())
         return
     data = (source.data_ptr(), target.data_ptr())
     kernel = compiled(_nearest, source.dtype, in_place=target is source)

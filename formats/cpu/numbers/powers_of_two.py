@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import float64, int64, uint64
 
-from ..addends import addends, fill, mode64
+from ..addends import fill, mode64, run_in_mode
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
-from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
     import torch
 
-    from ...base.modes import RandomBits, Rounding
+    from ...base.modes import How
     from ..arguments import Int, Mode, Numbers, Words
 
 
@@ -49,14 +48,7 @@ def _powers(
             target[at + i] = _power(bits[i], mode, over, infinite, words[i])
 
 
-def round_to_powers(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    over: int,
-    infinite: int,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
+def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
     """Rounds the elements of ``source`` to powers of two from 2^-127 to 2^127; zero and negative ones become NaN.
 
     Args:
@@ -64,10 +56,6 @@ def round_to_powers(
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         over: the float64 pattern of what stands for a number beyond 2^127.
         infinite: that of what stands for infinity.
-        rounding: the mode.
-        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
-    extra = addends(rounding, random, source)
-    kernel = compiled(_powers, source.dtype)
-    data, rest = (source.data_ptr(), target.data_ptr()), (over, infinite, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+    run_in_mode(_powers, how, (source, target), (over, infinite), source.numel())

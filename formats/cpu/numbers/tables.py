@@ -12,14 +12,13 @@ from numba import njit
 from numpy import float64, int64, uint32
 
 from ...base.modes import Rounding
-from ..addends import FIXED, KIND, addends, fill
+from ..addends import FIXED, KIND, fill, run_in_mode
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
-from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
     import torch
 
-    from ...base.modes import RandomBits
+    from ...base.modes import How
     from ..arguments import Doubles, Int, Integers, Mode, Numbers, Real, Words
 
 LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
@@ -76,7 +75,7 @@ def _chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
 
 
 def _table(
-    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, count: Int, first: Int, last: Int,
+    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, first: Int, last: Int, count: Int,
     settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     numbers, places, words = scratch64(), scratch32(), scratch32()
@@ -137,8 +136,8 @@ def _places_between(
 
 
 def _blocks(
-    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, choices: Integers, count: Int, first: Int,
-    last: Int, length: Int, block: Int, largest: Real, least: Real, most: Real, nearest: Int, settings: Mode,
+    source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, choices: Integers, first: Int, last: Int,
+    count: Int, length: Int, block: Int, largest: Real, least: Real, most: Real, nearest: Int, settings: Mode,
     given: Words,
 ) -> None:  # fmt: skip
     numbers, grid, places, words = scratch64(), scratch64(), scratch32(), scratch32()
@@ -166,58 +165,42 @@ def _blocks(
                 target[at + i] = values[int64(places[i])] * scale + zero
 
 
-def round_to_table(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    table: Table,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
+def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How) -> None:
     """Rounds the elements of ``source`` to numbers of a table.
 
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         table: for this dtype.
-        rounding: the mode.
-        random: the random bits of stochastic rounding; ``source`` is contiguous then.
+        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
-    extra = addends(rounding, random, source)
-    thresholds = table.thresholds[Rounding.DOWN if random is not None else rounding]
-    kernel = compiled(_table, source.dtype)
-    tables = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
-    data, rest = (source.data_ptr(), target.data_ptr(), *tables), (extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+    thresholds = table.thresholds[Rounding.DOWN if how.random is not None else how.rounding]
+    data = (source, target, table.values, thresholds)
+    run_in_mode(_table, how, data, (table.values.numel(),), source.numel())
 
 
 def round_scaled(
     source: torch.Tensor,
     target: torch.Tensor,
-    length: int,
-    block: int,
+    layout: tuple[int, int],
     table: Table,
     scales: tuple[float, float],
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
+    how: How,
 ) -> None:
     """Rounds blocks of consecutive elements to numbers of a table, times a scale for each block.
 
     Args:
         source: float32 or float64 on the CPU, contiguous, not empty.
         target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
-        length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
-        block: elements in a block.
+        layout: how many elements are in a row (no block reaches beyond the end of its row, where the last one may be
+            shorter), and in a block.
         table: for this dtype; at most ``SCRATCH`` numbers.
         scales: the smallest and the largest one.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
+        how: the mode, and the random bits of stochastic rounding.
     """
-    n = source.numel()
-    extra = addends(rounding, random, source)
-    mode = Rounding.NEAREST_EVEN if random is not None else rounding
-    kernel = compiled(_blocks, source.dtype)
-    tables = (table.values.data_ptr(), table.thresholds[mode].data_ptr(), table.choices[mode].data_ptr())
-    data = (source.data_ptr(), target.data_ptr(), *tables, table.values.numel())
-    nearest = int(rounding is Rounding.NEAREST_EVEN)
-    rest = (length, block, table.largest, *scales, nearest, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // block), n)
+    length, block = layout
+    mode = Rounding.NEAREST_EVEN if how.random is not None else how.rounding
+    data = (source, target, table.values, table.thresholds[mode], table.choices[mode])
+    nearest = int(how.rounding is Rounding.NEAREST_EVEN)
+    rest = (table.values.numel(), length, block, table.largest, *scales, nearest)
+    run_in_mode(_blocks, how, data, rest, source.numel() // length * -(-length // block))

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import int64
 
-from ..addends import addends, fill, mode_of
+from ..addends import fill, mode_of, run_in_mode
 from ..bits import SCRATCH, scratch32
 from ..element_tail import to_element
-from ..threads import compiled, in_pieces
 from ..widths import MAGNITUDE, WIDTH, bits_of, float_of, left, real, scratch, unsigned
 from .block_scales import block_scale
+from .blocks_strided import pieces, strips_of_blocks
 
 if TYPE_CHECKING:
     import torch
 
     from ...arithmetic.elements import Element
-    from ...base.modes import RandomBits, Rounding
+    from ...base.modes import How
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 
@@ -65,8 +65,8 @@ def _round(
 
 
 def _rows(
-    source: Numbers, target: Numbers, first: Int, last: Int, length: Int, block: Int, addend: Int, emax: Int, emin: Int,
-    m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
+    source: Numbers, target: Numbers, first: Int, last: Int, length: Int, _inner: Int, block: Int, addend: Int,
+    emax: Int, emin: Int, m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch(), scratch32(), mode_of(settings)
     places, sign = unsigned(m), left(unsigned(zero_sign), unsigned(WIDTH - unsigned(1)))
@@ -127,31 +127,26 @@ def _rows(
 def round_blocks_in_mode(
     source: torch.Tensor,
     target: torch.Tensor,
-    length: int,
-    block: int,
+    layout: tuple[int, int, int],
     rule_addend: int,
     element: Element,
     tensor_scale: float,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
+    how: How,
 ) -> None:
-    """Rounds blocks of consecutive elements with a shared scale.
+    """Rounds blocks of neighbours along an axis, with a shared scale.
 
     Args:
-        source: float32 or float64 on the CPU, contiguous, not empty.
-        target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
-        length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
-        block: elements in a block.
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
+            if rounding is stochastic.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        layout: how many elements lie along the axis (no block reaches beyond its end, where the last one may be
+            shorter), the stride of the axis, and how many elements are in a block.
         rule_addend: added to the float64 pattern of a block's largest magnitude before its exponent is read.
         element: what the scaled numbers are rounded to; at most 21 stored significand bits.
         tensor_scale: 0; for blocks of NVFP4, the scale of the tensor.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
+        how: the mode, and the random bits of stochastic rounding.
     """
-    n = source.numel()
-    extra = addends(rounding, random, source)
-    kernel = compiled(_rows, source.dtype)
-    fixed = (length, block, rule_addend, element.emax, element.emin, element.significand_bits)
-    rest = (*fixed, element.max, tensor_scale, int(element.signed_zero), extra.settings, extra.words)
-    data = (source.data_ptr(), target.data_ptr())
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // block), n)
+    fixed = (rule_addend, element.emax, element.emin, element.significand_bits)
+    rest = (*layout, *fixed, element.max, tensor_scale, int(element.signed_zero))
+    loop = _rows if layout[1] == 1 else strips_of_blocks
+    run_in_mode(loop, how, (source, target), rest, pieces(source.numel(), layout))

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import int64
 
-from ..addends import addends, fill, mode_of
+from ..addends import fill, mode_of
 from ..bits import scratch32
 from ..element_tail import to_element
-from ..threads import compiled, in_pieces
 from ..widths import MAGNITUDE, WIDTH, bits_of, float_of, left, real, scratch, unsigned
 from .block_scales import LIFTS, block_scale
 
 if TYPE_CHECKING:
-    import torch
-
-    from ...arithmetic.elements import Element
-    from ...base.modes import RandomBits, Rounding
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 STRIP = 512  # columns: what the loops keep about a strip stays in the first cache
+
+
+def pieces(elements: int, layout: tuple[int, int, int]) -> int:
+    """Of how many strips that many elements are, or of how many blocks, if the stride of their axis is 1."""
+    length, inner, block = layout
+    return elements // (length * inner) * -(-length // block) * -(-inner // STRIP)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -49,10 +50,11 @@ def _scale(bits: Any, columns: Any, before: Any, tensor_scale: Any) -> None:
             bits[j] = bits_of(float_of(bits[j]) * float_of(before[j]))
 
 
-def _strips(
+def strips_of_blocks(
     source: Numbers, target: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int, addend: Int,
     emax: Int, emin: Int, m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
+    """Rounds strips ``first`` to before ``last``; see :func:`.round_blocks_in_mode`."""
     bits, words, tops = scratch(), scratch32(), scratch()
     before, after, smallest, most = scratch(), scratch(), scratch(), scratch()
     mode, places, sign = mode_of(settings), unsigned(m), left(unsigned(zero_sign), unsigned(WIDTH - unsigned(1)))
@@ -78,41 +80,3 @@ def _strips(
             for j in range(columns):
                 y = to_element(bits[j], smallest[j], places, float_of(most[j]), sign, mode, words[j])
                 target[at + j] = y * float_of(after[j])
-
-
-def round_strided_blocks(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    length: int,
-    inner: int,
-    block: int,
-    rule_addend: int,
-    element: Element,
-    tensor_scale: float,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-) -> None:
-    """Rounds blocks of elements ``inner`` apart in memory, with a shared scale.
-
-    Args:
-        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
-            if rounding is stochastic.
-        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        length: how many elements lie along the axis; no block reaches beyond its end, where the last may be shorter.
-        inner: the stride of the axis.
-        block: elements in a block.
-        rule_addend: added to the float64 pattern of a block's largest magnitude before its exponent is read.
-        element: what the scaled numbers are rounded to; at most 21 stored significand bits.
-        tensor_scale: 0; for blocks of NVFP4, the scale of the tensor.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
-    """
-    n = source.numel()
-    extra = addends(rounding, random, source)
-    body = _strips
-    kernel = compiled(body, source.dtype)
-    fixed = (length, inner, block, rule_addend, element.emax, element.emin, element.significand_bits)
-    rest = (*fixed, element.max, tensor_scale, int(element.signed_zero), extra.settings, extra.words)
-    data = (source.data_ptr(), target.data_ptr())
-    strips = n // (length * inner) * -(-length // block) * -(-inner // STRIP)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), strips, n)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 from numpy import float64, int64
 
-from ..addends import BETWEEN, addends, fill, mode_of
+from ..addends import BETWEEN, fill, mode_of, run_in_mode
 from ..bits import SCRATCH, scratch32
 from ..step_tail import between_steps, on_grid, to_integer
-from ..threads import compiled, in_pieces
 from ..widths import bits_of, float_of, real, scratch
+from .blocks_strided import pieces
+from .groups_strided import strips_of_groups
 from .range_scales import FIRST, LAST, key_of, range_scale, scale_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ...base.modes import RandomBits, Rounding
+    from ...base.modes import How
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 
@@ -72,8 +73,8 @@ def _long_group(
 
 
 def _groups(
-    source: Numbers, target: Numbers, scales: Numbers, zeros: Numbers, known: Int, first: Int, last: Int, length: Int,
-    group: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode, given: Words,
+    source: Numbers, target: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, _inner: Int,
+    group: Int, known: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
@@ -127,30 +128,26 @@ def round_groups(
     codes: tuple[int, int],
     known: Sequence[torch.Tensor] | None,
     least: float,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
+    how: How,
     *,
     symmetric: bool,
 ) -> None:
-    """Quantizes groups of consecutive elements, with a scale each, and back.
+    """Quantizes groups of neighbours along an axis, with a scale each, and back.
 
     Args:
-        source: float32 or float64 on the CPU, contiguous, not empty.
-        target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
-        layout: how many elements are in a row (no group reaches beyond the end of its row, where the last one may be
-            shorter), 1, and how many in a group.
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
+            if rounding is stochastic.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        layout: how many elements lie along the axis (no group reaches beyond its end, where the last one may be
+            shorter), the stride of the axis, and how many elements are in a group.
         codes: smallest and largest code.
-        known: scales and zero points, one for each group, contiguous, dtype of ``source``; None if they shall follow
-            from minimum and maximum.
+        known: scales and zero points, as the tensor lies in memory with a group for each of its elements; contiguous,
+            dtype of ``source``; None if they shall follow from minimum and maximum.
         least: no scale is smaller.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
+        how: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.
     """
-    n, (length, _, group) = source.numel(), layout
-    extra = addends(rounding, random, source, between=rounding != "nearest-even")
-    kernel = compiled(_groups, source.dtype)
-    scales, zeros = (0, 0) if known is None else (known[0].data_ptr(), known[1].data_ptr())
-    data = (source.data_ptr(), target.data_ptr(), scales, zeros, int(known is not None))
-    rest = (length, group, *codes, int(symmetric), least, extra.settings, extra.words)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), n // length * -(-length // group), n)
+    data = (source, target, *(known or (source, source)))
+    rest = (*layout, int(known is not None), *codes, int(symmetric), least)
+    loop, between = _groups if layout[1] == 1 else strips_of_groups, how.rounding != "nearest-even"
+    run_in_mode(loop, how, data, rest, pieces(source.numel(), layout), between=between)

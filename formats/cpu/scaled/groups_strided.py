@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from numpy import float64, int64
 
-from ..addends import BETWEEN, addends, fill, mode_of
+from ..addends import BETWEEN, fill, mode_of
 from ..bits import scratch32
 from ..step_tail import between_steps, on_grid, to_integer
 from ..threads import compiled, in_pieces
@@ -21,9 +21,6 @@ from .blocks_strided import STRIP, strip
 from .range_scales import FIRST, LAST, ends, key_of, range_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...base.modes import RandomBits, Rounding
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 
@@ -66,11 +63,12 @@ def _row(
         target[at + j] = on_grid(steps, scale, zero, low, high)
 
 
-def _strips(
-    source: Numbers, target: Numbers, first: Int, last: Int, length: Int, inner: Int, group: Int, known: Int,
-    known_scales: Numbers, known_zeros: Numbers, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode,
+def strips_of_groups(
+    source: Numbers, target: Numbers, known_scales: Numbers, known_zeros: Numbers, first: Int, last: Int, length: Int,
+    inner: Int, group: Int, known: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode,
     given: Words,
 ) -> None:  # fmt: skip
+    """Quantizes strips ``first`` to before ``last``; see :func:`.round_groups`."""
     bits, words, mode = scratch(), scratch32(), mode_of(settings)
     between = settings[BETWEEN]
     bottoms, tops, inverses, scales, zeros = scratch(), scratch(), scratch(), scratch(), scratch()
@@ -111,45 +109,6 @@ def _ranges(
         for j in range(columns):
             scale, zero = range_scale(signed(bottoms[j]), signed(tops[j]), low, high, symmetric, least)
             scales[column + j], zeros[column + j] = scale, zero
-
-
-def round_strided_groups(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    layout: tuple[int, int, int],
-    codes: tuple[int, int],
-    known: Sequence[torch.Tensor] | None,
-    least: float,
-    rounding: Rounding,
-    random: RandomBits | torch.Tensor | None,
-    *,
-    symmetric: bool,
-) -> None:
-    """Quantizes groups of elements ``inner`` apart in memory, with a scale each, and back.
-
-    Args:
-        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
-            if rounding is stochastic.
-        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: how many elements lie along the axis (no group reaches beyond its end, where the last one may be
-            shorter), the stride of the axis, and how many elements are in a group.
-        codes: smallest and largest code.
-        known: scales and zero points, as the tensor lies in memory with a group for each of its elements; None if they
-            shall follow from minimum and maximum.
-        least: no scale is smaller.
-        rounding: the mode.
-        random: the random bits of stochastic rounding.
-        symmetric: whether the zero point is 0.
-    """
-    n, (length, inner, group) = source.numel(), layout
-    extra = addends(rounding, random, source, between=rounding != "nearest-even")
-    kernel = compiled(_strips, source.dtype)
-    data = (source.data_ptr(), target.data_ptr())
-    scales, zeros = (0, 0) if known is None else (known[0].data_ptr(), known[1].data_ptr())
-    fixed = (length, inner, group, int(known is not None), scales, zeros)
-    rest = (*fixed, *codes, int(symmetric), least, extra.settings, extra.words)
-    strips = n // (length * inner) * -(-length // group) * -(-inner // STRIP)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), strips, n)
 
 
 def channel_scales(
