@@ -71,7 +71,8 @@ class Family(Format):
         """:meth:`round_into` for tensors in the CPU's memory."""
         how = How(rounding, self._policy(overflow), random)
         self._check_shape(source)
-        check_random(rounding, random, source)
+        if rounding is not Rounding.NEAREST_EVEN or random is not None:
+            check_random(rounding, random, source)
         if source.numel():
             in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
 
