@@ -389,7 +389,7 @@ def test_rounded_metrics_are_spoken_of_once(monkeypatch):
             if (outside * 10).round() == 3:
                 float((outside * 3).mean())
             (outside * 3).item()
-    assert [(Path(one.filename).name, one.category) for one in caught] == [("test_mode.py", SimulationWarning)]
+    assert [(Path(one.filename).name, one.category) for one in caught] == [("test_simulation.py", SimulationWarning)]
     assert "0.875" in str(caught[0].message)
     assert "e5m3" in str(caught[0].message)
     assert "detach" not in str(simulation.audit())
