@@ -111,12 +111,7 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
 
 
 def _elu_backward(
-    gradient: Tensor,
-    alpha: float,
-    scale: float,
-    input_scale: float,
-    is_result: bool,
-    x: Tensor,
+    gradient: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor
 ) -> Tensor:
     if is_result:
         negative = gradient * input_scale * (x + alpha * scale)
