@@ -11,7 +11,6 @@ Nested tensors are padded for it. Masks become booleans, as in the kernels.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING
 
 import torch
@@ -146,16 +145,7 @@ def _encoder_layer(
     return _like(x, there)
 
 
-def _called(formula: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(formula)
-    def called(*args: Any) -> Any:
-        with _as_called_by_programs():
-            return formula(*args)
-
-    return called
-
-
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten._native_multi_head_attention: _called(_multi_head_attention),
-    _aten._transformer_encoder_layer_fwd: _called(_encoder_layer),
+    _aten._native_multi_head_attention: _as_called_by_programs()(_multi_head_attention),
+    _aten._transformer_encoder_layer_fwd: _as_called_by_programs()(_encoder_layer),
 }

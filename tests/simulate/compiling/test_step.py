@@ -252,8 +252,8 @@ def counts(x):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (reads_a_number, r"test_compiled.py:\d+: return x \* 2 if"),
-        (writes_where_nothing_is_found, r"test_compiled.py:\d+: HIDDEN.sum.add_.* was not found around it"),
+        (reads_a_number, r"test_step.py:\d+: return x \* 2 if"),
+        (writes_where_nothing_is_found, r"test_step.py:\d+: HIDDEN.sum.add_.* was not found around it"),
         (counts, r"the step changes COUNTS\['calls'\] from 0 to 1"),
         (lambda x: x.sum().item(), r"reads a number from a tensor"),
         (lambda x: "text", "returns tensors, or nothing"),
