@@ -8,8 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...formats import FormatError, Rounding
-from ..dispatch.graph_writer import FormatsAsData
-from .program import Program, reason_against_compiling
+from .program import Program, formats_of, reason_against_compiling
 from .refusals import reason_against_tracing
 
 if TYPE_CHECKING:
@@ -86,18 +85,14 @@ class PopulationStep:
         if self._formats is None:
             self._formats = self._stacked_formats(leaves)
         key = (spec, tuple((x.shape, x.stride(), x.dtype, x.device) for x in leaves))
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = self._compile(leaves, spec)
-        return program
-
-    def _formats_of(self, simulation: Simulation | None, like: torch.Tensor) -> FormatsAsData:
-        return FormatsAsData([] if simulation is None else simulation.policy.formats(), like.dtype, like.device)
+        if key not in self._programs:
+            self._programs[key] = self._compile(leaves, spec)
+        return self._programs[key]
 
     def _stacked_formats(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """The place of random bits, which no member reads, and the formats."""
-        floating = next(x for x in leaves if x.dtype.is_floating_point)
-        of_members = [self._formats_of(simulation, floating) for simulation in self._simulations]
+        floating = _first_floating(leaves)
+        of_members = [formats_of(simulation, floating.dtype, floating.device) for simulation in self._simulations]
         if len({formats.kind for formats in of_members}) > 1:
             raise FormatError(
                 "the members' formats must be float formats rounded by the same loops (those with bfloat16's exponents"
@@ -111,13 +106,13 @@ class PopulationStep:
         from .graphs.tracing import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
 
         simulation = self._simulations[0]
-        floating = next(x for x in leaves if x.dtype.is_floating_point)
+        floating = _first_floating(leaves)
 
         def step(tensors: list[torch.Tensor]) -> Any:
             return self._step(*tree_unflatten(tensors, spec))
 
         first = [x[0] for x in leaves]
-        traced = trace(step, first, simulation, self._formats_of(simulation, floating))
+        traced = trace(step, first, simulation, formats_of(simulation, floating.dtype, floating.device))
         self._check_constants(traced.graph)
         traced = for_members(traced, len(self._simulations))
         aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
@@ -133,3 +128,7 @@ class PopulationStep:
                     f"the step computes with {node.meta['val'].dtype} inside a simulation, whose roundings members of a"
                     " population share; give it tensors of one type"
                 )
+
+
+def _first_floating(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return next(x for x in tensors if x.dtype.is_floating_point)

@@ -15,6 +15,7 @@ from .surroundings.arguments import check_lazy, check_shared
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..dispatch.simulation import Simulation
     from .graphs.tracing import Traced
     from .surroundings.state import Effects
 
@@ -72,6 +73,11 @@ def first_for(
     return None
 
 
+def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.device) -> FormatsAsData:
+    """The formats of a simulation, as inputs of a program."""
+    return FormatsAsData([] if simulation is None else simulation.policy.formats(), dtype, device)
+
+
 @cache
 def reason_against_compiling() -> str | None:
     """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
@@ -79,9 +85,8 @@ def reason_against_compiling() -> str | None:
 
     x = torch.zeros(16)
     try:
-        formats = FormatsAsData([], x.dtype, x.device)
-        program = compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))
-        program([x])
+        formats = formats_of(None, x.dtype, x.device)
+        compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])
     except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
         return (
             f"PyTorch's compiler does not work here ({last_words(error)}); it needs g++ and the headers of Python"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
 import torch
@@ -12,9 +12,8 @@ from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispat
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
-from ..dispatch.graph_writer import FormatsAsData
 from ..numbers.host_numbers import NumberError, Record
-from .program import Program, first_for, reason_against_compiling
+from .program import Program, first_for, formats_of, reason_against_compiling
 from .refusals import last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
@@ -23,6 +22,7 @@ from .surroundings.stand_ins import NewStateError, StandIns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..dispatch.graph_writer import FormatsAsData
     from ..dispatch.simulation import Simulation
     from .surroundings.state import Effects, State
 
@@ -91,9 +91,7 @@ class CompiledStep(Generic[_P, _R]):
         self._new_states = 0
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
-        reason = None
-        if simulation is not None:
-            reason = reason_against_tracing(simulation, rules=surroundings is not None)
+        reason = simulation and reason_against_tracing(simulation, rules=surroundings is not None)
         reason = reason or reason_against_compiling()
         if reason:
             self._give_up(reason, stacklevel=4)
@@ -143,11 +141,8 @@ class CompiledStep(Generic[_P, _R]):
 
     def run_eagerly(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation as it would run without compilation."""
-        with self._arithmetic():
+        with self.simulation or nullcontext():
             return self.step(*self._fixed.filled_with(iter(self._fixed.tensors)), *args, **kwargs)
-
-    def _arithmetic(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.simulation is None else self.simulation
 
     def _give_up(self, reason: str, *, stacklevel: int) -> None:
         """Runs the step eagerly from now on."""
@@ -176,15 +171,16 @@ class CompiledStep(Generic[_P, _R]):
                 f" dicts; {error}"
             ) from error
         found = first_for(programs, inputs, numbers)
-        if found is None:
-            with _compiling:
-                found = first_for(programs, inputs, numbers)
-                if found is None:
-                    program = self._compile(call, self._formats)
-                    programs += [] if program is None else [program]
-                    self._warn_of_many()
-                    found = first_for(programs, inputs, numbers)
-        return found
+        if found is not None:
+            return found
+        with _compiling:
+            found = first_for(programs, inputs, numbers)
+            if found is not None:
+                return found
+            program = self._compile(call, self._formats)
+            programs += [] if program is None else [program]
+            self._warn_of_many()
+            return first_for(programs, inputs, numbers)
 
     def _warn_of_many(self) -> None:
         """Says what the step depends on, if that takes ever more programs."""
@@ -201,8 +197,7 @@ class CompiledStep(Generic[_P, _R]):
         if not tensors:
             raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
         dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
-        formats = [] if self.simulation is None else self.simulation.policy.formats()
-        return FormatsAsData(formats, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+        return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, tensors[0].device)
 
     def _compile(self, call: _Call, formats: FormatsAsData) -> Program | None:
         """The program for calls like this; None if there is none, which nothing has been changed by."""

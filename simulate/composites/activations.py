@@ -1,7 +1,7 @@
 """Activation functions and their derivatives, step by step.
 
-Each function here has the signature of the ATen operation in ``FORMULAS`` that it computes, and its intermediate
-values are those of PyTorch's kernel. Not here, because one arithmetic operation and a selection is all they do:
+Each function here has the name and the signature of the ATen operation that it computes, and its intermediate values
+are those of PyTorch's kernel. Not here, because one arithmetic operation and a selection is all they do:
 relu, leaky_relu, prelu, rrelu, threshold, hardtanh, hardshrink, softshrink, their derivatives, hardsigmoid_backward.
 """
 
@@ -111,12 +111,7 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
 
 
 def _elu_backward(
-    gradient: Tensor,
-    alpha: float,
-    scale: float,
-    input_scale: float,
-    is_result: bool,
-    x: Tensor,
+    gradient: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor
 ) -> Tensor:
     if is_result:
         negative = gradient * input_scale * (x + alpha * scale)
@@ -160,27 +155,10 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten.softplus: _softplus,
-    _aten.softplus_backward: _softplus_backward,
-    _aten.log_sigmoid_forward: _log_sigmoid_forward,
-    _aten.log_sigmoid_backward: _log_sigmoid_backward,
-    _aten.sigmoid_backward: _sigmoid_backward,
-    _aten.tanh_backward: _tanh_backward,
-    _aten.silu: _silu,
-    _aten.silu_backward: _silu_backward,
-    _aten.mish: _mish,
-    _aten.mish_backward: _mish_backward,
-    _aten.gelu: _gelu,
-    _aten.gelu_backward: _gelu_backward,
-    _aten.hardsigmoid: _hardsigmoid,
-    _aten.hardswish: _hardswish,
-    _aten.hardswish_backward: _hardswish_backward,
-    _aten.elu: _elu,
-    _aten.elu_backward: _elu_backward,
-    _aten.celu: _celu,
-    _aten.glu: _glu,
-    _aten.glu_backward: _glu_backward,
-    _aten.logit: _logit,
-    _aten.logit_backward: _logit_backward,
-    _aten.native_dropout: _native_dropout,
-}
+    getattr(_aten, formula.__name__.removeprefix("_")): formula
+    for formula in (
+        _softplus, _softplus_backward, _log_sigmoid_forward, _log_sigmoid_backward, _sigmoid_backward, _tanh_backward,
+        _silu, _silu_backward, _mish, _mish_backward, _gelu, _gelu_backward, _hardsigmoid, _hardswish,
+        _hardswish_backward, _elu, _elu_backward, _celu, _glu, _glu_backward, _logit, _logit_backward, _native_dropout,
+    )
+}  # fmt: skip

@@ -68,50 +68,6 @@ def _attention(
     return result, _heads_first(torch.logsumexp(scores, -1))
 
 
-def _attention_gradients(
-    gradient: Tensor,
-    operands: tuple[Tensor, Tensor, Tensor],
-    out: Tensor,
-    scores: Tensor,
-    factor: float,
-    see: Callable[[str, Tensor, int], Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value and scores; the weights are computed again, as every such kernel does."""
-    query, key, value = operands
-    weights = _aten._safe_softmax.default(scores, -1)
-    of_weights = torch.matmul(see("grad_out", gradient, -1), see("value", value, -1).transpose(-2, -1))
-    inner = of_weights - (gradient * out).sum(-1, keepdim=True)
-    of_scores = weights * inner
-    scaled = of_scores * factor
-    return (
-        torch.matmul(scaled, see("key", key, -2)),
-        torch.matmul(scaled.transpose(-2, -1), see("query", query, -2)),
-        torch.matmul(weights.transpose(-2, -1), see("grad_out", gradient, -2)),
-        of_scores,
-    )
-
-
-def _attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    _logsumexp: Tensor,
-    dropout: float,
-    is_causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-    see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
-) -> Any:
-    if dropout or query.shape[1] != key.shape[1]:
-        return NotImplemented
-    scores, factor = _attention_scores(query, key, attn_mask, is_causal, scale, see)
-    results = _attention_gradients(gradient, (query, key, value), out, scores, factor, see)
-    return tuple(_heads_first(x) for x in results[:3])
-
-
 def _efficient_attention(
     query: Tensor,
     key: Tensor,
@@ -139,8 +95,8 @@ def _efficient_attention_backward(
     bias: Tensor | None,
     out: Tensor,
     _logsumexp: Tensor,
-    _seed: Tensor,
-    _offset: Tensor,
+    _seed: Tensor | None,
+    _offset: Tensor | None,
     dropout: float,
     mask: list[bool],
     is_causal: bool = False,
@@ -151,9 +107,27 @@ def _efficient_attention_backward(
     if dropout or query.shape[1] != key.shape[1]:
         return NotImplemented
     scores, factor = _attention_scores(query, key, bias, is_causal, scale, see)
-    *heads, of_scores = _attention_gradients(gradient, (query, key, value), out, scores, factor, see)
+    weights = _aten._safe_softmax.default(scores, -1)  # computed again, as every such kernel does
+    of_weights = torch.matmul(see("grad_out", gradient, -1), see("value", value, -1).transpose(-2, -1))
+    inner = of_weights - (gradient * out).sum(-1, keepdim=True)
+    of_scores = weights * inner
+    scaled = of_scores * factor
+    of_operands = (
+        torch.matmul(scaled, see("key", key, -2)),
+        torch.matmul(scaled.transpose(-2, -1), see("query", query, -2)),
+        torch.matmul(weights.transpose(-2, -1), see("grad_out", gradient, -2)),
+    )
     of_bias = of_scores.sum_to_size(bias.shape) if mask[3] and bias is not None else None
-    return (*(_heads_first(x) if wanted else None for x, wanted in zip(heads, mask, strict=False)), of_bias)
+    return (*(_heads_first(x) if wanted else None for x, wanted in zip(of_operands, mask, strict=False)), of_bias)
+
+
+def _attention_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout: float,
+    is_causal: bool, *, attn_mask: Tensor | None = None, **options: Any,
+) -> Any:  # fmt: skip
+    rest = (attn_mask, out, logsumexp, None, None, dropout, [True, True, True, False], is_causal)
+    results = _efficient_attention_backward(gradient, query, key, value, *rest, **options)
+    return results if results is NotImplemented else results[:3]
 
 
 def _transform_bias_rescale_qkv(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:

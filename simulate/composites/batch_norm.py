@@ -1,4 +1,4 @@
-"""Batch normalisation in its many variants, and its derivative, step by step (see ``primitive_normalisation``)."""
+"""Batch normalisation in its many variants, and its derivative, step by step (see :mod:`.normalisation`)."""
 
 # ruff: noqa: SLF001  many ATen operations have names that begin with an underscore
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torch import Tensor
-
 
 _aten = torch.ops.aten
 
@@ -73,78 +72,36 @@ def _native_batch_norm(
     return result, mean, rstd
 
 
-def _native_batch_norm_legit_no_stats(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> Any:
-    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-def _native_batch_norm_legit_no_training(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> Any:
-    return _native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+def _native_batch_norm_legit_no_stats(x: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any) -> Any:
+    return _native_batch_norm(x, weight, bias, None, None, *settings)
 
 
 def _native_batch_norm_legit_functional(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, *settings: float
 ) -> Any:
     if x.numel() == 0:
         return NotImplemented
-    results = _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)
-    return results if training else (*results[:3], running_mean.clone(), running_var.clone())
+    results = _batch_norm(x, weight, bias, (mean, var), training, *settings)
+    return results if training else (*results[:3], mean.clone(), var.clone())
 
 
-def _batch_norm_with_update(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> Any:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+def _in_mode(training: bool) -> Callable[..., Any]:
+    """The operation that trains, or does not, as its name says."""
+
+    def formula(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *settings: Any) -> Any:
+        return _native_batch_norm(x, weight, bias, mean, var, training, *settings)
+
+    return formula
 
 
-def _batch_norm_no_update(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> Any:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
-    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+def _reserving(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """With one result more: what a kernel hands to its derivative, here nothing."""
 
+    def with_reserve(x: Tensor, *args: Any) -> Any:
+        results = formula(x, *args)
+        return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
 
-def _cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return results if results is NotImplemented else (*results, x.new_empty(0, dtype=torch.uint8))
+    return with_reserve
 
 
 def _native_batch_norm_backward(
@@ -174,43 +131,17 @@ def _native_batch_norm_backward(
     if mask[0]:
         inner = gradient if weight is None else gradient * weight.reshape(shape)
         result = gradient_through(inner, y, rstd.reshape(shape), axes) if training else inner * rstd.reshape(shape)
-    return (
-        result,
-        (gradient * y).sum(axes) if mask[1] else None,
-        gradient.sum(axes) if mask[2] else None,
-    )
+    return (result, (gradient * y).sum(axes) if mask[1] else None, gradient.sum(axes) if mask[2] else None)
 
 
-def _batch_norm_backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    mean: Tensor | None,
-    rstd: Tensor | None,
-    update: bool,
-    eps: float,
-    mask: Sequence[bool],
-    _reserve: Tensor,
-) -> Any:
-    return _native_batch_norm_backward(gradient, x, weight, running_mean, running_var, mean, rstd, update, eps, mask)
+def _batch_norm_backward(*args: Any) -> Any:
+    return _native_batch_norm_backward(*args[:-1])  # without what the forward pass reserved
 
 
-def _cudnn_batch_norm_backward(
-    x: Tensor,
-    gradient: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    mean: Tensor | None,
-    rstd: Tensor | None,
-    eps: float,
-    _reserve: Tensor | None = None,
-) -> Any:
-    return _native_batch_norm_backward(
-        gradient, x, weight, running_mean, running_var, mean, rstd, True, eps, (True, True, True)
-    )
+def _cudnn_batch_norm_backward(x: Tensor, gradient: Tensor, *args: Any) -> Any:
+    weight, running_mean, running_var, mean, rstd, eps = args[:6]
+    mask = True, True, True
+    return _native_batch_norm_backward(gradient, x, weight, running_mean, running_var, mean, rstd, True, eps, mask)
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
@@ -218,12 +149,12 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.native_batch_norm_backward: _native_batch_norm_backward,
     _aten._native_batch_norm_legit.default: _native_batch_norm,
     _aten._native_batch_norm_legit.no_stats: _native_batch_norm_legit_no_stats,
-    _aten._native_batch_norm_legit_no_training: _native_batch_norm_legit_no_training,
+    _aten._native_batch_norm_legit_no_training: _in_mode(training=False),
     _aten._native_batch_norm_legit_functional: _native_batch_norm_legit_functional,
-    _aten._batch_norm_with_update: _batch_norm_with_update,
-    _aten._batch_norm_no_update: _batch_norm_no_update,
+    _aten._batch_norm_with_update: _reserving(_in_mode(training=True)),
+    _aten._batch_norm_no_update: _reserving(_in_mode(training=False)),
     _aten.batch_norm_backward: _batch_norm_backward,
-    _aten.cudnn_batch_norm: _cudnn_batch_norm,
+    _aten.cudnn_batch_norm: _reserving(_native_batch_norm),
     _aten.cudnn_batch_norm_backward: _cudnn_batch_norm_backward,
     _aten.miopen_batch_norm: _native_batch_norm,
     _aten.miopen_batch_norm_backward: _cudnn_batch_norm_backward,

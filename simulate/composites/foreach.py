@@ -27,33 +27,36 @@ def _column(operand: Any, count: int) -> Iterable[Any]:
     return operand if isinstance(operand, (list, tuple)) else [operand] * count
 
 
-def _each(operation: Callable[..., Tensor], *, in_place: bool = False) -> Callable[..., Any]:
+def _each(operation: Callable[..., Tensor]) -> Callable[..., Any]:
     def formula(tensors: Tensors, *operands: Any) -> Any:
         columns = [_column(operand, len(tensors)) for operand in operands]
-        results = [operation(*row) for row in zip(tensors, *columns, strict=True)]
-        return None if in_place else results
+        return [operation(*row) for row in zip(tensors, *columns, strict=True)]
 
     return formula
 
 
-def _each_scaled(operation: Callable[..., Tensor], *, in_place: bool = False) -> Callable[..., Any]:
+def _each_scaled(operation: Callable[..., Tensor]) -> Callable[..., Any]:
     def formula(tensors: Tensors, other: Any, alpha: float = 1) -> Any:
         if alpha == 1:
             return NotImplemented
-        others = _column(other, len(tensors))
-        results = [operation(x, y, alpha=alpha) for x, y in zip(tensors, others, strict=True)]
-        return None if in_place else results
+        return [operation(x, y, alpha=alpha) for x, y in zip(tensors, _column(other, len(tensors)), strict=True)]
 
     return formula
 
 
-def _each_product(operation: Callable[..., Tensor], *, in_place: bool = False) -> Callable[..., Any]:
+def _each_product(operation: Callable[..., Tensor]) -> Callable[..., Any]:
     def formula(tensors: Tensors, first: Tensors, second: Tensors, value: Any = 1) -> Any:
         values = _column(value.tolist() if isinstance(value, torch.Tensor) else value, len(tensors))
-        results = [operation(x, a, b, value=v) for x, a, b, v in zip(tensors, first, second, values, strict=True)]
-        return None if in_place else results
+        return [operation(x, a, b, value=v) for x, a, b, v in zip(tensors, first, second, values, strict=True)]
 
     return formula
+
+
+def _in_place(formula: Callable[..., Any]) -> Callable[..., Any]:
+    def written(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if formula(*args, **kwargs) is NotImplemented else None
+
+    return written
 
 
 def _foreach_norm(tensors: Tensors, order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
@@ -68,16 +71,16 @@ def _foreach_powsum(tensors: Tensors, order: float = 2, dtype: torch.dtype | Non
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._foreach_add.List: _each_scaled(_aten.add.Tensor),
     _aten._foreach_add.Tensor: _each_scaled(_aten.add.Tensor),
-    _aten._foreach_add_.List: _each_scaled(_aten.add_.Tensor, in_place=True),
-    _aten._foreach_add_.Tensor: _each_scaled(_aten.add_.Tensor, in_place=True),
+    _aten._foreach_add_.List: _in_place(_each_scaled(_aten.add_.Tensor)),
+    _aten._foreach_add_.Tensor: _in_place(_each_scaled(_aten.add_.Tensor)),
     _aten._foreach_sub.List: _each_scaled(_aten.sub.Tensor),
-    _aten._foreach_sub_.List: _each_scaled(_aten.sub_.Tensor, in_place=True),
+    _aten._foreach_sub_.List: _in_place(_each_scaled(_aten.sub_.Tensor)),
     _aten._foreach_addcmul: _each_product(_aten.addcmul.default),
-    _aten._foreach_addcmul_: _each_product(_aten.addcmul_.default, in_place=True),
+    _aten._foreach_addcmul_: _in_place(_each_product(_aten.addcmul_.default)),
     _aten._foreach_addcdiv: _each_product(_aten.addcdiv.default),
-    _aten._foreach_addcdiv_: _each_product(_aten.addcdiv_.default, in_place=True),
+    _aten._foreach_addcdiv_: _in_place(_each_product(_aten.addcdiv_.default)),
     _aten._foreach_lerp: _each(_aten.lerp),
-    _aten._foreach_lerp_: _each(_aten.lerp_, in_place=True),
+    _aten._foreach_lerp_: _in_place(_each(_aten.lerp_)),
     _aten._foreach_norm: _foreach_norm,
     _aten._foreach_powsum: _foreach_powsum,
 }

@@ -98,11 +98,7 @@ def _binary_cross_entropy_backward(
 
 
 def _binary_cross_entropy_with_logits(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
-    reduction: int = _MEAN,
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = _MEAN
 ) -> Tensor:
     log_sigmoid = x.clamp(max=0) - torch.log1p(torch.exp(-x.abs()))
     if pos_weight is not None:

@@ -22,115 +22,84 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _gradients(grads: Tensors, grad_scale: Tensor | None, *, maximize: bool) -> Tensors:
-    """The gradients, unscaled where they stand, as the kernels do; with the sign of the objective."""
-    if grad_scale is not None:
-        for gradient in grads:
-            gradient.div_(grad_scale)
-    return [-gradient for gradient in grads] if maximize else grads
+def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
+    """A fused optimizer, from the ``step`` of one parameter: it has its own entry of every list, and the settings.
 
+    As in the kernels, nothing happens if an infinity was found, and gradients are unscaled where they stand.
+    """
 
-def _skipped(found_inf: Tensor | None) -> bool:
-    return found_inf is not None and bool(found_inf.item())
-
-
-def _fused_adam(decoupled: bool) -> Callable[..., None]:
     def formula(
         params: Tensors,
         grads: Tensors,
-        exp_avgs: Tensors,
-        exp_avg_sqs: Tensors,
-        max_exp_avg_sqs: Tensors,
-        state_steps: Tensors,
-        *,
+        *state: Tensors,
         lr: float | Tensor,
-        beta1: float,
-        beta2: float,
-        weight_decay: float,
-        eps: float,
-        amsgrad: bool,
         maximize: bool,
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
+        **settings: Any,
     ) -> None:
-        if _skipped(found_inf):
+        if found_inf is not None and found_inf.item():
             return
-        rate = float(lr)
-        for i, gradient in enumerate(_gradients(grads, grad_scale, maximize=maximize)):
-            param, mean, square = params[i], exp_avgs[i], exp_avg_sqs[i]
-            if weight_decay and decoupled:
-                param.mul_(1 - rate * weight_decay)
-            elif weight_decay:
-                gradient = gradient.add(param, alpha=weight_decay)  # noqa: PLW2901  the decayed gradient
-            step = state_steps[i].item()
-            mean.lerp_(gradient, 1 - beta1)
-            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-            if amsgrad:
-                torch.maximum(max_exp_avg_sqs[i], square, out=max_exp_avg_sqs[i])
-                square = max_exp_avg_sqs[i]
-            root = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps)
-            param.addcdiv_(mean, root, value=-rate / (1 - beta1**step))
+        if grad_scale is not None:
+            for gradient in grads:
+                gradient.div_(grad_scale)
+        if maximize:
+            grads = [-gradient for gradient in grads]
+        for i, (param, gradient) in enumerate(zip(params, grads, strict=True)):
+            own = [entries[i] if entries else None for entries in state]
+            step(param, gradient, *own, rate=float(lr), **fixed, **settings)
 
     return formula
 
 
-def _fused_sgd(
-    params: Tensors,
-    grads: Tensors,
-    momentum_buffers: Tensors,
-    *,
-    weight_decay: float,
-    momentum: float,
-    lr: float | Tensor,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    if _skipped(found_inf):
-        return
-    for i, gradient in enumerate(_gradients(grads, grad_scale, maximize=maximize)):
-        if weight_decay:
-            gradient = gradient.add(params[i], alpha=weight_decay)  # noqa: PLW2901  the decayed gradient
-        if momentum:
-            buffer = momentum_buffers[i]
-            if is_first_step:
-                buffer.copy_(gradient)
-            else:
-                buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
-            gradient = gradient.add(buffer, alpha=momentum) if nesterov else buffer  # noqa: PLW2901
-        params[i].add_(gradient, alpha=-float(lr))
+def _decayed(gradient: Tensor, param: Tensor, weight_decay: float) -> Tensor:
+    return gradient.add(param, alpha=weight_decay) if weight_decay else gradient
 
 
-def _fused_adagrad(
-    params: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: float | Tensor,
-    lr_decay: float,
-    weight_decay: float,
-    eps: float,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    if _skipped(found_inf):
-        return
-    for i, gradient in enumerate(_gradients(grads, grad_scale, maximize=maximize)):
-        if weight_decay:
-            gradient = gradient.add(params[i], alpha=weight_decay)  # noqa: PLW2901  the decayed gradient
-        rate = float(lr) / (1 + (state_steps[i].item() - 1) * lr_decay)
-        state_sums[i].addcmul_(gradient, gradient, value=1)
-        params[i].addcdiv_(gradient, state_sums[i].sqrt().add_(eps), value=-rate)
+def _adam(
+    param: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, largest: Tensor, steps: Tensor, *, rate: float,
+    beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool, decoupled: bool,
+) -> None:  # fmt: skip
+    if not decoupled:
+        gradient = _decayed(gradient, param, weight_decay)
+    elif weight_decay:
+        param.mul_(1 - rate * weight_decay)
+    step = steps.item()
+    mean.lerp_(gradient, 1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    if amsgrad:
+        square = torch.maximum(largest, square, out=largest)
+    root = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps)
+    param.addcdiv_(mean, root, value=-rate / (1 - beta1**step))
+
+
+def _sgd(
+    param: Tensor, gradient: Tensor, buffer: Tensor, *, rate: float, weight_decay: float, momentum: float,
+    dampening: float, nesterov: bool, is_first_step: bool,
+) -> None:  # fmt: skip
+    gradient = _decayed(gradient, param, weight_decay)
+    if momentum:
+        if is_first_step:
+            buffer.copy_(gradient)
+        else:
+            buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
+        gradient = gradient.add(buffer, alpha=momentum) if nesterov else buffer
+    param.add_(gradient, alpha=-rate)
+
+
+def _adagrad(
+    param: Tensor, gradient: Tensor, total: Tensor, steps: Tensor, *, rate: float, lr_decay: float,
+    weight_decay: float, eps: float,
+) -> None:  # fmt: skip
+    gradient = _decayed(gradient, param, weight_decay)
+    rate = rate / (1 + (steps.item() - 1) * lr_decay)
+    total.addcmul_(gradient, gradient, value=1)
+    param.addcdiv_(gradient, total.sqrt().add_(eps), value=-rate)
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten._fused_adam_: _fused_adam(decoupled=False),
-    _aten._fused_adamw_: _fused_adam(decoupled=True),
-    _aten._fused_sgd_: _fused_sgd,
-    _aten._fused_adagrad_: _fused_adagrad,
+    _aten._fused_adam_: _for_each(_adam, decoupled=False),
+    _aten._fused_adamw_: _for_each(_adam, decoupled=True),
+    _aten._fused_sgd_: _for_each(_sgd),
+    _aten._fused_adagrad_: _for_each(_adagrad),
 }

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _average(x: Tensor, sums: Callable[[], Tensor], window: tuple[Sequence[int], ...], options: tuple[Any, ...]) -> Any:
-    """Sums over windows, divided by how many positions each holds."""
-    divisor = options[2]
-    if divisor == 1:
-        return NotImplemented
-    total = sums()
-    return total / (divisor or _positions(x, total.shape, window, options[1]))
-
-
 def _positions(x: Tensor, shape: Sequence[int], window: tuple[Sequence[int], ...], padded: bool) -> Tensor:
     """How many positions each window holds, by the rule of the average-pooling kernels."""
     kernel, stride, padding = window
@@ -49,40 +40,36 @@ def _positions(x: Tensor, shape: Sequence[int], window: tuple[Sequence[int], ...
     return counts
 
 
-def _per_axis(values: Sequence[int], rank: int) -> list[int]:
-    return list(values) * rank if len(values) == 1 else list(values)
+def _windows(rank: int, *settings: Sequence[int]) -> tuple[Sequence[int], ...]:
+    """Kernel, stride and padding, each with a number for every axis."""
+    kernel, stride, padding = settings
+    return tuple(list(x) * rank if len(x) == 1 else x for x in (kernel, stride or kernel, padding))
 
 
 def _average_pool(operation: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
+    """Sums over windows, divided by how many positions each holds."""
+
     def formula(
-        x: Tensor,
-        kernel: Sequence[int],
-        stride: Sequence[int] = (),
-        padding: Sequence[int] = (0,),
-        ceil: bool = False,
-        padded: bool = True,
-        divisor: int | None = None,
-    ) -> Any:
-        window = tuple(_per_axis(values, rank) for values in (kernel, stride or kernel, padding))
-        return _average(x, lambda: operation(x, *window, ceil, padded, 1), window, (ceil, padded, divisor))
+        x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), ceil: bool = False,
+        padded: bool = True, divisor: int | None = None,
+    ) -> Any:  # fmt: skip
+        if divisor == 1:
+            return NotImplemented
+        window = _windows(rank, kernel, stride, padding)
+        total = operation(x, *window, ceil, padded, 1)
+        return total / (divisor or _positions(x, total.shape, window, padded))
 
     return formula
 
 
 def _average_pool_backward(operation: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
     def formula(
-        gradient: Tensor,
-        x: Tensor,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        ceil: bool,
-        padded: bool,
-        divisor: int | None,
-    ) -> Any:
+        gradient: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil: bool,
+        padded: bool, divisor: int | None,
+    ) -> Any:  # fmt: skip
         if divisor == 1:
             return NotImplemented
-        window = tuple(_per_axis(values, rank) for values in (kernel, stride or kernel, padding))
+        window = _windows(rank, kernel, stride, padding)
         shares = gradient / (divisor or _positions(x, gradient.shape, window, padded))
         return operation(shares, x, *window, ceil, padded, 1)
 

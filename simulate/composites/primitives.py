@@ -13,7 +13,7 @@ Left whole although they are composite: multi_margin_loss, multilabel_margin_los
 bags and scattered reductions, the GRU cell and the recurrent layers of CUDA, attention with dropout or with fewer heads
 of keys, products of complex numbers, quantized and sparse operations.
 
-Everything else is in the tables of the ``primitive_*`` modules, or is made of operations that are (in-place, ``out=``
+Everything else is in the tables of the modules beside this one, or is made of operations that are (in-place, ``out=``
 and foreach variants).
 """
 
@@ -25,40 +25,18 @@ from typing import TYPE_CHECKING, Any
 from ..aten.kernels import is_composite
 from ..aten.schemas import out_names, schema_of
 from . import (
-    activations as primitive_activations,
-)
-from . import (
-    attention as primitive_attention,
-)
-from . import (
-    batch_norm as primitive_batch_norm,
-)
-from . import (
-    foreach as primitive_foreach,
-)
-from . import (
-    losses as primitive_losses,
-)
-from . import (
-    normalisation as primitive_normalisation,
-)
-from . import (
-    optimizers as primitive_optimizers,
-)
-from . import (
-    pooling as primitive_pooling,
-)
-from . import (
-    recurrent as primitive_recurrent,
-)
-from . import (
-    reductions as primitive_reductions,
-)
-from . import (
-    scaled_products as primitive_contractions,
-)
-from . import (
-    transformer as primitive_transformer,
+    activations,
+    attention,
+    batch_norm,
+    foreach,
+    losses,
+    normalisation,
+    optimizers,
+    pooling,
+    recurrent,
+    reductions,
+    scaled_products,
+    transformer,
 )
 from .variants import functional_variant, in_place, into_out
 
@@ -68,19 +46,9 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _SUBJECTS = (
-    primitive_activations,
-    primitive_attention,
-    primitive_batch_norm,
-    primitive_contractions,
-    primitive_foreach,
-    primitive_losses,
-    primitive_normalisation,
-    primitive_optimizers,
-    primitive_pooling,
-    primitive_recurrent,
-    primitive_reductions,
-    primitive_transformer,
-)
+    activations, attention, batch_norm, foreach, losses, normalisation, optimizers, pooling, recurrent, reductions,
+    scaled_products, transformer,
+)  # fmt: skip
 
 # By packet (all overloads with the same arguments but their types) or by overload.
 _FORMULAS: dict[Any, Callable[..., Any]] = {
@@ -126,7 +94,7 @@ def _of_functional_variant(operation: OpOverload) -> Callable[..., Any] | None:
 
 
 def composites() -> tuple[str, ...]:
-    """The composite operations there are formulas for, sorted: ``"aten.gelu: primitive_activations"`` and so on."""
+    """The composite operations there are formulas for, sorted: ``"aten.gelu: activations"`` and so on."""
     return tuple(
         sorted(
             f"{operation}: {subject.__name__.rpartition('.')[2]}"

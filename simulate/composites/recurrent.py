@@ -126,11 +126,7 @@ def _layer(
 
 
 def _gate_gradients(
-    of_hidden: Tensor | None,
-    of_cell: Tensor | None,
-    last: Tensor,
-    squashed: Tensor,
-    activated: Sequence[Tensor],
+    of_hidden: Tensor | None, of_cell: Tensor | None, last: Tensor, squashed: Tensor, activated: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the gates before their activation, and of the cell before this time (``last``)."""
     i, f, g, o = activated
@@ -206,12 +202,7 @@ def _lstm_cell(
 
 
 def _lstm_cell_backward(
-    of_hidden: Tensor | None,
-    of_cell: Tensor | None,
-    last: Tensor,
-    cell: Tensor,
-    activated: Tensor,
-    has_bias: bool,
+    of_hidden: Tensor | None, of_cell: Tensor | None, last: Tensor, cell: Tensor, activated: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     gates, of_last = _gate_gradients(of_hidden, of_cell, last, torch.tanh(cell), activated.chunk(4, 1))
     return gates, of_last, gates.sum(0) if has_bias else None

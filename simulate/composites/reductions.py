@@ -64,25 +64,15 @@ def _variance(x: Tensor, dim: Dims, correction: float | None, keepdim: bool) -> 
     return variance, mean if keepdim else mean.squeeze(axes)
 
 
-def _var(x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-    return _variance(x, dim, correction, keepdim)[0]
+def _spread(*, root: bool, with_mean: bool) -> Callable[..., Any]:
+    """The variance or its root, alone or with the mean."""
 
+    def formula(x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+        variance, mean = _variance(x, dim, correction, keepdim)
+        spread = variance.sqrt() if root else variance
+        return (spread, mean) if with_mean else spread
 
-def _std(x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-    return _variance(x, dim, correction, keepdim)[0].sqrt()
-
-
-def _var_mean(
-    x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    return _variance(x, dim, correction, keepdim)
-
-
-def _std_mean(
-    x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    variance, mean = _variance(x, dim, correction, keepdim)
-    return variance.sqrt(), mean
+    return formula
 
 
 def _power_sum(x: Tensor, order: float, axes: list[int], keepdim: bool) -> Tensor:
@@ -198,8 +188,7 @@ def _log_softmax_backward(gradient: Tensor, y: Tensor, dim: int, _dtype: torch.d
 
 
 def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    if dtype is not None:
-        x = x.to(dtype)
+    x = x if dtype is None else x.to(dtype)
     nothing = (x == -math.inf).all(dim, keepdim=True)
     result: Tensor = _softmax(x, dim, to_single=False)
     return result.masked_fill(nothing, 0)
@@ -233,10 +222,10 @@ def _logcumsumexp(x: Tensor, dim: int) -> Any:
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.mean.default: _mean,
     _aten.mean.dim: _mean_dim,
-    _aten.var.correction: _var,
-    _aten.std.correction: _std,
-    _aten.var_mean.correction: _var_mean,
-    _aten.std_mean.correction: _std_mean,
+    _aten.var.correction: _spread(root=False, with_mean=False),
+    _aten.std.correction: _spread(root=True, with_mean=False),
+    _aten.var_mean.correction: _spread(root=False, with_mean=True),
+    _aten.std_mean.correction: _spread(root=True, with_mean=True),
     _aten.linalg_vector_norm: _vector_norm,
     _aten.norm.Scalar: _norm,
     _aten.norm.ScalarOpt_dim: _norm,

@@ -31,8 +31,13 @@ def _plus(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     return product + _scaled(start, beta)  # in this order it lies in memory as the product does
 
 
-def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _plus(x, torch.mm(a, b), beta, alpha)
+def _added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """``beta x + alpha product(a, b)``."""
+
+    def formula(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        return _plus(x, product(a, b), beta, alpha)
+
+    return formula
 
 
 def _addmm_activation(
@@ -44,18 +49,9 @@ def _addmm_activation(
     return torch.nn.functional.gelu(result, approximate=approximate) if use_gelu else result.relu()
 
 
-def _baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _plus(x, torch.bmm(a, b), beta, alpha)
-
-
-def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    # One contraction, over the batch as well.
-    merged = torch.mm(a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2]))
-    return _plus(x, merged, beta, alpha)
-
-
-def _addmv(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _plus(x, torch.mv(a, b), beta, alpha)
+def _merged(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of a batch of products, as one contraction, over the batch as well."""
+    return torch.mm(a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2]))
 
 
 def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
@@ -84,16 +80,13 @@ def _lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight.abs() < 0.5, start + weight * difference, end - difference * (1 - weight))
 
 
-def _add(x: Tensor, y: Any, alpha: float = 1) -> Any:
-    return NotImplemented if alpha == 1 else x + y * alpha
+def _if_scaled(formula: Callable[[Tensor, Any, float], Tensor]) -> Callable[..., Any]:
+    """An operation that is primitive unless it has a factor ``alpha``."""
 
+    def scaled(x: Tensor, y: Any, alpha: float = 1) -> Any:
+        return NotImplemented if alpha == 1 else formula(x, y, alpha)
 
-def _sub(x: Tensor, y: Any, alpha: float = 1) -> Any:
-    return NotImplemented if alpha == 1 else x - y * alpha
-
-
-def _rsub(x: Tensor, y: Any, alpha: float = 1) -> Any:
-    return NotImplemented if alpha == 1 else y - x * alpha
+    return scaled
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
@@ -117,19 +110,19 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> 
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten.addmm: _addmm,
+    _aten.addmm: _added_to(torch.mm),
     _aten._addmm_activation: _addmm_activation,
-    _aten.baddbmm: _baddbmm,
-    _aten.addbmm: _addbmm,
-    _aten.addmv: _addmv,
+    _aten.baddbmm: _added_to(torch.bmm),
+    _aten.addbmm: _added_to(_merged),
+    _aten.addmv: _added_to(torch.mv),
     _aten.addr: _addr,
     _aten.addcmul: _addcmul,
     _aten.addcdiv: _addcdiv,
     _aten.lerp.Scalar: _lerp_scalar,
     _aten.lerp.Tensor: _lerp_tensor,
-    _aten.add: _add,
-    _aten.sub: _sub,
-    _aten.rsub: _rsub,
+    _aten.add: _if_scaled(lambda x, y, alpha: x + y * alpha),
+    _aten.sub: _if_scaled(lambda x, y, alpha: x - y * alpha),
+    _aten.rsub: _if_scaled(lambda x, y, alpha: y - x * alpha),
     _aten.index_add: _index_add,
     _aten.linalg_cross: _linalg_cross,
     _aten.polar: _polar,

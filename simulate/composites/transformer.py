@@ -11,7 +11,6 @@ Nested tensors are padded for it. Masks become booleans, as in the kernels.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING
 
 import torch
@@ -122,7 +121,7 @@ def _encoder_layer(
     eps: float,
     *rest: Any,
 ) -> Any:
-    (scale_1, shift_1, scale_2, shift_2, inner_weight, inner_bias, outer_weight, outer_bias), masks = rest[:8], rest[8:]
+    first, second, inner, outer, masks = rest[:2], rest[2:4], rest[4:6], rest[6:8], rest[8:]
     mask, kind = (*masks, None, None)[:2]
     x, there = _padded(x)
 
@@ -131,34 +130,22 @@ def _encoder_layer(
         return _attend((y, y, y), heads, weights, mask, kind, there)[0]
 
     def fed_forward(y: Tensor) -> Tensor:
-        inner = F.linear(y, inner_weight, inner_bias)
-        return F.linear(F.gelu(inner) if gelu else inner.relu(), outer_weight, outer_bias)
+        z = F.linear(y, *inner)
+        return F.linear(F.gelu(z) if gelu else z.relu(), *outer)
 
-    def norm_1(y: Tensor) -> Tensor:
-        return F.layer_norm(y, y.shape[-1:], scale_1, shift_1, eps)
-
-    def norm_2(y: Tensor) -> Tensor:
-        return F.layer_norm(y, y.shape[-1:], scale_2, shift_2, eps)
+    def norm(y: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return F.layer_norm(y, y.shape[-1:], scale, shift, eps)
 
     if norm_first:
-        x = x + attended(norm_1(x))
-        x = x + fed_forward(norm_2(x))
+        x = x + attended(norm(x, *first))
+        x = x + fed_forward(norm(x, *second))
     else:
-        x = norm_1(x + attended(x))
-        x = norm_2(x + fed_forward(x))
+        x = norm(x + attended(x), *first)
+        x = norm(x + fed_forward(x), *second)
     return _like(x, there)
 
 
-def _called(formula: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(formula)
-    def called(*args: Any) -> Any:
-        with _as_called_by_programs():
-            return formula(*args)
-
-    return called
-
-
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten._native_multi_head_attention: _called(_multi_head_attention),
-    _aten._transformer_encoder_layer_fwd: _called(_encoder_layer),
+    _aten._native_multi_head_attention: _as_called_by_programs()(_multi_head_attention),
+    _aten._transformer_encoder_layer_fwd: _as_called_by_programs()(_encoder_layer),
 }

@@ -244,8 +244,8 @@ def _loop64(
         at += count
 
 
-def _nearest_root(x: Numbers, target: Numbers, n: Int) -> None:
-    for i in range(n):
+def _nearest_root(x: Numbers, target: Numbers, first: Int, last: Int) -> None:
+    for i in range(first, last):
         target[i] = sqrt(x[i])
 
 
@@ -298,13 +298,18 @@ class Loop:
         """
         seed, step = (0, 0) if random is None else (_signed(random.seed), _signed(random.step))
         into = target.data_ptr()
-        if count < 2 * ELEMENTS_PER_THREAD:
-            self._function(*addresses, steps, factor, into, 0, count, self._address, seed, step)
-            return
 
         def piece(first: int, last: int) -> None:
             self._function(*addresses, steps, factor, into, first, last, self._address, seed, step)
 
+        _run(piece, count)
+
+
+def _run(piece: Callable[[int, int], None], count: int) -> None:
+    """All elements, in torch's threads if there are many."""
+    if count < 2 * ELEMENTS_PER_THREAD:
+        piece(0, count)
+    else:
         in_pieces(piece, count, count)
 
 
@@ -329,14 +334,6 @@ def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     Returns:
         The target. The root of a negative number is NaN, that of -0 is -0.
     """
-    kernel, count = _root_loop(x.dtype), x.numel()
-    if count < 2 * ELEMENTS_PER_THREAD:
-        kernel(x.data_ptr(), target.data_ptr(), count)
-        return target
-    size = x.dtype.itemsize
-
-    def piece(first: int, last: int) -> None:
-        kernel(x.data_ptr() + first * size, target.data_ptr() + first * size, last - first)
-
-    in_pieces(piece, count, count)
+    kernel, source, into = _root_loop(x.dtype), x.data_ptr(), target.data_ptr()
+    _run(lambda first, last: kernel(source, into, first, last), x.numel())
     return target

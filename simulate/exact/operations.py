@@ -48,62 +48,26 @@ def _add(self: Any, other: Any, alpha: Any = 1) -> Call:
     return Call("fused", (self, other, alpha))
 
 
-def _sub(self: Any, other: Any, alpha: Any = 1) -> Call:
-    return _add(self, other, -alpha)
-
-
-def _rsub(self: Any, other: Any, alpha: Any = 1) -> Call:
-    return _add(other, self, -alpha)
-
-
-def _mul(self: Any, other: Any) -> Call:
-    return Call("product", (self, other))
-
-
-def _div(self: Any, other: Any) -> Call:
-    return Call("quotient", (self, other))
-
-
-def _reciprocal(self: Any) -> Call:
-    return Call("quotient", (1.0, self))
-
-
-def _sqrt(self: Any) -> Call:
-    return Call("root", (self,))
-
-
 def _pow(self: Any, exponent: Any) -> Call | None:
     """The exponents that PyTorch's kernel has as products, quotients and roots."""
     if not isinstance(exponent, (int, float)):
         return None
-    powers = {2: Call("product", (self, self)), 0.5: _sqrt(self), -1: _reciprocal(self)}
+    powers = {2: Call("product", (self, self)), 0.5: Call("root", (self,)), -1: Call("quotient", (1.0, self))}
     return powers.get(exponent)
-
-
-def _addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Call:
-    return Call("fused", (self, tensor1, tensor2), value)
-
-
-def _addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Call:
-    return Call("divided", (self, tensor1, tensor2), value)
-
-
-def _lerp(self: Any, end: Any, weight: Any) -> Call:
-    return Call("interpolation", (self, end, weight))
 
 
 _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
     "add": (("sum", "fused"), _add),
-    "sub": (("sum", "fused"), _sub),
-    "rsub": (("sum", "fused"), _rsub),
-    "mul": (("product",), _mul),
-    "div": (("quotient",), _div),
-    "reciprocal": (("quotient",), _reciprocal),
-    "sqrt": (("root",), _sqrt),
+    "sub": (("sum", "fused"), lambda self, other, alpha=1: _add(self, other, -alpha)),
+    "rsub": (("sum", "fused"), lambda self, other, alpha=1: _add(other, self, -alpha)),
+    "mul": (("product",), lambda self, other: Call("product", (self, other))),
+    "div": (("quotient",), lambda self, other: Call("quotient", (self, other))),
+    "reciprocal": (("quotient",), lambda self: Call("quotient", (1.0, self))),
+    "sqrt": (("root",), lambda self: Call("root", (self,))),
     "pow": (("product", "quotient", "root"), _pow),
-    "addcmul": (("fused",), _addcmul),
-    "addcdiv": (("divided",), _addcdiv),
-    "lerp": (("interpolation",), _lerp),
+    "addcmul": (("fused",), lambda self, a, b, value=1: Call("fused", (self, a, b), value)),
+    "addcdiv": (("divided",), lambda self, a, b, value=1: Call("divided", (self, a, b), value)),
+    "lerp": (("interpolation",), lambda self, end, weight: Call("interpolation", (self, end, weight))),
 }
 """By name, without ``_foreach_`` and ``_``: the formulas it may need, and the call that it is."""
 
@@ -129,15 +93,12 @@ def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formul
     if fmt.native:
         return None
     precision, harmless = _rounding_twice(fmt, dtype)
-    if formula in harmless or (formula in _SEVERAL and _as_kernels_do(fmt, rounding)):
+    as_kernels_do = rounding is Rounding.NEAREST_EVEN and fmt.carrier is torch.float32
+    if formula in harmless or (formula in _SEVERAL and as_kernels_do):
         return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
     if precision + 2 <= STORED_BITS[dtype] + 1:
         return CarrierRounding(Rounding.TO_ODD, saturating)
     return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
-
-
-def _as_kernels_do(fmt: Format, rounding: Rounding) -> bool:
-    return rounding is Rounding.NEAREST_EVEN and fmt.carrier is torch.float32
 
 
 @cache
@@ -152,12 +113,7 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
     harmless = set()
     if isinstance(fmt, FixedFormat):
         precision = fmt.integer_bits + fmt.fraction_bits
-        bits = {
-            "sum": precision + 1,
-            "product": 2 * precision,
-            "quotient": 2 * precision + 2,
-            "root": 2 * precision + 2,
-        }
+        bits = {"sum": precision + 1, "product": 2 * precision} | dict.fromkeys(("quotient", "root"), 2 * precision + 2)
         harmless = {formula for formula, needed in bits.items() if needed <= stored + 1}
     elif isinstance(fmt, FloatFormat):
         precision = fmt.significand_bits + 1
@@ -227,7 +183,7 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
     made = _Kernel(operation, make, ways, draw)
     root_alone = formulas == ("root",) and not out_names(operation)
     if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
-        return _roots_of_lists(made, name) if name.startswith("_foreach_") else _root(made, name)
+        return _root(made, name)
     return made
 
 
@@ -239,22 +195,14 @@ def _root(otherwise: _Kernel, name: str) -> Callable[..., Any]:
         computed = simple_root(x, in_place=in_place)
         return otherwise(x) if computed is None else computed
 
-    return root
-
-
-def _roots_of_lists(otherwise: _Kernel, name: str) -> Callable[..., Any]:
-    in_place = name.endswith("_")
-
     def roots(tensors: Any) -> Any:
         computed = []
         for x in tensors:
             root = simple_root(x, in_place=in_place)
-            if root is None:
-                root = (otherwise([x]) or [x])[0]
-            computed.append(root)
+            computed.append((otherwise([x]) or [x])[0] if root is None else root)
         return None if in_place else computed
 
-    return roots
+    return roots if name.startswith("_foreach_") else root
 
 
 class _Kernel:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
 class NumberError(FormatError):
     """Something is done with a number for which a program has no counterpart."""
 
@@ -167,20 +170,14 @@ class _Node:
         raise NumberError("a number that the step reads from a tensor goes where a program needs a constant")
 
 
-def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+def _operator(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+    """The method of a :class:`Number` that computes, or compares."""
+    recorded = Record.decide if function in _COMPARISONS else Record.compute
+
     def method(self: Number, other: object) -> Any:
         if not isinstance(other, (int, float, Number)):
             return NotImplemented
-        return self.record.compute(function, other, self) if swapped else self.record.compute(function, self, other)
-
-    return method
-
-
-def _comparison(function: Callable[[Any, Any], bool]) -> Any:
-    def method(self: Number, other: object) -> Any:
-        if not isinstance(other, (int, float, Number)):
-            return NotImplemented
-        return self.record.decide(function, self, other)
+        return recorded(self.record, function, *((other, self) if swapped else (self, other)))
 
     return method
 
@@ -207,26 +204,6 @@ class Number(torch.SymFloat):
         self.record = record
         self.position = position
 
-    __add__ = _binary(operator.add)
-    __radd__ = _binary(operator.add, swapped=True)
-    __sub__ = _binary(operator.sub)
-    __rsub__ = _binary(operator.sub, swapped=True)
-    __mul__ = _binary(operator.mul)
-    __rmul__ = _binary(operator.mul, swapped=True)
-    __truediv__ = _binary(operator.truediv)
-    __rtruediv__ = _binary(operator.truediv, swapped=True)
-    __floordiv__ = _binary(operator.floordiv)
-    __rfloordiv__ = _binary(operator.floordiv, swapped=True)
-    __mod__ = _binary(operator.mod)
-    __rmod__ = _binary(operator.mod, swapped=True)
-    __pow__ = _binary(operator.pow)
-    __rpow__ = _binary(operator.pow, swapped=True)
-    __lt__ = _comparison(operator.lt)
-    __le__ = _comparison(operator.le)
-    __gt__ = _comparison(operator.gt)
-    __ge__ = _comparison(operator.ge)
-    __eq__ = _comparison(operator.eq)
-    __ne__ = _comparison(operator.ne)
     __float__ = __int__ = __index__ = __round__ = __trunc__ = _needs_value("made a Python number")
     __str__ = __repr__ = __format__ = _needs_value("made text")
     __hash__ = None  # type: ignore[assignment]
@@ -235,13 +212,22 @@ class Number(torch.SymFloat):
         return self.record.compute(_negated, self, 0)
 
     def __abs__(self) -> Number:
-        return self if self >= 0 else -self
+        return self if self.record.decide(operator.ge, self, 0) else -self
 
     def __pos__(self) -> Number:
         return self
 
     def __bool__(self) -> bool:
         return self.record.decide(operator.ne, self, 0)
+
+
+for _function in (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+):  # fmt: skip
+    setattr(Number, f"__{_function.__name__}__", _operator(_function))
+    setattr(Number, f"__r{_function.__name__}__", _operator(_function, swapped=True))
+for _function in _COMPARISONS:
+    setattr(Number, f"__{_function.__name__}__", _operator(_function))
 
 
 def _negated(a: float, _: object) -> float:

@@ -47,7 +47,7 @@ def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
 def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     if not isinstance(alpha, torch.Tensor):
         return torch.sub(x, y, alpha=alpha)
-    return _aten.addcmul.default(x, _tensor(y, x), _aten.neg.default(alpha))
+    return _add(x, y, alpha=_aten.neg.default(alpha))
 
 
 def _tensor(y: Any, like: torch.Tensor) -> torch.Tensor:
@@ -106,15 +106,12 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **kwargs)
         elif compute is None or "out" in kwargs:
             raise NumberError(f"a number that the step reads from a tensor goes into {name}, which no program can take")
+        in_place = name.endswith("_")
         if not on_lists:
-            return _run(compute, args[0], args[1:], kwargs, in_place=name.endswith("_"))
-        tensors = args[0]
-        rows = [list(x) if isinstance(x, (list, tuple)) else [x] * len(tensors) for x in args[1:]]
-        results = [
-            _run(compute, x, [row[i] for row in rows], kwargs, in_place=name.endswith("_"))
-            for i, x in enumerate(tensors)
-        ]
-        return None if name.endswith("_") else results
+            return _run(compute, args[0], args[1:], kwargs, in_place=in_place)
+        columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
+        results = [_run(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
+        return None if in_place else results
 
 
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from .number_tensors import tensor_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from torch.fx import Graph, GraphModule, Node
+    from torch.fx import GraphModule, Node
 
 _READ = (
     "the step reads a number from a tensor (.item()) that depends on what it computes, where a program has no numbers:"
@@ -77,7 +77,8 @@ class Reading(NamedTuple):
         Raises:
             NumberError: it takes more than operations on tensors of one element.
         """
-        order = {placeholder: i for i, placeholder in enumerate(_inputs(node.graph))}
+        placeholders = [one for one in node.graph.nodes if one.op == "placeholder"]
+        order = {placeholder: i for i, placeholder in enumerate(placeholders)}
         needed: set[Node] = set()
         pending = [node]
         while pending:
@@ -95,9 +96,8 @@ class Reading(NamedTuple):
                 if one.op == "get_attr":
                     constant = getattr(constants, str(one.target)).detach().clone()
                     calls.append(_Call(torch.clone, (constant,), {}))
-                    positions[one] = len(positions)
-                    continue
-                calls.append(_Call(one.target, *map_arg((one.args, one.kwargs), lambda x: _At(positions[x]))))
+                else:
+                    calls.append(_Call(one.target, *map_arg((one.args, one.kwargs), lambda x: _At(positions[x]))))
                 positions[one] = len(positions)
         own = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
         return cls(tuple(order[one] for one in inputs), tuple(calls), None if own else repr(calls))
@@ -136,16 +136,11 @@ def _filled(x: Any, known: list[Any]) -> Any:
     if isinstance(x, _At):
         return known[x.position]
     if isinstance(x, (tuple, list)):
-        return (
-            [_filled(item, known) for item in x] if isinstance(x, list) else tuple(_filled(item, known) for item in x)
-        )
+        items = [_filled(item, known) for item in x]
+        return items if isinstance(x, list) else tuple(items)
     if isinstance(x, dict):
         return {key: _filled(item, known) for key, item in x.items()}
     return x
-
-
-def _inputs(graph: Graph) -> list[Node]:
-    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _is_small(node: Node) -> bool:

@@ -127,21 +127,17 @@ class Rule:
                 or self._settings() != {"format"}
             ):
                 raise FormatError(
-                    f"a rule about parameters or inputs sets their format and nothing else, got {self._text()}"
+                    f"a rule about parameters or inputs sets their format and nothing else, got {_text(self)}"
                 )
         _parse_settings(self)
         if not self._settings():
-            raise FormatError(f"a rule must set one of {', '.join(_SETTINGS)}; this one sets nothing: {self._text()}")
+            raise FormatError(f"a rule must set one of {', '.join(_SETTINGS)}; this one sets nothing: {_text(self)}")
 
     def _settings(self) -> set[str]:
         return {name for name in _SETTINGS if getattr(self, name) is not None}
 
-    def _text(self) -> str:
-        shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        return ", ".join(f"{k}={_plain(v)}" for k, v in shown.items() if v is not None and v != ("*",))
-
     def __str__(self) -> str:
-        return self._text()
+        return _text(self)
 
     @property
     def about_operands(self) -> bool:
@@ -304,32 +300,13 @@ class Policy:
 
     def as_json(self) -> dict[str, Any]:
         """The policy as plain data that :meth:`parse` reads: settings that differ from the defaults, and all rules."""
-        defaults = Policy("fp32")
-        data: dict[str, Any] = {"format": str(self.format)}
-        data |= {
-            name: _plain(getattr(self, name))
-            for name in _SETTINGS[1:]
-            if getattr(self, name) != getattr(defaults, name)
-        }
+        data = _given(self)
         if self.rules:
-            data["rules"] = [
-                {
-                    f.name: _plain(getattr(rule, f.name))
-                    for f in fields(rule)
-                    if getattr(rule, f.name) not in (None, ("*",))
-                }
-                for rule in self.rules
-            ]
+            data["rules"] = [_given(rule) for rule in self.rules]
         return data
 
     def __str__(self) -> str:
-        settings = {name: getattr(self, name) for name in _SETTINGS}
-        shown = [
-            f"{k}={_plain(v)}"
-            for k, v in settings.items()
-            if v is not None and (k == "format" or v != getattr(Policy("fp32"), k))
-        ]
-        return "\n  ".join([", ".join(shown), *map(str, self.rules)])
+        return "\n  ".join([_text(self), *map(str, self.rules)])
 
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
         """How an operation at a place is simulated, and the rules that apply."""
@@ -366,6 +343,16 @@ class Policy:
     def depends_on_place(self) -> bool:
         """Whether a module or role matters, so that the simulation must follow them."""
         return any(rule.module != ("*",) or rule.role != ("*",) for rule in self.rules)
+
+
+def _given(owner: Rule | Policy) -> dict[str, Any]:
+    """What differs from the defaults, but for the rules of a policy, as plain data."""
+    values = [(f.name, getattr(owner, f.name), f.default) for f in fields(owner) if f.name != "rules"]
+    return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), default)}
+
+
+def _text(owner: Rule | Policy) -> str:
+    return ", ".join(f"{name}={value}" for name, value in _given(owner).items())
 
 
 def _plain(value: Any) -> Any:

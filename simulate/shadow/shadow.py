@@ -150,15 +150,18 @@ class Shadow(Watcher):
         with self._lock, _disable_current_modes(), _outside_autograd():
             return self._twins.get(x).clone()
 
-    def _run(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Wide | None:
-        """The operation in float64; None if it fails there."""
+    def _run(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor | None = None
+    ) -> _Wide | None:
+        """The operation in float64; None if it fails there. What it has ``made`` is given if it has no operands."""
         try:
-            exact = run_wide(func, args, kwargs, widen)
+            exact = run_wide(func, args, kwargs, widen) if made is None else make_wide(func, args, kwargs, made)
             if not any(self._twins.has(x) for x in operands(func, args, kwargs)):
                 return _Wide(exact, exact)
             return _Wide(exact, run_wide(func, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
-            self._fails(func, error)
+            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
             return None
 
     def _run_after(
@@ -178,31 +181,12 @@ class Shadow(Watcher):
             wide = self._dropout(func, args, result)
             if wide is None:
                 self._unfollowed.setdefault(manner(func).name, "draws random numbers; the twin is what was drawn")
-        elif token.ahead:
-            pass  # it failed, and the reason is named
-        elif not operands(func, args, kwargs):
-            wide = self._made(func, args, kwargs, found[0])
-        else:
-            wide = self._run(func, args, kwargs)
+        elif not token.ahead:  # else it failed, and the reason is named
+            wide = self._run(func, args, kwargs, None if operands(func, args, kwargs) else found[0])
         if wide is not None:
             return wide
         rounded = [widen(x) for x in found]
         return _Wide(rounded, rounded)
-
-    def _made(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor
-    ) -> _Wide | None:
-        """What an operation without operands makes in float64; None if it fails there."""
-        try:
-            exact = make_wide(func, args, kwargs, made)
-        except Exception as error:  # noqa: BLE001  likewise
-            self._fails(func, error)
-            return None
-        return _Wide(exact, exact)
-
-    def _fails(self, func: OpOverload, error: Exception) -> None:
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
-        self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
 
     def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _Wide | None:
         if func is not torch.ops.aten.native_dropout.default:

@@ -121,7 +121,7 @@ class Twins:
     def _new(self, x: torch.Tensor) -> _Memory:
         storage = x.untyped_storage()
         count = storage.nbytes() // _width(x)
-        numbers = torch.empty(0, dtype=_real(x), device=x.device).set_(storage, 0, (count,), (1,))
+        numbers = _numbers(x, count)
         reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         memory = _Memory(reference, numbers.to(torch.float64, copy=True), numbers.view(_BITS[_width(x)]).clone(), 0.0)
         self._memories[storage._cdata] = memory  # noqa: SLF001
@@ -133,9 +133,7 @@ class Twins:
 
     def _resynchronise(self, memory: _Memory, x: torch.Tensor) -> None:
         # the whole storage, since the elements of one view may overlap
-        numbers = torch.empty(0, dtype=_real(x), device=x.device).set_(
-            x.untyped_storage(), 0, (len(memory.seen),), (1,)
-        )
+        numbers = _numbers(x, len(memory.seen))
         bits = numbers.view(memory.seen.dtype)
         changed = bits != memory.seen
         self.unseen += int(changed.sum())
@@ -143,8 +141,10 @@ class Twins:
         memory.seen.copy_(bits)
 
 
-def _real(x: torch.Tensor) -> torch.dtype:
-    return x.dtype.to_real() if x.dtype.is_complex else x.dtype
+def _numbers(x: torch.Tensor, count: int) -> torch.Tensor:
+    """The first numbers in the memory of ``x``, of which a complex one is two."""
+    real = x.dtype.to_real() if x.dtype.is_complex else x.dtype
+    return torch.empty(0, dtype=real, device=x.device).set_(x.untyped_storage(), 0, (count,), (1,))
 
 
 def _width(x: torch.Tensor) -> int:

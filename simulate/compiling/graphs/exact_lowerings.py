@@ -3,7 +3,7 @@
 Inductor's loops differ from the kernels of the CPU in the last bit: where the kernels multiply and add at once
 (additions with ``alpha``, ``addcmul``), call a vector library (exponentials, logarithms, square roots), or sum in
 another order. The first are written here as the kernels compute them; the others are called.
-``tests/simulate/test_compiled.py`` compares every operation that is left to inductor with its kernel.
+``tests/simulate/compiling/test_step_operators.py`` compares every operation that is left to inductor with its kernel.
 """
 
 from __future__ import annotations
@@ -61,22 +61,21 @@ def _in_other_words() -> dict[Any, Callable[..., Any]]:
 
         return run
 
-    a: Any = _aten
-    foreach = {
-        name: getattr(a, f"_foreach_{name}") for name in ("mul", "add", "div", "sqrt", "copy", "addcmul", "addcdiv")
+    foreach: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = [
+        ("mul", each(torch.mul), ("Scalar", "Tensor", "List", "ScalarList")),
+        ("add", each(torch.add), ("Scalar", "Tensor", "List")),
+        ("div", each(torch.div), ("Scalar", "List")),
+        ("sqrt", each(torch.sqrt), ("default",)),
+        ("copy", each(lambda _, y: y.clone()), ("default",)),
+        ("addcmul", with_value(torch.addcmul), ("Scalar", "ScalarList")),
+        ("addcdiv", with_value(torch.addcdiv), ("Scalar", "ScalarList")),
+    ]
+    squares = {_aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented}
+    return squares | {
+        getattr(getattr(_aten, f"_foreach_{name}"), overload): run
+        for name, run, overloads in foreach
+        for overload in overloads
     }
-    return {
-        a.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented,
-        foreach["mul"].Scalar: each(torch.mul), foreach["mul"].Tensor: each(torch.mul),
-        foreach["mul"].List: each(torch.mul), foreach["mul"].ScalarList: each(torch.mul),
-        foreach["add"].Scalar: each(torch.add), foreach["add"].Tensor: each(torch.add),
-        foreach["add"].List: each(torch.add),
-        foreach["div"].Scalar: each(torch.div), foreach["div"].List: each(torch.div),
-        foreach["sqrt"].default: each(torch.sqrt),
-        foreach["copy"].default: each(lambda _, y: y.clone()),
-        foreach["addcmul"].Scalar: with_value(torch.addcmul), foreach["addcmul"].ScalarList: with_value(torch.addcmul),
-        foreach["addcdiv"].Scalar: with_value(torch.addcdiv), foreach["addcdiv"].ScalarList: with_value(torch.addcdiv),
-    }  # fmt: skip
 
 
 @contextmanager
@@ -161,20 +160,13 @@ def _add_scaled(sign: int) -> Callable[[Any], Any]:
     return lowering_of
 
 
-def _addcmul(_: Any) -> Any:
+def _scaled(combine: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
+    """``addcmul`` and ``addcdiv``: the first factor is scaled before anything else."""
+
     def body(dtype: torch.dtype, a: Any, b: Any, c: Any, value: float = 1) -> Any:
-        scaled = b if value == 1 else ops.mul(b, _number(value, dtype))
-        return ops.fma(scaled, c, a)
+        return combine(a, b if value == 1 else ops.mul(b, _number(value, dtype)), c)
 
-    return _pointwise(body)
-
-
-def _addcdiv(_: Any) -> Any:
-    def body(dtype: torch.dtype, a: Any, b: Any, c: Any, value: float = 1) -> Any:
-        scaled = b if value == 1 else ops.mul(b, _number(value, dtype))
-        return ops.add(a, ops.truediv(scaled, c))
-
-    return _pointwise(body)
+    return lambda _: _pointwise(body)
 
 
 def _tanh_backward(_: Any) -> Any:
@@ -184,8 +176,8 @@ def _tanh_backward(_: Any) -> Any:
 _AS_KERNELS: dict[str, Callable[[Any], Any]] = {
     "add": _add_scaled(1),
     "sub": _add_scaled(-1),
-    "addcmul": _addcmul,
-    "addcdiv": _addcdiv,
+    "addcmul": _scaled(lambda a, b, c: ops.fma(b, c, a)),
+    "addcdiv": _scaled(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
     "tanh_backward": _tanh_backward,
 }
 """Operations written as the CPU's kernels compute them; each is given the usual lowering."""

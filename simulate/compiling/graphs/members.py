@@ -110,6 +110,8 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _result(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_result(part) for part in x]
     return _Stacked(x) if isinstance(x, torch.Tensor) else x
 
 
@@ -134,9 +136,8 @@ def _pointwise(node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str,
 def _one_by_one(target: Any, members: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def of(i: int) -> Any:
         def pick(x: Any) -> Any:
-            return (
-                x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x
-            )  # for its place in memory: see member_products.py
+            # A copy, for its place in memory: see member_products.py.
+            return x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x
 
         return target(*tree_map(pick, args), **tree_map(pick, kwargs))
 
@@ -153,15 +154,11 @@ def _axis(d: int, rank: int) -> int:
 
 def _along(target: Any, _members: int, x: _Stacked, dim: int = 0, *rest: Any, **kwargs: Any) -> Any:
     """What takes an axis first."""
-    return _results(target(x.tensor, _axis(dim, x.rank), *rest, **kwargs))
+    return target(x.tensor, _axis(dim, x.rank), *rest, **kwargs)
 
 
 def _split(target: Any, _members: int, x: _Stacked, sizes: Any, dim: int = 0) -> Any:
-    return _results(target(x.tensor, sizes, _axis(dim, x.rank)))
-
-
-def _results(results: Any) -> Any:
-    return results if isinstance(results, torch.Tensor) else [_Stacked(part) for part in results]
+    return target(x.tensor, sizes, _axis(dim, x.rank))
 
 
 def _argmax(_target: Any, members: int, x: _Stacked) -> torch.Tensor:
@@ -177,19 +174,15 @@ def _reduction(target: Any, _members: int, x: _Stacked, dims: Any = None, *rest:
     return target(x.tensor, axes, *rest, **kwargs)  # type: ignore[no-any-return]
 
 
-def _mean(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
-    if torch.get_num_threads() > 1:  # which divide a long sum among them, but not many
-        return _one_by_one(target, members, (x, *rest), kwargs)
-    if target is _aten.mean.default:
-        return _reduction(_aten.mean.dim, members, x, None, False, **kwargs)
-    return _reduction(target, members, x, *rest, **kwargs)
+_OVER_ALL = {_aten.sum.default: _aten.sum.dim_IntList, _aten.mean.default: _aten.mean.dim}
 
 
 def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
-    if torch.get_num_threads() > 1:  # as in _mean
+    """``sum`` and ``mean``."""
+    if torch.get_num_threads() > 1:  # which divide a long sum among them, but not many
         return _one_by_one(target, members, (x, *rest), kwargs)
-    if target is _aten.sum.default:
-        return _reduction(_aten.sum.dim_IntList, members, x, None, False, **kwargs)
+    if target in _OVER_ALL:
+        return _reduction(_OVER_ALL[target], members, x, None, False, **kwargs)
     return _reduction(target, members, x, *rest, **kwargs)
 
 
@@ -245,8 +238,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "slice": _along, "select": _along, "split": _split, "split_with_sizes": _split,
     "cat": _cat, "gather": _at_index, "scatter": _at_index,
     "select_scatter": _scattered, "slice_scatter": _scattered,
-    "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _mean,
-
+    "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _sum,
     "round_float": _round_float, "copy_": _write,
 }  # fmt: skip
 
