@@ -297,20 +297,11 @@ class Loop:
             random: the bits of stochastic rounding.
         """
         seed, step = (0, 0) if random is None else (_signed(random.seed), _signed(random.step))
-        into = target.data_ptr()
-
-        def piece(first: int, last: int) -> None:
-            self._function(*addresses, steps, factor, into, first, last, self._address, seed, step)
-
-        _run(piece, count)
-
-
-def _run(piece: Callable[[int, int], None], count: int) -> None:
-    """All elements, in torch's threads if there are many."""
-    if count < 2 * ELEMENTS_PER_THREAD:
-        piece(0, count)
-    else:
-        in_pieces(piece, count, count)
+        before, behind = (*addresses, steps, factor, target.data_ptr()), (self._address, seed, step)
+        if count < 2 * ELEMENTS_PER_THREAD:  # at once: a call costs as much as 1000 elements
+            self._function(*before, 0, count, *behind)
+        else:
+            in_pieces(lambda first, last: self._function(*before, first, last, *behind), count, count)
 
 
 def _signed(number: int) -> int:
@@ -334,6 +325,9 @@ def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     Returns:
         The target. The root of a negative number is NaN, that of -0 is -0.
     """
-    kernel, source, into = _root_loop(x.dtype), x.data_ptr(), target.data_ptr()
-    _run(lambda first, last: kernel(source, into, first, last), x.numel())
+    kernel, source, into, count = _root_loop(x.dtype), x.data_ptr(), target.data_ptr(), x.numel()
+    if count < 2 * ELEMENTS_PER_THREAD:
+        kernel(source, into, 0, count)
+    else:
+        in_pieces(lambda first, last: kernel(source, into, first, last), count, count)
     return target

@@ -65,8 +65,8 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
     "reciprocal": (("quotient",), lambda self: Call("quotient", (1.0, self))),
     "sqrt": (("root",), lambda self: Call("root", (self,))),
     "pow": (("product", "quotient", "root"), _pow),
-    "addcmul": (("fused",), lambda self, a, b, value=1: Call("fused", (self, a, b), value)),
-    "addcdiv": (("divided",), lambda self, a, b, value=1: Call("divided", (self, a, b), value)),
+    "addcmul": (("fused",), lambda self, tensor1, tensor2, value=1: Call("fused", (self, tensor1, tensor2), value)),
+    "addcdiv": (("divided",), lambda self, tensor1, tensor2, value=1: Call("divided", (self, tensor1, tensor2), value)),
     "lerp": (("interpolation",), lambda self, end, weight: Call("interpolation", (self, end, weight))),
 }
 """By name, without ``_foreach_`` and ``_``: the formulas it may need, and the call that it is."""
