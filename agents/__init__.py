@@ -10,59 +10,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .adam import Adam
-    from .baselines import BASELINES
-    from .coercion import coerce_
-    from .compound_loss_scaling import CompoundLossScaler
-    from .config import TrainConfig
+    from .algorithms.sac import SAC
+    from .config.baselines import BASELINES
+    from .config.fixes import FIXES, OPTIONAL_FIXES
+    from .config.train_config import TrainConfig
+    from .environments.tasks import TASKS
     from .errors import FileError, RunError
-    from .fixes import FIXES, OPTIONAL_FIXES
-    from .hadam import HAdam
-    from .kahan_gradients import kahan_add_
-    from .kahan_momentum import KahanEMA, PlainEMA
-    from .loss_scaling import LossScaler
-    from .master_weights import MasterWeights
-    from .noise_log_prob import noise_log_prob
-    from .normal_fix import normal_log_prob, normal_log_prob_naive
-    from .run import Progress
-    from .run_directory import Crash, Result
-    from .sac import SAC
-    from .softplus_fix import softplus, softplus_naive
-    from .squashed_normal import SquashedNormal
-    from .tasks import TASKS
-    from .together import Job, train_together
-    from .training import train
+    from .models.noise_log_prob import noise_log_prob
+    from .models.normal_fix import normal_log_prob, normal_log_prob_naive
+    from .models.softplus_fix import softplus, softplus_naive
+    from .models.squashed_normal import SquashedNormal
+    from .optimizers.adam import Adam
+    from .optimizers.coercion import coerce_
+    from .optimizers.compound_loss_scaling import CompoundLossScaler
+    from .optimizers.hadam import HAdam
+    from .optimizers.kahan_gradients import kahan_add_
+    from .optimizers.kahan_momentum import KahanEMA, PlainEMA
+    from .optimizers.loss_scaling import LossScaler
+    from .optimizers.master_weights import MasterWeights
+    from .run.directory import Crash, Result
+    from .run.loop import Progress
+    from .training.alone import train
+    from .training.together import Job, train_together
 
 _MODULES = {
-    "BASELINES": "baselines",
-    "FIXES": "fixes",
-    "OPTIONAL_FIXES": "fixes",
-    "SAC": "sac",
-    "TASKS": "tasks",
-    "Adam": "adam",
-    "CompoundLossScaler": "compound_loss_scaling",
-    "Crash": "run_directory",
+    "BASELINES": "config.baselines",
+    "FIXES": "config.fixes",
+    "OPTIONAL_FIXES": "config.fixes",
+    "SAC": "algorithms.sac",
+    "TASKS": "environments.tasks",
+    "Adam": "optimizers.adam",
+    "CompoundLossScaler": "optimizers.compound_loss_scaling",
+    "Crash": "run.directory",
     "FileError": "errors",
-    "HAdam": "hadam",
-    "Job": "together",
-    "KahanEMA": "kahan_momentum",
-    "LossScaler": "loss_scaling",
-    "MasterWeights": "master_weights",
-    "PlainEMA": "kahan_momentum",
-    "Progress": "run",
-    "Result": "run_directory",
+    "HAdam": "optimizers.hadam",
+    "Job": "training.together",
+    "KahanEMA": "optimizers.kahan_momentum",
+    "LossScaler": "optimizers.loss_scaling",
+    "MasterWeights": "optimizers.master_weights",
+    "PlainEMA": "optimizers.kahan_momentum",
+    "Progress": "run.loop",
+    "Result": "run.directory",
     "RunError": "errors",
-    "SquashedNormal": "squashed_normal",
-    "TrainConfig": "config",
-    "coerce_": "coercion",
-    "kahan_add_": "kahan_gradients",
-    "noise_log_prob": "noise_log_prob",
-    "normal_log_prob": "normal_fix",
-    "normal_log_prob_naive": "normal_fix",
-    "softplus": "softplus_fix",
-    "softplus_naive": "softplus_fix",
-    "train": "training",
-    "train_together": "together",
+    "SquashedNormal": "models.squashed_normal",
+    "TrainConfig": "config.train_config",
+    "coerce_": "optimizers.coercion",
+    "kahan_add_": "optimizers.kahan_gradients",
+    "noise_log_prob": "models.noise_log_prob",
+    "normal_log_prob": "models.normal_fix",
+    "normal_log_prob_naive": "models.normal_fix",
+    "softplus": "models.softplus_fix",
+    "softplus_naive": "models.softplus_fix",
+    "train": "training.alone",
+    "train_together": "training.together",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Errors of training runs that a user can mend."""
 
-from roundoff.errors import FileError, RoundoffError
+from ..errors import FileError, RoundoffError
 
 
 class RunError(RoundoffError):

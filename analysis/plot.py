@@ -10,18 +10,18 @@ import matplotlib as mpl
 import pandas as pd
 
 from .errors import AnalysisError
-from .figures import ALWAYS, FIGURES
-from .files import replace_file
-from .store import read_experiment
-from .style import SIZES, drawable
-from .summary import ended, summarize
+from .figures.style import SIZES, drawable
+from .figures.writing import ALWAYS, FIGURES
+from .runs.experiment import read_experiment
+from .runs.files import replace_file
+from .statistics.summary import ended, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matplotlib.figure import Figure
 
-    from .store import Experiment
+    from .runs.experiment import Experiment
 
 # Neither dates nor versions: the same runs give the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def plot(
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes figures into ``directory``, each with the table (``.csv``) that it is drawn from, and two tables more.
 
-    Tables: ``summary.csv`` (see :func:`roundoff.analysis.summary.summarize`) and ``runs.csv`` (every run). Figures:
+    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``comparison``, if something besides task, format and seed varies; ``hyperparameters``, if several
     numbers do; ``exponents`` and ``gradients``, if runs were observed; ``differences``, if runs kept their networks.

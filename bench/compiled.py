@@ -13,10 +13,10 @@ import torch
 
 from bench.timing import interleaved, record
 from bench.update import ACTION, OBSERVATION, reference, transitions
-from roundoff.agents.compiled_updates import CompiledUpdates
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.replay import Replay
-from roundoff.agents.sac import SAC
+from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.config.train_config import TrainConfig
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.programs.compiled import CompiledUpdates
 from roundoff.formats import round
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from bench.timing import interleaved, record
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.drq import DrQ
-from roundoff.agents.frame_replay import FrameReplay
+from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.config.train_config import TrainConfig
+from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.formats import round
 
 SIZES = ((48, 8, 64, 32), (84, 32, 256, 32))  # image, filters, hidden units, batch

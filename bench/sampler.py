@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from bench.timing import record
-from roundoff.agents.environments import open_environment
-from roundoff.agents.sampling import Sampler
-from roundoff.agents.vector_environment import VectorEnvironment
+from roundoff.agents.environments.opening import open_environment
+from roundoff.agents.environments.parallel import VectorEnvironment
+from roundoff.agents.experience.sampling import Sampler
 
 TASKS = ("walker_walk", "gym:Pendulum-v1")
 ENVIRONMENTS = 16

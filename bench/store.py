@@ -13,12 +13,12 @@ from pathlib import Path
 
 from bench.timing import record
 from roundoff.agents import TrainConfig, train
-from roundoff.analysis.collect import collect
+from roundoff.analysis.runs.collect import collect
 from roundoff.sweeps import plan_file, plan_text, run_sweep
-from roundoff.sweeps.leases import this_process
-from roundoff.sweeps.preset_plans import find_sweep
-from roundoff.sweeps.processes import LocalProcesses
-from roundoff.sweeps.status import read_status
+from roundoff.sweeps.catalogue import find_sweep
+from roundoff.sweeps.folder.leases import this_process
+from roundoff.sweeps.folder.status import read_status
+from roundoff.sweeps.workers.local import LocalProcesses
 
 RUNS, RECORDS = 300, 500
 STATUS_RUNS = 1000

@@ -11,9 +11,9 @@ import torch
 
 from bench.reference_sac import ReferenceSAC
 from bench.timing import interleaved, on_device, record
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.replay import Replay
-from roundoff.agents.sac import SAC
+from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.config.train_config import TrainConfig
+from roundoff.agents.experience.replay import Replay
 from roundoff.formats import round
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from roundoff.errors import RoundoffError
+from ..errors import RoundoffError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.errors import RoundoffError
-from roundoff.files import read_json
-
-from ..agents.stopping import Stopped, StopRequest
+from ..agents.run.stopping import Stopped, StopRequest
+from ..errors import RoundoffError
+from ..files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from ..agents import Progress, TrainConfig
-    from .plan import Run
+    from .language.plan import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""

@@ -8,8 +8,9 @@ import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
-from roundoff.errors import RoundoffError
-from roundoff.files import (
+from ..agents.errors import FileError
+from ..errors import RoundoffError
+from ..files import (
     cannot_be_written,
     directory_lock,
     make_directory,
@@ -19,19 +20,17 @@ from roundoff.files import (
     sync,
     temporary_beside,
 )
-
-from ..agents.errors import FileError
+from .catalogue import preset_plans
 from .errors import SweepError
-from .leases import Leases
-from .preset_plans import preset_plans
-from .presets import QUICK
-from .store import MARKER, SweepDirectory
+from .folder.directory import MARKER, SweepDirectory
+from .folder.leases import Leases
+from .language.preset_files import QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .plan import Plan, Run
+    from .language.plan import Plan, Run
 
 
 def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequence[str] = ()) -> tuple[Plan, list[str]]:

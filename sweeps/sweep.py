@@ -7,20 +7,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
-
-from ..agents.environments import check_imports
-from .executor import execute
-from .leases import Leases
-from .store import SweepDirectory
+from ..agents.environments.opening import check_imports
+from ..files import directory_lock, make_directory, make_directory_inside, remove_temporaries
+from .folder.directory import SweepDirectory
+from .folder.leases import Leases
+from .workers.pool import execute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from .executor import Event, Executor
-    from .plan import Plan, Run
-    from .store import Status
+    from .folder.directory import Status
+    from .language.plan import Plan, Run
+    from .workers.pool import Event, Executor
 
 
 class Watcher(Protocol):

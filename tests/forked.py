@@ -10,8 +10,9 @@ import traceback
 from contextlib import suppress
 
 import roundoff.agents
-import roundoff.agents.training  # so that no fork has to
-from roundoff.sweeps import run_sweep, worker
+import roundoff.agents.training.alone  # so that no fork has to
+from roundoff.sweeps import run_sweep
+from roundoff.sweeps.workers import process as worker
 
 
 class ForkedWorkers:

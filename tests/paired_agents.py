@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from roundoff.agents import SAC, TrainConfig
-from roundoff.agents.replay import Replay
+from roundoff.agents.experience.replay import Replay
 from roundoff.formats import Format, round
 
 THE_SIX = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients")

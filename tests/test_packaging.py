@@ -22,7 +22,7 @@ def test_the_wheel_holds_one_package(tmp_path):
     for wanted in (
         "formats/families/floats.py",
         "simulate/dispatch/simulation.py",
-        "analysis/published.csv",
+        "analysis/paper/published.csv",
         "py.typed",
     ):
         assert f"roundoff/{wanted}" in names

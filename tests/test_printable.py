@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundoff.cli_options import say
+from roundoff.cli.options import say
 from roundoff.printable import printable
 
 

@@ -9,7 +9,20 @@ from numba import njit
 from numpy import float64, int64
 
 from .tail import addend_of, quotient, significand_of
-from .widths import ABOVE_WORD, BIAS, MAGNITUDE, SIGN, STORED, WIDTH, bits_of, float_of, left, real, signed, unsigned
+from .widths import (
+    ABOVE_WORD,
+    BIAS,
+    MAGNITUDE,
+    SIGN,
+    STORED,
+    WIDTH,
+    bits_of,
+    float_of,
+    left,
+    real,
+    signed,
+    unsigned,
+)
 
 # More steps than any code; one more is still exact.
 _MOST_STEPS = 1 << 20

@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from roundoff.files import atomic_writer
-
+from ...files import atomic_writer
 from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import Rounding

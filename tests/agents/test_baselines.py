@@ -20,10 +20,10 @@ from roundoff.agents import (
     coerce_,
     train,
 )
-from roundoff.agents.optimizers import NetworkOptimizer
-from roundoff.agents.replay import Replay
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
 from roundoff.analysis import read_experiment
-from roundoff.analysis.summary import summarize
+from roundoff.analysis.statistics.summary import summarize
 from roundoff.formats import Format, round
 from roundoff.simulate import simulate
 

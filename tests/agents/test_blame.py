@@ -3,7 +3,7 @@
 import pytest
 
 from roundoff.agents import TrainConfig, train
-from roundoff.agents.blame import blame_run
+from roundoff.agents.training.blame import blame_run
 from roundoff.simulate import BlameError
 
 SHORT = {

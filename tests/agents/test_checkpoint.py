@@ -7,7 +7,8 @@ import zipfile
 import pytest
 import torch
 
-from roundoff.agents import FileError, checkpoint
+from roundoff.agents import FileError
+from roundoff.agents.run import checkpoint
 
 
 def test_checkpoints_go_there_and_back(tmp_path):

@@ -5,10 +5,11 @@ import errno
 import pytest
 import torch
 
-from roundoff.agents import SAC, TrainConfig, compiled_updates, train
-from roundoff.agents.compiled_updates import CompiledUpdates, compile_acting, compile_updates
-from roundoff.agents.replay import Replay
-from roundoff.agents.stopping import Stopped, StopRequest
+from roundoff.agents import SAC, TrainConfig, train
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.programs import compiled as compiled_updates
+from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting, compile_updates
+from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.formats import round
 from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.step import reason_against_compiling

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from roundoff.agents.config import TrainConfig
-from roundoff.agents.fixes import FIXES, parse_fixes
-from roundoff.agents.tasks import TASKS
+from roundoff.agents.config.fixes import FIXES, parse_fixes
+from roundoff.agents.config.train_config import TrainConfig
+from roundoff.agents.environments.tasks import TASKS
 from roundoff.formats import Format
 
 
@@ -102,5 +102,5 @@ def test_tasks_are_those_of_the_suite():
 def test_checking_a_config_needs_no_simulator():
     program = "import sys; from roundoff.agents import TrainConfig; TrainConfig(format='fp16'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert "roundoff.agents.config" in modules
-    assert not {"dm_control", "mujoco", "tensorboard", "roundoff.agents.sac"} & set(modules)
+    assert "roundoff.agents.config.train_config" in modules
+    assert not {"dm_control", "mujoco", "tensorboard", "roundoff.agents.algorithms.sac"} & set(modules)

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from roundoff.agents import FIXES, TrainConfig
-from roundoff.agents.augmentation import images_to_format
-from roundoff.agents.drq import DrQ
-from roundoff.agents.frame_replay import FrameReplay
+from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.experience.augmentation import images_to_format
+from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.formats import Format, round
 
 ACTION, SIZE, BATCH = 2, 16, 4

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from dm_control import suite
 
-from roundoff.agents.environment import Environment
+from roundoff.agents.environments.control_suite import Environment
+from roundoff.agents.environments.parallel import VectorEnvironment
+from roundoff.agents.environments.tasks import DOMAIN_AND_TASK, TASKS
 from roundoff.agents.errors import RunError
-from roundoff.agents.evaluate import evaluate
-from roundoff.agents.tasks import DOMAIN_AND_TASK, TASKS
-from roundoff.agents.vector_environment import VectorEnvironment
+from roundoff.agents.run.evaluate import evaluate
 
 
 def seeded(task="cartpole_swingup", repeat=8, seed=0):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundoff.agents import RunError
-from roundoff.agents.frame_replay import FrameReplay
+from roundoff.agents.experience.frame_replay import FrameReplay
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from roundoff.agents import RunError, TrainConfig, train
-from roundoff.agents.environments import open_environment
-from roundoff.agents.tasks import may_import, module_of, modules_named_in
-from roundoff.agents.vector_environment import VectorEnvironment
-from roundoff.sweeps.plan import run_id
+from roundoff.agents.environments.opening import open_environment
+from roundoff.agents.environments.parallel import VectorEnvironment
+from roundoff.agents.environments.tasks import may_import, module_of, modules_named_in
+from roundoff.sweeps.language.plan import run_id
 
 WALK = "gym:odd_environments:Walk-v0"
 

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundoff.agents import BASELINES, SAC, TrainConfig, checkpoint, train
-from roundoff.agents.replay import Replay
+from roundoff.agents import BASELINES, SAC, TrainConfig, train
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.run import checkpoint
 from roundoff.formats import Format, round
 from roundoff.simulate import Policy, Simulation
 

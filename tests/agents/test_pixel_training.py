@@ -8,12 +8,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from roundoff.agents import RunError, TrainConfig, checkpoint, pixel_environment, renderer, train
-from roundoff.agents.drq import DrQ
-from roundoff.agents.frame_replay import FrameReplay
+from roundoff.agents import RunError, TrainConfig, train
+from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.environments import pixels as pixel_environment
+from roundoff.agents.environments import renderer
+from roundoff.agents.experience.frame_replay import FrameReplay
+from roundoff.agents.run import checkpoint
 from roundoff.sweeps import plan_file, run_sweep
-from roundoff.sweeps.processes import LocalProcesses
-from roundoff.sweeps.progress import ProgressDisplay
+from roundoff.sweeps.display.progress import ProgressDisplay
+from roundoff.sweeps.workers.local import LocalProcesses
 
 SMALL = {
     "observations": "pixels", "image_size": 15, "image_shift": 1, "filters": 2, "feature_size": 4, "hidden_units": 8,

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
-from roundoff.agents import TrainConfig, population, train
+from roundoff.agents import TrainConfig, train
 from roundoff.agents.errors import FileError
-from roundoff.agents.stopping import StopRequest
-from roundoff.agents.together import Job, train_together
+from roundoff.agents.programs import population
+from roundoff.agents.run.stopping import StopRequest
+from roundoff.agents.training.together import Job, train_together
 from roundoff.files import directory_lock
 from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.step import reason_against_compiling

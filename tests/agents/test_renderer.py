@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from roundoff.agents import RunError, renderer
-from roundoff.agents.pixel_environment import PixelEnvironment
+from roundoff.agents import RunError
+from roundoff.agents.environments import renderer
+from roundoff.agents.environments.pixels import PixelEnvironment
 
 
 @cache
@@ -123,7 +124,7 @@ def test_without_a_renderer_there_is_one_message_that_names_the_packages(no_cont
 def test_states_need_no_renderer():
     program = """
 import os, sys
-from roundoff.agents.environment import Environment
+from roundoff.agents.environments.control_suite import Environment
 Environment("cartpole_swingup", 8).reset()
 assert not [name for name in sys.modules if name.startswith("OpenGL")], "OpenGL was imported"
 assert os.environ["MUJOCO_GL"] == "nonsense"

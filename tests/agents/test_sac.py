@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.agents import FIXES, SAC, Adam, HAdam, KahanEMA, PlainEMA, TrainConfig
-from roundoff.agents.replay import Replay
+from roundoff.agents.experience.replay import Replay
 from roundoff.formats import Format, round
 
 OBSERVATION, ACTION = 5, 2

@@ -3,8 +3,8 @@
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 
-from roundoff.agents.sampling import Sampler
-from roundoff.agents.vector_environment import VectorEnvironment
+from roundoff.agents.environments.parallel import VectorEnvironment
+from roundoff.agents.experience.sampling import Sampler
 
 ACTIONS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))
 

@@ -12,9 +12,10 @@ import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
 
-from roundoff.agents import TrainConfig, checkpoint, train
-from roundoff.agents.sac import SAC
-from roundoff.agents.stopping import Stopped, StopRequest, stopping_on_sigterm
+from roundoff.agents import TrainConfig, train
+from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.run import checkpoint
+from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
 
 WALK = "gym:odd_environments:Walk-v0"
 SMALL = {
@@ -93,8 +94,12 @@ def test_each_transition_is_learned_from_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SAC, "act", watched_act)
     monkeypatch.setattr(SAC, "update", watched_update)
-    monkeypatch.setattr("roundoff.agents.replay.Replay.add", lambda self, row: rows.append(row.clone()), raising=True)
-    monkeypatch.setattr("roundoff.agents.replay.Replay.sample", lambda self, n, g: self.as_batch(rows[-1][None]))
+    monkeypatch.setattr(
+        "roundoff.agents.experience.replay.Replay.add", lambda self, row: rows.append(row.clone()), raising=True
+    )
+    monkeypatch.setattr(
+        "roundoff.agents.experience.replay.Replay.sample", lambda self, n, g: self.as_batch(rows[-1][None])
+    )
     result = train(config(environments=5), tmp_path)
     assert result.step == len(rows) == 240
     assert len(updates) == 240 - 20
@@ -111,7 +116,7 @@ def test_each_transition_is_learned_from_once(tmp_path, monkeypatch):
 
 def test_returns_are_those_of_each_episode(tmp_path, monkeypatch):
     rows = []
-    add = "roundoff.agents.replay.Replay.add"
+    add = "roundoff.agents.experience.replay.Replay.add"
     monkeypatch.setattr(add, lambda self, row: rows.append(row.tolist()))
     train(config(environments=3, seed_steps=1000), tmp_path)
     expected, sums, lengths = [], [0.0] * 3, [0] * 3
@@ -164,7 +169,8 @@ def test_sigterm_saves_and_the_same_command_continues(tmp_path):
 # As a container does it: every process gets the signal, the workers too, whose numbers are printed.
 DURING_AN_EVALUATION = """
 import os, signal
-from roundoff.agents import run, training
+from roundoff.agents.run import loop as run
+from roundoff.agents.training import alone as training
 evaluate, open_environments, opened = run.evaluate, training.open_environments, []
 def remembered(*arguments):
     opened.append(open_environments(*arguments))

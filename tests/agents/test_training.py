@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 import torch
 
-from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, checkpoint, train
-from roundoff.agents.metrics import MetricsLog
-from roundoff.agents.sac import SAC
+from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
+from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.run import checkpoint
+from roundoff.agents.run.metrics import MetricsLog
 
 SMALL = {
     "steps": 6000,
@@ -113,10 +114,10 @@ class Interrupter:
             ("os", "fsync"),
             ("pathlib.Path", "replace"),
             ("pathlib.Path", "unlink"),
-            ("roundoff.agents.metrics.MetricsLog", "write"),
-            ("roundoff.agents.sac.SAC", "update"),
-            ("roundoff.agents.run.Run", "_save"),
-            ("roundoff.agents.run.Run", "_evaluate"),
+            ("roundoff.agents.run.metrics.MetricsLog", "write"),
+            ("roundoff.agents.algorithms.sac.SAC", "update"),
+            ("roundoff.agents.run.loop.Run", "_save"),
+            ("roundoff.agents.run.loop.Run", "_evaluate"),
         ):
             self._watch(monkeypatch, f"{where}.{name}")
 

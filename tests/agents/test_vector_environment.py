@@ -12,9 +12,9 @@ import odd_environments  # noqa: F401  what the program itself has imported may 
 import pytest
 
 from roundoff.agents import RunError, TrainConfig
-from roundoff.agents.environments import open_environment
-from roundoff.agents.evaluate import evaluate
-from roundoff.agents.vector_environment import VectorEnvironment
+from roundoff.agents.environments.opening import open_environment
+from roundoff.agents.environments.parallel import VectorEnvironment
+from roundoff.agents.run.evaluate import evaluate
 
 WALK = "gym:odd_environments:Walk-v0"
 TWICE = {"task": WALK, "action_repeat": 2}
@@ -109,7 +109,7 @@ def test_the_error_of_an_environment_crosses_processes():
 
 PARENT = """
 import sys
-from roundoff.agents.vector_environment import VectorEnvironment
+from roundoff.agents.environments.parallel import VectorEnvironment
 environments = VectorEnvironment({"task": "gym:Pendulum-v1", "action_repeat": 1}, (1,), (True,), workers=1)
 print(environments.process_ids[0], flush=True)
 sys.stdin.read()

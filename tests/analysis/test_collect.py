@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from roundoff.analysis import AnalysisError
-from roundoff.analysis import collect as collecting
-from roundoff.analysis.collect import collect
+from roundoff.analysis.runs import collect as collecting
+from roundoff.analysis.runs.collect import collect
 
 CONFIG = {"task": "walker_walk", "seed": 0, "lr": 1, "fixes": ["hadam", "normal_fix"], "policy": {}, "native": False}
 EVAL = {"kind": "eval", "step": 2000, "return_mean": 1.5, "return_std": 0.5, "returns": [1.0, 2.0]}

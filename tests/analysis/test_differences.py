@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from roundoff.agents import TrainConfig, checkpoint, train
-from roundoff.agents.networks import forward
+from roundoff.agents import TrainConfig, train
+from roundoff.agents.models.networks import forward
+from roundoff.agents.run import checkpoint
 from roundoff.analysis import plot, read_experiment
-from roundoff.analysis.differences import differences
+from roundoff.analysis.figures.differences import differences
 from roundoff.formats import Format
 
 SMALL = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.analysis.needed_bits import needed_bits
+from roundoff.analysis.statistics.needed_bits import needed_bits
 
 
 def rng(seed=0):

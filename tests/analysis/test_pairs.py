@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from roundoff.analysis.pairs import difference, holm, probability_of_improvement
+from roundoff.analysis.statistics.comparisons import difference, holm, probability_of_improvement
 
 
 def rng(seed=0):

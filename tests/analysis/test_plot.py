@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
-from roundoff.analysis.figures import FIGURES
+from roundoff.analysis.figures.style import SIZES
+from roundoff.analysis.figures.writing import FIGURES
 from roundoff.analysis.plot import read_table
-from roundoff.analysis.style import SIZES
-from roundoff.analysis.summary import summarize
+from roundoff.analysis.statistics.summary import summarize
 
 FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients"]
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 700, "e5m2": 50}

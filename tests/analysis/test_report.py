@@ -10,10 +10,11 @@ import yaml
 from browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
-from roundoff.analysis import AnalysisError, report
-from roundoff.analysis.markup import element, number, percent, tick
-from roundoff.analysis.provenance import recipe
-from roundoff.analysis.store import read_experiment
+from roundoff.analysis import AnalysisError
+from roundoff.analysis.report import writing as report
+from roundoff.analysis.report.markup import element, number, percent, tick
+from roundoff.analysis.report.provenance import recipe
+from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.cli import app
 from roundoff.sweeps import plan_file
 

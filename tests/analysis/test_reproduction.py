@@ -8,16 +8,16 @@ import pytest
 
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
-from roundoff.analysis.markdown import plain
-from roundoff.analysis.performance_tables import PERFORMANCE, performance_page
-from roundoff.analysis.published import published
-from roundoff.analysis.reproduction import REPRODUCIBLE, reproduce
+from roundoff.analysis.paper.markdown import plain
+from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
+from roundoff.analysis.paper.published import published
+from roundoff.analysis.paper.reproduction import REPRODUCIBLE, reproduce
 from roundoff.cli import main
 from roundoff.files import temporary_beside
+from roundoff.sweeps.catalogue import preset_plans
 from roundoff.sweeps.errors import SweepError
-from roundoff.sweeps.preset_plans import preset_plans
+from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
-from roundoff.sweeps.store import SweepDirectory
 
 
 def finish(plan, directory, runs=None, score=lambda config: 100.0):

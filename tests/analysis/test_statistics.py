@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from roundoff.analysis.statistics import (
+from roundoff.analysis.statistics.intervals import (
     bootstrap_interval,
     interquartile_mean,
     mean_and_std,
@@ -99,7 +99,7 @@ def test_interval_of_the_interquartile_mean_is_of_all_runs_pooled():
 def test_many_scores_are_resampled_a_part_at_a_time(monkeypatch):
     data = rng(1).normal(size=20)
     whole = bootstrap_interval([data], rng(), replicates=400)
-    monkeypatch.setattr("roundoff.analysis.statistics._CELLS", 700)
+    monkeypatch.setattr("roundoff.analysis.statistics.intervals._CELLS", 700)
     assert bootstrap_interval([data], rng(), replicates=400) == whole
 
 

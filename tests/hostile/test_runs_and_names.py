@@ -9,7 +9,7 @@ import pytest
 import torch
 from hostile.inputs import ESCAPES, FILES, TEXTS, VALUES, places, replaced
 
-from roundoff.sweeps.plan import plan_run
+from roundoff.sweeps.language.plan import plan_run
 
 SETTINGS = ["task=cartpole_swingup", "steps=200", "hidden_units=8", "batch_size=8", "seed_steps=100", "eval_every=200"]
 RESULT = {"status": "crashed", "return": 1.0, "return_std": 0.0, "step": 200, "crash": {"step": 5, "reason": "none"}}

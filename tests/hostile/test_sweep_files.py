@@ -5,8 +5,8 @@ import json
 import pytest
 from hostile.inputs import FILES, TEXTS, VALUES, write_results
 
-from roundoff.sweeps.plan import plan_file
-from roundoff.sweeps.values import KEYS
+from roundoff.sweeps.language.keys import KEYS
+from roundoff.sweeps.language.plan import plan_file
 
 DRY = ("--dry-run", "--no-estimate")
 GRID = "base: {task: cartpole_swingup}\ngrid: {seed: [0]}\n"

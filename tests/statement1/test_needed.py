@@ -11,9 +11,9 @@ from paired_agents import CPU, THE_SIX
 from torch.nn import functional as F
 
 from roundoff.agents import SAC, CompoundLossScaler, HAdam, KahanEMA, PlainEMA, TrainConfig
-from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
-from roundoff.agents.replay import Replay
-from roundoff.agents.softplus_fix import softplus, softplus_naive
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.models.normal_fix import normal_log_prob, normal_log_prob_naive
+from roundoff.agents.models.softplus_fix import softplus, softplus_naive
 from roundoff.formats import Format, round
 from roundoff.simulate import simulate
 

@@ -9,10 +9,10 @@ from mpmath import mpf
 from paired_agents import CPU, differences, problems, slopes, states, subsets
 
 from roundoff.agents import FIXES, SAC, TrainConfig
-from roundoff.agents.noise_log_prob import noise_log_prob
-from roundoff.agents.normal_fix import normal_log_prob, normal_log_prob_naive
-from roundoff.agents.softplus_fix import softplus
-from roundoff.agents.squashed_normal import SquashedNormal
+from roundoff.agents.models.noise_log_prob import noise_log_prob
+from roundoff.agents.models.normal_fix import normal_log_prob, normal_log_prob_naive
+from roundoff.agents.models.softplus_fix import softplus
+from roundoff.agents.models.squashed_normal import SquashedNormal
 from roundoff.formats import round
 from roundoff.simulate import simulate
 from roundoff.testing import assert_equivalent

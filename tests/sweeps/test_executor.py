@@ -13,11 +13,11 @@ import pytest
 
 from roundoff.agents import RunError
 from roundoff.sweeps import SweepError, plan_text, run_sweep
-from roundoff.sweeps.dry_run import describe_plan
-from roundoff.sweeps.executor import execute
-from roundoff.sweeps.leases import Leases
-from roundoff.sweeps.processes import LocalProcesses
-from roundoff.sweeps.store import SweepDirectory
+from roundoff.sweeps.display.dry_run import describe_plan
+from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.folder.leases import Leases
+from roundoff.sweeps.workers.local import LocalProcesses
+from roundoff.sweeps.workers.pool import execute
 
 # A worker that takes its behaviour from the run's seed, and leaves a mark for every time it was tried.
 WORKER = r"""
@@ -184,7 +184,7 @@ def wait_until(condition, seconds=20.0):
 
 
 def test_closing_the_iterator_stops_the_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr("roundoff.sweeps.executor._GRACE", 0.5)  # this worker does not listen
+    monkeypatch.setattr("roundoff.sweeps.workers.pool._GRACE", 0.5)  # this worker does not listen
     jobs = [(r, tmp_path / r.id) for r in plan([9, 0]).runs]
     events = execute(jobs, LocalProcesses(2, COMMAND), Leases(tmp_path / "leases"), tmp_path)
     assert next(events).kind == "started"
@@ -199,10 +199,10 @@ PARENT = """
 import sys
 from pathlib import Path
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.dry_run import describe_plan
-from roundoff.sweeps.executor import execute
-from roundoff.sweeps.leases import Leases
-from roundoff.sweeps.processes import LocalProcesses
+from roundoff.sweeps.display.dry_run import describe_plan
+from roundoff.sweeps.workers.pool import execute
+from roundoff.sweeps.folder.leases import Leases
+from roundoff.sweeps.workers.local import LocalProcesses
 run, = plan_text("name: x\\ngrid: {seed: [9]}", "f").runs
 folder = Path(sys.argv[1])
 for event in execute([(run, folder / "run")], LocalProcesses(1), Leases(folder / "leases"), folder):

@@ -15,11 +15,11 @@ from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for, wai
 
 from roundoff.agents import train
 from roundoff.agents.errors import FileError
-from roundoff.agents.stopping import Stopped
+from roundoff.agents.run.stopping import Stopped
 from roundoff.analysis import read_experiment
-from roundoff.analysis.summary import summarize
+from roundoff.analysis.statistics.summary import summarize
 from roundoff.sweeps import plan_text, run_sweep
-from roundoff.sweeps.store import SweepDirectory
+from roundoff.sweeps.folder.directory import SweepDirectory
 
 TINY = """
 name: tiny

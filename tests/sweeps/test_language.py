@@ -8,9 +8,9 @@ import string
 import pytest
 
 from roundoff.sweeps import SweepFileError, plan_file, plan_text
-from roundoff.sweeps.located_yaml import parse
-from roundoff.sweeps.plan import plan_run
-from roundoff.sweeps.presets import includable_files
+from roundoff.sweeps.language.located_yaml import parse
+from roundoff.sweeps.language.plan import plan_run
+from roundoff.sweeps.language.preset_files import includable_files
 
 CASES = """
 base: {format: e5m10, lr: 1e-4}

@@ -9,8 +9,8 @@ import pytest
 from forked import fork, wait_for
 
 from roundoff.agents.errors import FileError
-from roundoff.sweeps import leases as module
-from roundoff.sweeps.leases import STALE, Lease, Leases, this_process
+from roundoff.sweeps.folder import leases as module
+from roundoff.sweeps.folder.leases import STALE, Lease, Leases, this_process
 
 RUN = "walker_walk-e5m10-s0-0123456789"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundoff.sweeps.errors import SweepFileError
-from roundoff.sweeps.located_yaml import parse
+from roundoff.sweeps.language.located_yaml import parse
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from roundoff.sweeps import worker
+from roundoff.sweeps.workers import process as worker
 
 MODULE = """
 from dataclasses import dataclass

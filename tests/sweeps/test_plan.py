@@ -4,7 +4,7 @@ import pytest
 
 from roundoff.agents import FIXES
 from roundoff.sweeps import SweepError, SweepFileError, plan_file, plan_text
-from roundoff.sweeps.plan import plan_run
+from roundoff.sweeps.language.plan import plan_run
 
 SMALL = """
 name: small

@@ -12,9 +12,9 @@ import pytest
 
 from roundoff.agents import train
 from roundoff.sweeps import plan_text, run_sweep
-from roundoff.sweeps.grouping import group
-from roundoff.sweeps.processes import LocalProcesses
-from roundoff.sweeps.store import SweepDirectory
+from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.workers.grouping import group
+from roundoff.sweeps.workers.local import LocalProcesses
 
 # As in tests/agents/test_population.py, so that the programs are on disk.
 FILE = """

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.located_yaml import parse
-from roundoff.sweeps.preset_plans import find_sweep, preset_plans, presets_table
-from roundoff.sweeps.presets import includable_files, preset_files
-from roundoff.sweeps.schema import sweep_schema
+from roundoff.sweeps.catalogue import find_sweep, preset_plans, presets_table
+from roundoff.sweeps.language.located_yaml import parse
+from roundoff.sweeps.language.preset_files import includable_files, preset_files
+from roundoff.sweeps.language.schema import sweep_schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")

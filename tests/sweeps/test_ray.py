@@ -5,8 +5,8 @@ from forked import Silent
 
 from roundoff.agents import train
 from roundoff.sweeps import SweepError, plan_text, run_sweep
-from roundoff.sweeps.ray_executor import RayExecutor, _Relay
-from roundoff.sweeps.store import SweepDirectory
+from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.workers.on_ray import RayExecutor, _Relay
 
 pytest.importorskip("ray")
 

@@ -9,10 +9,10 @@ import pytest
 from forked import fork_sweep, wait_for
 
 from roundoff.sweeps import SweepError, plan_text
-from roundoff.sweeps.leases import STALE, this_process
-from roundoff.sweeps.status import read_status
-from roundoff.sweeps.status_table import exit_status, status_lines, watch_status
-from roundoff.sweeps.store import SweepDirectory
+from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
+from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.folder.leases import STALE, this_process
+from roundoff.sweeps.folder.status import read_status
 
 PLAN = plan_text("name: mine\nbase: {steps: 4000}\ngrid: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}", "mine")
 CRASH = {"step": 5, "reason": "the policy took a non-finite action"}
@@ -100,7 +100,7 @@ def slow_train(config, directory, report, stop, **_):
 
 
 def test_watching_a_sweep_from_elsewhere(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("roundoff.sweeps.status_table._REFRESH", 0.02)
+    monkeypatch.setattr("roundoff.sweeps.display.status_table._REFRESH", 0.02)
     pid = fork_sweep(PLAN, tmp_path, 2, slow_train)
     while not (tmp_path / "sweep.json").exists():
         time.sleep(0.01)

@@ -13,7 +13,19 @@ from numpy import uint32
 
 from ...arithmetic.float_parameters import FloatParameters
 from ..tail import addend_of, quotient
-from ..widths import INFINITE, MAGNITUDE, STORED, WIDTH, bits_of, float_of, left, real, right, signed, unsigned
+from ..widths import (
+    INFINITE,
+    MAGNITUDE,
+    STORED,
+    WIDTH,
+    bits_of,
+    float_of,
+    left,
+    real,
+    right,
+    signed,
+    unsigned,
+)
 
 if TYPE_CHECKING:
     from ..arguments import Int, Patterns

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import roundoff
-from roundoff.agents.hadam import HAdam
-from roundoff.agents.normal_fix import normal_log_prob
-from roundoff.agents.softplus_fix import softplus
-from roundoff.agents.squashed_normal import SquashedNormal
+from roundoff.agents.models.normal_fix import normal_log_prob
+from roundoff.agents.models.softplus_fix import softplus
+from roundoff.agents.models.squashed_normal import SquashedNormal
+from roundoff.agents.optimizers.hadam import HAdam
 from roundoff.simulate.composites.primitives import composites, decomposition
 
 aten = torch.ops.aten

@@ -1,0 +1,141 @@
+"""The agent that learns from pixels: soft actor-critic with image augmentation (DrQ)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ...formats import Format
+from ..experience.augmentation import images_to_format, random_shift
+from ..models.encoder import Parts, PixelNetwork, convolve, features
+from ..models.networks import forward
+from ..streams import Stream, torch_generator
+from .sac import Metrics, SoftActorCritic
+
+if TYPE_CHECKING:
+    from ..config.train_config import TrainConfig
+    from ..experience.frame_replay import FrameBatch
+
+_COPIES = 2
+
+
+@final
+@dataclass(frozen=True)
+class AugmentedBatch:
+    """Transitions as numbers of the format, every one twice: first all with one copy of their images, then the other.
+
+    Attributes:
+        size: transitions, n.
+        images: (2 n, channels, height, width).
+        next_images: likewise, shifted independently.
+        actions: (2 n, action).
+        rewards: (2 n, 1).
+        discounts: (2 n, 1).
+    """
+
+    size: int
+    images: torch.Tensor
+    next_images: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor
+
+
+@final
+class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
+    """Soft actor-critic on features of images; see :class:`SoftActorCritic`.
+
+    The convolutions belong to the critics, and the actor uses them as they are: its gradient stops there. From the
+    linear layer on, each has its own network. Every transition of a batch comes with two copies of its
+    images, original and shifted, or both shifted: the critics' targets are the mean over the copies of the next
+    images, and both copies of the images are moved towards them. Actor and temperature see the first copies.
+
+    Args:
+        action_size: numbers in an action.
+        config: the hyper-parameters, the format and the fixes; observations are pixels.
+        device: where all tensors live.
+
+    Source:
+        Kostrikov et al., "Image Augmentation Is All You Need", Sections 3 and 4, with K = M = 2; Low-precision SAC,
+        Section 4.6 and Appendix G.
+    """
+
+    def __init__(self, action_size: int, config: TrainConfig, device: torch.device) -> None:
+        def networks(**options: Any) -> tuple[PixelNetwork, PixelNetwork]:
+            actor = PixelNetwork(config, extra=0, outputs=2 * action_size, ensemble=1, convolutional=False, **options)
+            return actor, PixelNetwork(config, extra=action_size, outputs=1, ensemble=2, convolutional=True, **options)
+
+        super().__init__(networks, action_size, config, device)
+        self._format = Format.parse(config.format)
+        self._shifts = torch_generator(config.seed, Stream.AUGMENTATION, device)
+        self._generators["augmentation"] = self._shifts
+        self._actor = Parts.of(self.actor.layers, convolutional=False)
+        self._critic = Parts.of(self.critic.layers, convolutional=True)
+
+    def _policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        return self._of_actor(self._actor, convolve(self._critic.convolutions, observations))
+
+    def _prepare(self, batch: FrameBatch) -> tuple[AugmentedBatch, int, int]:
+        n = len(batch.rows)
+        rows = batch.rows.repeat(_COPIES, 1)
+        prepared = AugmentedBatch(
+            size=n,
+            images=self._augment(batch.observations),
+            next_images=self._augment(batch.next_observations),
+            actions=rows[:, :-2],
+            rewards=rows[:, -2:-1],
+            discounts=rows[:, -1:],
+        )
+        return prepared, _COPIES * n, n
+
+    def _augment(self, images: torch.Tensor) -> torch.Tensor:
+        """Two copies of bytes, one after the other, as numbers of the format."""
+        most = self.config.image_shift
+        first = images if self.config.original_images else random_shift(images, most, self._shifts)
+        copies = torch.cat((first, random_shift(images, most, self._shifts)))
+        return images_to_format(copies, self._format, self.dtype)
+
+    def update_critic(self, batch: AugmentedBatch, noise: torch.Tensor) -> Metrics:
+        """Moves both critics, for both copies, towards the mean target of both copies."""
+        with torch.no_grad():
+            next_actions, next_log_prob = self.policy.sample_with_log_prob(
+                self._policy_outputs(batch.next_images), noise
+            )
+            averaged = Parts.of(self.target, convolutional=True)
+            next_q = self._of_critics(averaged, convolve(averaged.convolutions, batch.next_images), next_actions).amin(
+                0
+            )
+            targets = self._targets(batch.rewards, batch.discounts, next_q, next_log_prob)
+            first, second = torch.split(targets, batch.size)
+            target = ((first + second) / 2).repeat(_COPIES, 1)
+        trainable = Parts.of(self.critic.trainable, convolutional=True)
+        q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
+        error = q.detach() - target
+        # The derivative of each critic's mean squared error, summed over the copies, by its outputs.
+        self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, batch.size))
+        self._begin_next_part()
+        self.critic_optimizer.step()
+        return {"td_error": error, "q": target}
+
+    def update_actor_and_temperature(self, batch: AugmentedBatch, noise: torch.Tensor) -> Metrics:
+        """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
+        with torch.no_grad():
+            convolved = convolve(self._critic.convolutions, batch.images[: batch.size])
+        outputs = self._of_actor(Parts.of(self.actor.trainable, convolutional=False), convolved)
+        actions, log_prob = self.policy.sample_with_log_prob(outputs, noise)
+        q = self._of_critics(self._critic, convolved, actions).min(dim=0).values
+        return self._step_actor_and_temperature(q, log_prob)
+
+    def _of_actor(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
+        """(n, 2 action)."""
+        return forward(parts.perceptrons, self._features(parts, convolved))[0]
+
+    def _of_critics(self, parts: Parts, convolved: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """(2, n, 1)."""
+        return forward(parts.perceptrons, torch.cat((self._features(parts, convolved), actions), dim=1))
+
+    def _features(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
+        keys = self.config
+        return features(parts.head, convolved, standardization=keys.weight_standardization, limit=keys.feature_limit)

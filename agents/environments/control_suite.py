@@ -1,0 +1,127 @@
+"""Control tasks with states as observations: the DeepMind control suite with action repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import numpy as np
+from dm_control.rl.control import PhysicsError
+
+from ..errors import RunError
+from .suite_loading import load_task
+from .tasks import DOMAIN_AND_TASK, check_suite_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+class Transition(NamedTuple):
+    """What a step of the environment gives back."""
+
+    observation: NDArray[Any]
+    """After the step: flat, float64; or the bytes of images."""
+    reward: float
+    """Summed over the repeats of the action."""
+    discount: float
+    """0 at a terminal state; 1 otherwise, also when time is up: a time-out is no property of the state."""
+    last: bool
+    """Whether the episode is over."""
+
+
+@final
+class Environment:
+    """One task of the suite, with flat observations and actions in [-1, 1].
+
+    At the beginning of an episode everything in it depends on the state of its random generator alone, which
+    :meth:`random_state` returns: restoring it there continues identically.
+
+    Args:
+        task: ``<domain>_<task>``.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+
+    Attributes:
+        observation_size: numbers in an observation.
+        observation_dtype: of an observation.
+        action_size: numbers in an action.
+
+    Raises:
+        RunError: there is no such task.
+    """
+
+    def __init__(self, task: str, action_repeat: int) -> None:
+        try:
+            domain, name = DOMAIN_AND_TASK[check_suite_task(task)]
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        self._env: Any = load_task(domain, name)
+        self._action_repeat = action_repeat
+        self._steps = 0  # of the episode
+        spec = self._env.action_spec()
+        self._center = (spec.maximum + spec.minimum) / 2
+        self._half_width = (spec.maximum - spec.minimum) / 2
+        self.task = task
+        self.action_size = int(spec.shape[0])
+        self.observation_dtype: type[np.generic] = np.float64
+        self.observation_size = sum(int(np.prod(part.shape)) for part in self._env.observation_spec().values())
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the random generator; takes effect at the next reset."""
+        self._env.task.random.seed(sequence.generate_state(8))
+
+    def reset(self) -> NDArray[np.float64]:
+        """Begins an episode and returns its first observation, flat."""
+        self._steps = 0
+        return _flatten(self._env.reset().observation)
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action.
+
+        Args:
+            action: (action_size,), finite, in [-1, 1]; mapped linearly to the task's range.
+
+        Raises:
+            RunError: the simulation has become unstable.
+        """
+        env, task, physics = self._env, self._env.task, self._env.physics
+        scaled = self._center + self._half_width * action.astype(np.float64)
+        reward = 0.0
+        discount: float | None = None
+        try:
+            # As dm_control.rl.control.Environment.step, but that nobody looks at observations between repeats, and
+            # that the simulator's warnings are read once.
+            with physics.check_invalid_state():
+                for _ in range(self._action_repeat):
+                    task.before_step(scaled, physics)
+                    physics._step_with_up_to_date_position_velocity(env._n_sub_steps)  # noqa: SLF001
+                    task.after_step(physics)
+                    reward += float(task.get_reward(physics))
+                    self._steps += 1
+                    in_time = self._steps < env._step_limit  # noqa: SLF001
+                    discount = task.get_termination(physics) if in_time else 1.0
+                    if discount is not None:
+                        break
+        except PhysicsError as error:
+            raise RunError(f"the simulation of {self.task} became unstable: {error}") from error
+        observation = _flatten(task.get_observation(physics))
+        return Transition(observation, reward, 1.0 if discount is None else float(discount), discount is not None)
+
+    def physics(self) -> tuple[Any, Any]:
+        """The MuJoCo model and its data, as they are now; for looking, not for changing."""
+        physics = self._env.physics
+        return physics.model.ptr, physics.data.ptr
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the random generator as plain values; meaningful between episodes."""
+        _, keys, position, has_gauss, cached = self._env.task.random.get_state()
+        return {"keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+        keys = np.asarray(state["keys"], dtype=np.uint32)
+        self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
+
+
+def _flatten(observation: Mapping[str, Any]) -> NDArray[np.float64]:
+    return np.concatenate([np.ravel(part) for part in observation.values()]).astype(np.float64, copy=False)

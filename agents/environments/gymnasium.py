@@ -1,0 +1,194 @@
+"""Control tasks of Gymnasium, by the ids of its registry: continuous actions, observations of numbers."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from typing import TYPE_CHECKING, Any, final
+
+import gymnasium
+import numpy as np
+
+from ..errors import RunError
+from .control_suite import Transition
+from .tasks import GYMNASIUM_PREFIX, may_import, module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+# Which of Gymnasium's extras installs what its own environments need.
+_EXTRAS = {
+    "gymnasium.envs.mujoco": "mujoco",
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.phys2d": "jax",
+    "gymnasium.envs.tabular": "jax",
+}
+
+
+def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
+    """Returns ``task`` if an agent with continuous actions can train on it; the environment is made once to see.
+
+    Args:
+        task: ``gym:<id>``, as in ``gym:Pendulum-v1``; ``gym:<module>:<id>`` imports the module that registers it.
+        allow_imports: modules that may be imported for that, or packages that hold them.
+
+    Raises:
+        ValueError: Gymnasium has no such environment, cannot make it, or its spaces or its length are unsuitable; or
+            the module must not be imported.
+    """
+    module = module_of(task)
+    if module and not may_import(module, allow_imports):
+        raise ValueError(
+            f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it,"
+            f" add --allow-import {module} (in Python: allow_imports=[{module!r}], or import it first)"
+        )
+    return _checked(task)
+
+
+@cache
+def _checked(task: str) -> str:
+    environment = _make(task)
+    try:
+        actions, observations = environment.action_space, environment.observation_space
+        _check_space(task, "actions", actions, "continuous actions")
+        _check_space(task, "observations", observations, "observations of one array of numbers")
+        if not np.issubdtype(actions.dtype, np.floating):
+            raise ValueError(f"{task}: its actions are {actions}, of whole numbers; allowed are continuous actions")
+        if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+            raise ValueError(
+                f"{task}: its actions are {actions}, without bounds, and the policy's [-1, 1] cannot be mapped to them;"
+                " wrap it in gymnasium.wrappers.RescaleAction or ClipAction where it is registered"
+            )
+        if environment.spec is None or environment.spec.max_episode_steps is None:
+            raise ValueError(
+                f"{task}: its episodes have no time limit, so that an evaluation might never end;"
+                " register it with max_episode_steps"
+            )
+    finally:
+        environment.close()
+    return task
+
+
+@final
+class GymnasiumEnvironment:
+    """One environment of Gymnasium, with flat observations and actions in [-1, 1].
+
+    Every episode is reset with a seed of its own, derived from the sequence given to :meth:`seed` and the number of
+    the episode: those two are its random state. Being terminated ends the return (discount 0), being truncated
+    (out of time) does not (discount 1).
+
+    Args:
+        task: ``gym:<id>``.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+        allow_imports: see :func:`check_gymnasium_task`.
+
+    Attributes:
+        observation_size: numbers in an observation.
+        observation_dtype: of an observation.
+        action_size: numbers in an action.
+
+    Raises:
+        RunError: the task is unknown or unsuitable.
+    """
+
+    def __init__(self, task: str, action_repeat: int, allow_imports: Collection[str] = ()) -> None:
+        try:
+            check_gymnasium_task(task, allow_imports)
+            self._env: Any = _make(task)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        space = self._env.action_space
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        self._center, self._half_width = (high + low) / 2, (high - low) / 2
+        self._action_type, self._action_shape = space.dtype, space.shape
+        self._action_repeat = action_repeat
+        self.task = task
+        self.action_size = int(np.prod(space.shape))
+        self.observation_dtype: type[np.generic] = np.float64
+        self.observation_size = int(np.prod(self._env.observation_space.shape))
+        self._entropy: list[int] = [0]
+        self._episode = 0
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the coming episodes."""
+        self._entropy = [int(word) for word in sequence.generate_state(4)]
+        self._episode = 0
+
+    def reset(self) -> NDArray[np.float64]:
+        """Begins an episode and returns its first observation, flat."""
+        seed = int(np.random.SeedSequence([*self._entropy, self._episode]).generate_state(1)[0])
+        self._episode += 1
+        observation, _ = self._call(self._env.reset, seed=seed)
+        return self._flatten(observation)
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action.
+
+        Args:
+            action: (action_size,), finite, in [-1, 1]; mapped linearly to the environment's range.
+
+        Raises:
+            RunError: the environment raised an error, or returned a number that is not finite.
+        """
+        wanted = action.astype(np.float64).reshape(self._action_shape)
+        scaled = (self._center + self._half_width * wanted).astype(self._action_type)
+        total = 0.0
+        for _ in range(self._action_repeat):
+            observation, reward, terminated, truncated, _ = self._call(self._env.step, scaled)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        if not np.isfinite(total):
+            raise RunError(f"{self.task} returned the reward {total}; that is the environment's fault, not the agent's")
+        return Transition(self._flatten(observation), total, float(not terminated), bool(terminated or truncated))
+
+    def random_state(self) -> dict[str, Any]:
+        """The seed and the number of the next episode; meaningful between episodes."""
+        return {"entropy": list(self._entropy), "episode": self._episode}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+        self._entropy, self._episode = list(state["entropy"]), state["episode"]
+
+    def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except Exception as error:
+            raise RunError(f"{self.task} raised {type(error).__name__}: {error}") from error
+
+    def _flatten(self, observation: Any) -> NDArray[np.float64]:
+        flat = np.array(observation, dtype=np.float64).reshape(-1)
+        if not np.isfinite(flat).all():
+            raise RunError(f"{self.task} returned an observation with {flat[~np.isfinite(flat)][0]} in it")
+        return flat
+
+
+def _make(task: str) -> Any:
+    name = task.removeprefix(GYMNASIUM_PREFIX)
+    try:
+        return gymnasium.make(name, disable_env_checker=True)
+    except gymnasium.error.UnregisteredEnv as error:
+        near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(GYMNASIUM_PREFIX + other for other in near)}?" if near else f"{error}"
+        raise ValueError(f'unknown task "{task}"; {hint}') from error
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ValueError(f"{task}: something that it needs is not installed ({error}){_extra(name)}") from error
+    except Exception as error:
+        raise ValueError(f"{task}: Gymnasium cannot make it ({type(error).__name__}: {error})") from error
+
+
+def _extra(name: str) -> str:
+    """How to install what a built-in environment needs."""
+    spec = gymnasium.registry.get(name)
+    entry = str(spec.entry_point) if spec else ""
+    extras = [extra for module, extra in _EXTRAS.items() if entry.startswith(module)]
+    return f"; install it with: pip install 'gymnasium[{extras[0]}]'" if extras else ""
+
+
+def _check_space(task: str, what: str, space: Any, allowed: str) -> None:
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ValueError(  # noqa: TRY004  pydantic wants it
+            f"{task}: its {what} are {space}; allowed are {allowed} (a Box)"
+        )

@@ -1,0 +1,85 @@
+"""What an environment is to the rest, and opening one by the name of its task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import RunError
+from .control_suite import Environment
+from .tasks import GYMNASIUM_PREFIX, module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .control_suite import Transition
+
+
+class TaskEnvironment(Protocol):
+    """One task: observations, actions in [-1, 1], and episodes that follow from a random state.
+
+    At the beginning of an episode everything in it depends on :meth:`random_state` and on the actions that follow.
+    """
+
+    observation_size: int
+    observation_dtype: type[np.generic]
+    action_size: int
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the random generator; takes effect at the next reset."""
+
+    def reset(self) -> NDArray[Any]:
+        """Begins an episode and returns its first observation."""
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action, (action_size,), finite, in [-1, 1]."""
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the random generator as plain values; meaningful between episodes."""
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+
+
+def check_imports(task: str, allow_imports: Collection[str]) -> None:
+    """Looks at a task whose module must be imported for that, before anything is written.
+
+    Raises:
+        RunError: the module is not allowed, or its environment is none to train in.
+    """
+    if module_of(task):
+        from .gymnasium import check_gymnasium_task  # noqa: PLC0415  likewise
+
+        try:
+            check_gymnasium_task(task, allow_imports)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+
+
+def open_environment(
+    task: str, action_repeat: int, pixels: Mapping[str, Any] | None = None, allow_imports: Collection[str] = ()
+) -> TaskEnvironment:
+    """Opens the environment of a task.
+
+    Args:
+        task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of Gymnasium.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+        pixels: ``size``, ``frames`` and ``fast`` of a :class:`PixelEnvironment`; None for states.
+        allow_imports: modules that ``gym:<module>:<id>`` may import, or packages that hold them.
+
+    Raises:
+        RunError: there is no such task, it is none with continuous actions, its module is not allowed, or there is no
+            renderer.
+    """
+    if pixels is not None:
+        from .pixels import PixelEnvironment  # noqa: PLC0415  states need no renderer
+
+        return PixelEnvironment(task, action_repeat, **pixels)
+    if task.startswith(GYMNASIUM_PREFIX):
+        # Only those who use Gymnasium import it.
+        from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
+
+        return GymnasiumEnvironment(task, action_repeat, allow_imports)
+    return Environment(task, action_repeat)

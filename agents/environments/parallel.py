@@ -1,0 +1,346 @@
+"""Many environments of one task, stepped together: in this process, or in several that share memory with it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+
+import numpy as np
+
+from ..errors import RunError
+from .opening import open_environment
+from .process import MOST_GROUPS, STOP, answer
+from .shared_memory import Exchange, Slots
+from .tasks import module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.connection import Connection
+
+    from numpy.typing import NDArray
+
+_GRACE = 5.0  # seconds that a process has to end
+
+
+class Steps(NamedTuple):
+    """What a step of a group gives back, a row per environment; rows of inactive environments are old."""
+
+    next_observations: NDArray[Any]
+    """(n, observation), after the step."""
+    rewards: NDArray[np.float64]
+    """(n,)."""
+    discounts: NDArray[np.float64]
+    """(n,): 0 at a terminal state, else 1."""
+    last: NDArray[np.bool_]
+    """(n,): whether the step ended an episode."""
+    observations: NDArray[Any]
+    """(n, observation), for the next action: of the next episode where one has ended and the group begins the next."""
+
+
+@final
+class VectorEnvironment:
+    """Groups of environments of one task; while one group steps, the others can be served.
+
+    What the environments do depends on their seeds and actions alone, not on the number of processes. Observations
+    and actions go through memory that has no name and ends with the last process that uses it; a worker process ends
+    when the socket to it closes. So nothing is left behind, however this process ends.
+
+    Args:
+        opening: the arguments of :func:`open_environment`, by name; the same for every environment.
+        groups: the number of environments in each.
+        begin_next: for each group, whether its environments begin the next episode at the end of one.
+        workers: processes; each has its share of every group. 0: all step in this process.
+        on_stop: called when a worker was asked to stop by a signal, which it leaves to this process.
+
+    Attributes:
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+        groups: the groups.
+
+    Raises:
+        RunError: there is no such task, or a worker has failed or died; all workers are ended then.
+
+    Source:
+        Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.1.
+    """
+
+    def __init__(
+        self,
+        opening: Mapping[str, Any],
+        groups: Sequence[int],
+        begin_next: Sequence[bool],
+        *,
+        workers: int = 0,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        assert len(groups) <= MOST_GROUPS
+        first = open_environment(**opening)
+        module = module_of(opening["task"])
+        if module:  # what was allowed here is allowed to the workers
+            opening = {**opening, "allow_imports": [module]}
+        self.observation_size, self.action_size = first.observation_size, first.action_size
+        count = sum(groups)
+        sizes = (count, self.observation_size, self.action_size, first.observation_dtype)
+        slots = np.split(np.arange(count), np.cumsum(groups)[:-1])
+        self._backend: _Local | _Processes
+        if workers == 0:
+            self._exchange = Exchange(bytearray(Exchange.bytes_needed(*sizes)), *sizes)
+            environments = {i: open_environment(**opening) if i else first for i in range(count)}
+            here = [part.tolist() for part in slots]
+            self._backend = _Local(Slots(environments, self._exchange), here, begin_next)
+        else:
+            # Memory without a name: nothing to clean up, whoever is killed.
+            memory = os.memfd_create("roundoff-environments")
+            try:
+                os.ftruncate(memory, Exchange.bytes_needed(*sizes))
+                self._exchange = Exchange(mmap.mmap(memory, 0), *sizes)
+                shares = [[part[i::workers].tolist() for part in slots] for i in range(workers)]
+                order = {"opening": dict(opening), "slots": count, "begin_next": list(begin_next)}
+                orders = [{**order, "groups": share} for share in shares if any(share)]
+                self._backend = _Processes(orders, memory, on_stop or (lambda: None))
+            finally:
+                os.close(memory)
+        self.groups = [EnvironmentGroup(self._exchange, self._backend, i, part) for i, part in enumerate(slots)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._backend.close()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers."""
+        return self._backend.process_ids
+
+
+@final
+class EnvironmentGroup:
+    """Environments that step together; made by :class:`VectorEnvironment`."""
+
+    def __init__(
+        self, exchange: Exchange, backend: _Local | _Processes, number: int, slots: NDArray[np.integer[Any]]
+    ) -> None:
+        self._exchange = exchange
+        self._backend = backend
+        self._number = number
+        self._names = slots.tolist()
+        # Slots of a group lie side by side: a slice copies once.
+        self._rows = slice(int(slots[0]), int(slots[-1]) + 1) if len(slots) else slice(0, 0)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def seed(self, sequences: Sequence[np.random.SeedSequence]) -> None:
+        """Seeds each environment; takes effect at the next reset."""
+        entropy = {
+            slot: [int(number) for number in np.atleast_1d(np.asarray(sequence.entropy, dtype=object))]
+            for slot, sequence in zip(self._names, sequences, strict=True)
+        }
+        self._backend.call(self._names, {"call": "seed", "entropy": entropy})
+
+    def reset(self) -> NDArray[Any]:
+        """Begins an episode in each environment; returns the first observations, (n, observation)."""
+        self._backend.call(self._names, {"call": "reset", "slots": self._names})
+        return self._exchange.observations[self._rows].copy()
+
+    def submit(self, actions: NDArray[np.floating[Any]], active: NDArray[np.bool_] | None = None) -> None:
+        """Begins a step, whose outcome :meth:`collect` returns.
+
+        Args:
+            actions: (n, action), finite, in [-1, 1].
+            active: (n,), which environments step; None for all.
+        """
+        self._exchange.actions[self._rows] = actions
+        self._exchange.active[self._rows] = 1 if active is None else active
+        self._backend.start(self._number)
+
+    def collect(self) -> Steps:
+        """Waits for the outcome of the step that was begun."""
+        self._backend.finish(self._number)
+        exchange, rows = self._exchange, self._rows
+        return Steps(
+            exchange.next_observations[rows].copy(),
+            exchange.rewards[rows].copy(),
+            exchange.discounts[rows].copy(),
+            exchange.last[rows] != 0,
+            exchange.observations[rows].copy(),
+        )
+
+    def random_states(self, *, stepped: bool) -> list[dict[str, Any]]:
+        """The random states from which the episodes began; see ``Slots.random_states``."""
+        call = {"call": "random_states", "slots": self._names, "stepped": stepped}
+        states: dict[int, Any] = {}
+        for reply in self._backend.call(self._names, call):
+            states |= {int(slot): state for slot, state in reply["states"].items()}
+        return [states[slot] for slot in self._names]
+
+    def set_random_states(self, states: Sequence[dict[str, Any]]) -> None:
+        """Takes them over; they take effect at the next reset."""
+        states_by_slot = dict(zip(self._names, states, strict=True))
+        self._backend.call(self._names, {"call": "set_random_states", "states": states_by_slot})
+
+
+@final
+class _Local:
+    """All environments in this process."""
+
+    def __init__(self, slots: Slots, groups: Sequence[Sequence[int]], begin_next: Sequence[bool]) -> None:
+        self._slots = slots
+        self._groups = groups
+        self._begin_next = begin_next
+        self.process_ids: list[int] = []
+
+    def start(self, group: int) -> None:
+        self._slots.step(self._groups[group], begin_next=self._begin_next[group])
+
+    def finish(self, group: int) -> None:
+        """The step has been taken."""
+
+    def call(self, _slots: Sequence[int], message: dict[str, Any]) -> list[dict[str, Any]]:
+        return [answer(self._slots, message)]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@final
+class _Processes:
+    """Worker processes, each with a share of every group."""
+
+    def __init__(self, orders: Sequence[dict[str, Any]], memory: int, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        self._workers: list[_Worker] = []
+        try:
+            for order in orders:
+                self._workers.append(_Worker(order["groups"], memory))
+            for worker, order in zip(self._workers, orders, strict=True):
+                self._send(worker, json.dumps(order).encode())
+            for worker in self._workers:
+                self._reply(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def start(self, group: int) -> None:
+        for worker in self._workers:
+            if worker.groups[group]:
+                self._send(worker, bytes([group]))
+
+    def finish(self, group: int) -> None:
+        for worker in self._workers:
+            while worker.groups[group] and group not in worker.finished:
+                self._receive(worker)
+            worker.finished.discard(group)
+
+    def call(self, slots: Sequence[int], message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Asks the workers of ``slots``, each for its own."""
+        asked = []
+        for worker in self._workers:
+            own = worker.slots.intersection(slots)
+            if not own:
+                continue
+            asked.append(worker)
+            part = {
+                key: {slot: item for slot, item in value.items() if slot in own} if isinstance(value, dict) else value
+                for key, value in message.items()
+            }
+            if "slots" in message:
+                part["slots"] = sorted(own)
+            self._send(worker, json.dumps(part).encode())
+        return [self._reply(worker) for worker in asked]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.connection.close()
+        end = time.monotonic() + _GRACE
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers = []
+
+    def _reply(self, worker: _Worker) -> dict[str, Any]:
+        while True:
+            reply = self._receive(worker)
+            if reply is not None:
+                return reply
+
+    def _receive(self, worker: _Worker) -> dict[str, Any] | None:
+        """Takes one message: notes a finished step or a wish to stop, returns anything else."""
+        try:
+            message = worker.connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._death(worker) from error
+        if len(message) == 1:
+            if message[0] == STOP:
+                self._on_stop()
+            else:
+                worker.finished.add(message[0])
+            return None
+        reply: dict[str, Any] = json.loads(message)
+        if "error" in reply:
+            self.close()
+            raise RunError(reply["error"])
+        return reply
+
+    def _send(self, worker: _Worker, message: bytes) -> None:
+        try:
+            worker.connection.send_bytes(message)
+        except OSError as error:
+            # It may have said why before it ended.
+            while worker.connection.poll(0):
+                self._receive(worker)
+            raise self._death(worker) from error
+
+    def _death(self, worker: _Worker) -> RunError:
+        process, count = worker.process, len(self._workers)
+        number = self._workers.index(worker) + 1
+        self.close()
+        code = process.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return RunError(
+            f"environment worker {number} of {count} (process {process.pid}) {how}; if nobody killed it, memory may"
+            " have run out: choose fewer environments or environment_workers, and continue from the last checkpoint"
+        )
+
+
+@final
+class _Worker:
+    """One process and the socket to it."""
+
+    def __init__(self, groups: list[list[int]], memory: int) -> None:
+        self.groups = groups
+        self.slots = {slot for group in groups for slot in group}
+        self.finished: set[int] = set()
+        self.connection: Connection
+        self.connection, other = Pipe()
+        # It imports what this process can, and nothing from the folder it is started in (-P); knows one thread, and
+        # leaves Ctrl-C to this process.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        module = "roundoff.agents.environments.process"
+        command = [sys.executable, "-P", "-m", module, str(other.fileno()), str(memory)]
+        with other:
+            self.process = subprocess.Popen(  # noqa: S603  our own interpreter
+                command, pass_fds=(other.fileno(), memory), env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=2,  # what libraries print is no result
+            )  # fmt: skip

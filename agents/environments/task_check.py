@@ -1,0 +1,31 @@
+"""Whether there is a task of a name, of the suite or of Gymnasium."""
+
+from __future__ import annotations
+
+from .tasks import GYMNASIUM_PREFIX, check_suite_task, module_of
+
+
+def check_task(name: str) -> str:
+    """Returns ``name`` if it is a task; imports nothing that it names.
+
+    Args:
+        name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; or ``gym:<id>`` of a
+            Gymnasium environment with continuous actions, as in ``gym:Pendulum-v1``; or ``gym:<module>:<id>``, which is
+            looked at when it is opened (``open_environment``).
+
+    Raises:
+        ValueError: there is no such task; the message names the nearest ones.
+    """
+    if not name.startswith(GYMNASIUM_PREFIX):
+        return check_suite_task(name)
+    if ":" not in name.removeprefix(GYMNASIUM_PREFIX):
+        # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
+        from .gymnasium import check_gymnasium_task  # noqa: PLC0415
+
+        return check_gymnasium_task(name)
+    if module_of(name) is None:
+        raise ValueError(
+            f'unknown task "{name}"; the id of an environment that a module registers is written'
+            f" {GYMNASIUM_PREFIX}<module>:<id>, as in {GYMNASIUM_PREFIX}my_package:Mine-v0"
+        )
+    return name

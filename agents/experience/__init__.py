@@ -1,0 +1,1 @@
+"""What environments give: rounded on its way in, kept, sampled and augmented."""

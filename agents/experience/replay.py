@@ -1,0 +1,103 @@
+"""The replay buffer: transitions as rows of one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """Transitions; every tensor is a view of ``rows``, (batch, ...).
+
+    Attributes:
+        rows: everything, side by side.
+        observations: (batch, observation).
+        observations_and_actions: (batch, observation + action), what critics see.
+        next_observations: (batch, observation).
+        rewards: (batch, 1).
+        discounts: (batch, 1), the environment's: 0 at a terminal state, else 1.
+    """
+
+    rows: torch.Tensor
+    observations: torch.Tensor
+    observations_and_actions: torch.Tensor
+    next_observations: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor
+
+
+@final
+class Replay:
+    """The last ``capacity`` transitions, sampled uniformly with replacement.
+
+    A transition is one row (observation, action, next observation, reward, discount), so that a batch is gathered by
+    one operation and its parts are views.
+
+    Args:
+        capacity: rows kept; the oldest is overwritten.
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+        dtype: any floating-point type.
+        device: where the rows live. Memory is claimed as it fills (on CPU).
+    """
+
+    def __init__(
+        self, capacity: int, observation_size: int, action_size: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.observation_size = observation_size
+        self.action_size = action_size
+        # Left as it is, so that the system gives memory with the first row that is written there.
+        self.rows = torch.empty(capacity, 2 * observation_size + action_size + 2, dtype=dtype, device=device)
+        self.added = 0
+
+    def __len__(self) -> int:
+        return min(self.added, len(self.rows))
+
+    def add(self, row: torch.Tensor) -> None:
+        """Adds one transition: a 1-D row as described above."""
+        self.rows[self.added % len(self.rows)].copy_(row)
+        self.added += 1
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
+        """Draws ``batch_size`` transitions; ``generator`` is of this buffer's device."""
+        index = torch.randint(len(self), (batch_size,), generator=generator, device=self.rows.device)
+        return self.as_batch(self.rows.index_select(0, index))
+
+    def as_batch(self, rows: torch.Tensor) -> Batch:
+        """The parts of given rows."""
+        o, a = self.observation_size, self.action_size
+        return Batch(
+            rows=rows,
+            observations=rows[:, :o],
+            observations_and_actions=rows[:, : o + a],
+            next_observations=rows[:, o + a : 2 * o + a],
+            rewards=rows[:, -2:-1],
+            discounts=rows[:, -1:],
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows filled so far, and how many were ever added."""
+        return {"rows": filled_part(self.rows, len(self)), "added": self.added}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes them over."""
+        self.added = state["added"]
+        self.rows[: len(self)].copy_(state["rows"])
+
+
+def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """The first ``length`` rows, on the CPU, to be saved: PyTorch saves a view with all that it is a view of.
+
+    Args:
+        tensor: contiguous, any type; shared, not copied, if it lies on the CPU.
+        length: at most its own.
+    """
+    part = tensor[:length].cpu()
+    if not length:
+        return torch.empty_like(part)
+    # Through bytes, since NumPy does not know bfloat16.
+    return torch.from_numpy(part.view(torch.uint8).numpy()).view(part.dtype)

@@ -1,0 +1,134 @@
+"""Synchronized sampling: the environments of training in groups that take turns, and how they are saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ..environments.parallel import EnvironmentGroup, Steps
+
+
+class Sample(NamedTuple):
+    """A step of a group, a row per environment."""
+
+    group: int
+    """Which."""
+    actions: NDArray[np.floating[Any]]
+    """(n, action), as they were given."""
+    steps: Steps
+    """What they led to."""
+    returns: NDArray[np.float64]
+    """(n,): rewards of the episodes so far."""
+
+
+@final
+class Sampler:
+    """Gives actions to one group after the other, and gives back what the actions of the next one have led to.
+
+    While the caller learns from the sample of one group, the others step (in worker processes, if there are any). With
+    one group, it gives back what its action has led to at once.
+
+    Its state is, for each environment, the random state at the beginning of the episode and the actions since: they
+    are taken again when it is restored. So it can be saved at any moment, however long episodes are, and whatever
+    else an environment consists of.
+
+    Args:
+        groups: seeded.
+
+    Attributes:
+        turn: the group that is to get actions next; it has no step under way.
+    """
+
+    def __init__(self, groups: Sequence[EnvironmentGroup]) -> None:
+        self._groups = groups
+        self.turn = 0
+        self._pending = [False for _ in groups]
+        self._actions: list[list[list[NDArray[Any]]]] = [[[] for _ in range(len(group))] for group in groups]
+        self._returns = [np.zeros(len(group)) for group in groups]
+
+    @property
+    def under_way(self) -> int:
+        """Actions whose outcome has not been given back."""
+        return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
+
+    def begin(self) -> list[NDArray[Any]]:
+        """Begins the first episodes; returns the observations of each group, (n, observation)."""
+        return [group.reset() for group in self._groups]
+
+    def act(self, actions: NDArray[np.floating[Any]]) -> Sample | None:
+        """Gives actions to the group whose turn it is, and passes the turn on.
+
+        Args:
+            actions: (n, action), finite, in [-1, 1].
+
+        Returns:
+            The sample of the group that has the turn now; None if it has not been given actions before.
+        """
+        self._submit(self.turn, actions)
+        self.turn = (self.turn + 1) % len(self._groups)
+        return self._collect(self.turn) if self._pending[self.turn] else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically: plain values and tensors."""
+        return {
+            "turn": self.turn,
+            "pending": list(self._pending),
+            "random_states": [
+                group.random_states(stepped=pending) for group, pending in zip(self._groups, self._pending, strict=True)
+            ],
+            "actions": [[torch.from_numpy(np.array(taken)) for taken in group] for group in self._actions],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
+        """Takes it over, by repeating the episodes that were running.
+
+        Returns:
+            The observations of each group that its step under way, or else its next one, starts from, (n, observation).
+        """
+        self.turn = state["turn"]
+        observations = []
+        for number, group in enumerate(self._groups):
+            group.set_random_states(state["random_states"][number])
+            histories = [taken.numpy() for taken in state["actions"][number]]
+            pending = [taken[-1] for taken in histories] if state["pending"][number] else []
+            observations.append(self._repeat(number, [taken[:-1] for taken in histories] if pending else histories))
+            if pending:
+                self._submit(number, np.stack(pending))
+        return observations
+
+    def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        group = self._groups[number]
+        observations = group.reset()
+        for i in range(max(map(len, histories))):
+            active = np.array([i < len(taken) for taken in histories])
+            still = next(taken[i] for taken in histories if i < len(taken))  # any will do for those that do not step
+            group.submit(np.stack([taken[i] if i < len(taken) else still for taken in histories]), active)
+            steps = group.collect()
+            observations[active] = steps.observations[active]
+            self._returns[number][active] += steps.rewards[active]
+        self._actions[number] = [list(taken) for taken in histories]
+        return observations
+
+    def _submit(self, number: int, actions: NDArray[np.floating[Any]]) -> None:
+        for taken, action in zip(self._actions[number], actions, strict=True):
+            taken.append(action)
+        self._groups[number].submit(actions)
+        self._pending[number] = True
+
+    def _collect(self, number: int) -> Sample:
+        steps = self._groups[number].collect()
+        self._pending[number] = False
+        self._returns[number] += steps.rewards
+        taken = self._actions[number]
+        sample = Sample(number, np.stack([own[-1] for own in taken]), steps, self._returns[number].copy())
+        for i in np.flatnonzero(steps.last):
+            taken[i].clear()
+        self._returns[number][steps.last] = 0.0
+        return sample

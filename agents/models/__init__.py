@@ -1,0 +1,1 @@
+"""Networks and distributions, as functions of flat parameters."""

@@ -1,0 +1,46 @@
+"""hAdam: Adam that keeps the root of the second moment, by hypot."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import _foreach_mul_
+
+from .adam import AdamBase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+@final
+class HAdam(AdamBase):
+    """Adam with w = sqrt(v) in place of v: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g), and d = w / sqrt(1 - b2^t).
+
+    The same algorithm in exact arithmetic. w has the magnitude of g, not of g^2, so the range of the exponent is used
+    twice as well; hypot squares nothing that could overflow or underflow. It follows the paper's Algorithm 1 and not
+    the published program, which feeds hypot with (1 - b1) g and thereby changes the effective eps.
+
+    See :class:`~roundoff.agents.optimizers.adam.AdamBase` for the arguments.
+
+    Source:
+        Low-precision SAC, Section 3, Algorithm 1.
+    """
+
+    def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
+        _foreach_mul_(seconds, math.sqrt(beta2))
+        for w, g in zip(seconds, gradients, strict=True):
+            torch.hypot(w, g * math.sqrt(1 - beta2), out=w)
+
+    def _divisor(self, correction: float) -> float:
+        return math.sqrt(correction)
+
+    def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
+        return [torch.div(w, divisor) for w, divisor in zip(seconds, divisors, strict=True)]
+
+    def second_factor(self, factor: float) -> float:
+        """The same: w has the magnitude of a gradient."""
+        return factor

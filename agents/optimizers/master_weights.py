@@ -1,0 +1,92 @@
+"""Master weights: parameters kept in full precision, of which the network computes with a rounded copy."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ...formats import FloatFormat, round
+from ...simulate import Simulation
+from .kahan_momentum import MovingAverage, PlainEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@final
+class MasterWeights:
+    """Parameters in full precision beside the low-precision tensor that forward and backward pass use.
+
+    ``weights`` is updated, by changes that the low-precision tensor would not notice, and ``low`` becomes its
+    rounded copy (to nearest). Full precision is float32, or the format's carrier where that is wider.
+
+    Args:
+        low: the parameters in the format (in its carrier, or in a half precision of PyTorch); where they start.
+        format: the format.
+
+    Attributes:
+        low: the copy; overwritten in place.
+        weights: the master weights, like ``low`` but in full precision; ``weights.grad`` is what an optimizer of
+            theirs takes.
+
+    Source:
+        Micikevicius et al., "Mixed Precision Training", Section 3.1; Low-precision SAC, Section 4.3.
+    """
+
+    def __init__(self, low: torch.Tensor, format: FloatFormat) -> None:
+        self.low = low
+        self.weights = low.detach().to(dtype=format.carrier, copy=True)
+        self._format = format
+        self._unrounded = Simulation("fp32")
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """For the block, arithmetic is in full precision, whatever is simulated around it; then ``low`` is renewed."""
+        with self._unrounded:
+            yield
+            self._publish()
+
+    @torch.no_grad()
+    def take_gradients(self) -> None:
+        """Copies the gradients of ``low``, with whatever scale they have, to the master weights."""
+        assert self.low.grad is not None
+        self.weights.grad = self.low.grad.to(dtype=self.weights.dtype, copy=True)
+
+    def load(self, weights: torch.Tensor) -> None:
+        """Takes over master weights from a checkpoint; ``low`` has its own place there."""
+        self.weights.copy_(weights)
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        self.low.copy_(round(self.weights, self._format))
+
+
+@final
+class MasterEMA(MovingAverage):
+    """The plain average, kept in full precision, with a rounded copy for the network that is averaged.
+
+    Args:
+        average: the low-precision tensor kept up to date; changed in place; its value is where it starts.
+        tau: the step, in (0, 1].
+        format: of ``average``.
+    """
+
+    def __init__(self, average: torch.Tensor, tau: float, format: FloatFormat) -> None:
+        self.average = average
+        self._master = MasterWeights(average, format)
+        self._plain = PlainEMA(self._master.weights, tau)
+
+    def update_(self, source: torch.Tensor) -> None:
+        """Moves the average towards ``source``, which is in full precision too; NaN and infinity spread into it."""
+        with self._master.updating():
+            self._plain.update_(source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average in full precision."""
+        return {"master": self._master.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it over."""
+        self._master.load(state["master"])

@@ -1,0 +1,110 @@
+"""The optimizer of one network as the config asks for it: with any of the fixes, or as a baseline does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ..config.baselines import BASELINES
+from .adam import Adam
+from .coercion import coerce_
+from .compound_loss_scaling import CompoundLossScaler
+from .hadam import HAdam
+from .loss_scaling import LossScaler
+from .master_weights import MasterWeights
+
+if TYPE_CHECKING:
+    from ...formats import FloatFormat
+    from ..config.train_config import TrainConfig
+    from .adam import AdamBase
+    from .dynamic_loss_scale import DynamicLossScale
+
+
+@final
+class NetworkOptimizer:
+    """Steps one flat parameter tensor by the gradients in its ``grad``.
+
+    Args:
+        flat: the parameters.
+        config: the learning rate, Adam's constants, and which fixes are on, or which baseline.
+        format: the number format of the run, for its largest and smallest numbers.
+        kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
+
+    Attributes:
+        optimizer: the optimizer itself.
+        scaler: its loss scaler, if there is one.
+        parameters: what is updated: ``flat``, or its master weights in full precision.
+    """
+
+    def __init__(self, flat: torch.Tensor, config: TrainConfig, format: FloatFormat, *, kahan: bool) -> None:
+        make = HAdam if "hadam" in config.fixes else Adam
+        compound = "compound_loss_scaling" in config.fixes
+        baseline = BASELINES[config.baseline]
+        self._flat = flat
+        self._coerced_to = format.max if baseline.coercion else None
+        self._master = MasterWeights(flat, format) if baseline.master_weights else None
+        self.parameters = self._master.weights if self._master else flat
+        self.optimizer: AdamBase = make(
+            [self.parameters],
+            lr=config.lr,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_eps * baseline.eps_factor,
+            kahan=kahan and "kahan_gradients" in config.fixes,
+            eps_floor=format.smallest_subnormal if compound else 0.0,
+        )
+        self.scaler: DynamicLossScale | None = None
+        if compound or baseline.loss_scaling:
+            scale = CompoundLossScaler if compound else LossScaler
+            self.scaler = scale(
+                self.optimizer,
+                initial_scale=baseline.initial_scale or config.initial_loss_scale,
+                growth_interval=baseline.growth_interval or config.loss_scale_growth_interval,
+                largest=format.max,
+            )
+
+    @property
+    def scale(self) -> float:
+        """By what gradients must be multiplied."""
+        return self.scaler.scale if self.scaler else 1.0
+
+    def mean_weight(self, factor: float, count: int) -> float:
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        return factor * self.scale / count
+
+    def step(self) -> None:
+        """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
+        if self._coerced_to is not None:
+            assert self._flat.grad is not None
+            coerce_([self._flat.grad], self._coerced_to)
+        if self._master:
+            with self._master.updating():
+                self._master.take_gradients()
+                self._step()
+        else:
+            self._step()
+        if self._coerced_to is not None:
+            kept = [x for x in self.optimizer.state[self.parameters].values() if isinstance(x, torch.Tensor)]
+            coerce_([self._flat, *kept], self._coerced_to)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the optimizer and its scaler, and the master weights if there are any."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler else {},
+            **({"master": self._master.weights} if self._master else {}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
+        if self._master:
+            self._master.load(state["master"])
+
+    def _step(self) -> None:
+        if self.scaler:
+            self.scaler.step()
+        else:
+            self.optimizer.step()

@@ -1,0 +1,1 @@
+"""Updates as compiled programs, of one agent or of a population."""

@@ -1,0 +1,1 @@
+"""One run: its loop, and the files that it leaves."""

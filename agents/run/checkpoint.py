@@ -1,0 +1,86 @@
+"""Checkpoints: plain dicts of tensors and numbers, written atomically and read without executing anything."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+
+from ...files import atomic_writer, cannot_be_written, open_to_read
+from ..errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Raised whenever the meaning of what is stored changes.
+VERSION = 3
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Writes ``state`` (tensors, numbers, text, dicts and lists of them) to ``path``, atomically.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with atomic_writer(path) as file:
+        try:
+            torch.save({"version": VERSION, "state": state}, file)
+        except RuntimeError as error:  # what PyTorch makes of a disk that is full
+            reason = next((part.strerror for part in _causes(error) if isinstance(part, OSError)), None)
+            raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__context__
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads what :func:`save` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The state; its tensors are on the CPU.
+
+    Raises:
+        FileError: the file is missing, damaged, from another version, or no checkpoint.
+    """
+    advice = "delete the run's folder to start the run anew"
+    try:
+        with open_to_read(path) as file:
+            _check_parts(file)
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileError(f"{path}: is damaged or no checkpoint ({reason}); {advice}") from error
+    if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):
+        raise FileError(f"{path}: is no checkpoint of a run; {advice}")
+    if content["version"] != VERSION:
+        raise FileError(
+            f"{path}: has version {content['version']!r} of the checkpoint format, this program reads {VERSION};"
+            f" continue it with the program that wrote it, or {advice}"
+        )
+    state: dict[str, Any] = content["state"]
+    return state
+
+
+def _check_parts(file: IO[bytes]) -> None:
+    """Raises BadZipFile unless it is a whole archive with correct checksums, which PyTorch does not verify.
+
+    Nor may a part be compressed: PyTorch compresses none, and a small file could fill the memory.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise zipfile.BadZipFile("a part of it is compressed")
+        damaged = archive.testzip()
+    if damaged:
+        raise zipfile.BadZipFile(f"the checksum of its part {damaged} is wrong")

@@ -1,0 +1,139 @@
+"""The folder of a run: whose it is, and what it holds once the run has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, final
+
+from ...files import read_json, write_json
+from ..errors import FileError, RunError
+
+if TYPE_CHECKING:
+    from ..config.train_config import TrainConfig
+
+
+@final
+@dataclass(frozen=True)
+class Crash:
+    """When (environment steps) and why a run crashed."""
+
+    step: int
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        status: ``"done"``, or ``"crashed"`` by a non-finite action.
+        return_mean: mean return of the final evaluation; 0 for a crash.
+        return_std: standard deviation of its episodes' returns; 0 for a crash.
+        step: environment steps taken.
+        crash: when and why, if it crashed.
+    """
+
+    status: Literal["done", "crashed"]
+    return_mean: float
+    return_std: float
+    step: int
+    crash: Crash | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``result.json`` has it."""
+        crash = {"step": self.crash.step, "reason": self.crash.reason} if self.crash else None
+        return {
+            "status": self.status,
+            "return": self.return_mean,
+            "return_std": self.return_std,
+            "step": self.step,
+            "crash": crash,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Reads what :meth:`as_json` returned; raises KeyError, TypeError or ValueError for anything else."""
+        crash = Crash(_whole(value["crash"]["step"]), str(value["crash"]["reason"])) if value["crash"] else None
+        if value["status"] != ("crashed" if crash else "done"):
+            raise ValueError(value["status"])
+        return cls(value["status"], _real(value["return"]), _real(value["return_std"]), _whole(value["step"]), crash)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
+
+
+@final
+class RunDirectory:
+    """Names and meaning of the files of a run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.agent = self.path / "agent.pt"
+        self.result = self.path / "result.json"
+        self.numerics = self.path / "numerics.csv"
+        self.timing = self.path / "timing.json"
+        self.snapshots = self.path / "snapshots"
+
+    def claim(self, config: TrainConfig) -> None:
+        """Makes the folder the one of the run with ``config``, or checks that it is.
+
+        Raises:
+            RunError: it is another run's, or holds something else.
+            FileError: it cannot be read or written.
+        """
+        if self.config.exists():
+            self.check(config)
+            return
+        strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        if strangers:
+            raise RunError(
+                f"{self.path}: holds {strangers[0]} but no config.json, so it is no run's folder;"
+                " choose an empty or a new one"
+            )
+        write_json(self.config, {"config": config.as_json(), "version": version("roundoff")})
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises RunError if the folder is the one of a run with another config, naming the keys that differ."""
+        content = read_json(self.config)
+        if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
+            raise FileError(f"{self.config}: is not the config of a run; delete the folder to start the run anew")
+        check_same_config(content["config"], config, str(self.config))
+
+    def read_result(self) -> Result | None:
+        """How the run ended; None if it has not."""
+        if not self.result.exists():
+            return None
+        try:
+            return Result.from_json(read_json(self.result))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise FileError(f"{self.result}: is not the result of a run; delete it to repeat the run") from error
+
+
+def check_same_config(found: dict[str, Any], config: TrainConfig, place: str) -> None:
+    """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
+    wanted = config.as_json()
+    differing = [
+        f"{key} is {found.get(key)!r} there and {wanted.get(key)!r} here"
+        for key in sorted(found.keys() | wanted.keys())
+        if found.get(key) != wanted.get(key)
+    ]
+    if differing:
+        raise RunError(f"{place}: belongs to another run: {'; '.join(differing)}; choose another folder")

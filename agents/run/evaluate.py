@@ -1,0 +1,76 @@
+"""Evaluation: the mean return of a few episodes with the deterministic policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from ..streams import Stream, sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from ..environments.parallel import EnvironmentGroup
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """The outcome of an evaluation.
+
+    Attributes:
+        returns: undiscounted return of each episode.
+        crashed: whether the policy took a non-finite action; ``returns`` is empty then.
+    """
+
+    returns: tuple[float, ...]
+    crashed: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Mean return; 0 for a crash."""
+        return float(np.mean(self.returns)) if self.returns else 0.0
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns over the episodes (the population's, dividing by n); 0 for a crash."""
+        return float(np.std(self.returns)) if self.returns else 0.0
+
+
+def evaluate(
+    environments: EnvironmentGroup,
+    policy: Callable[[NDArray[Any]], NDArray[np.floating]],
+    *,
+    seed: int,
+    step: int,
+) -> Evaluation:
+    """Runs one episode in each environment, all in lockstep, with one call of the policy per step.
+
+    The environments are seeded from ``seed`` and ``step``: an evaluation depends on nothing before it.
+
+    Args:
+        environments: one per episode.
+        policy: actions (n, action) for observations (n, ...) of the episodes that still run.
+        seed: of the run.
+        step: when in the run, in environment steps.
+    """
+    environments.seed([sequence(seed, Stream.EVALUATION, step, i) for i in range(len(environments))])
+    observations = environments.reset()
+    returns = np.zeros(len(environments))
+    running = np.ones(len(environments), dtype=bool)
+    while running.any():
+        chosen = policy(observations[running])
+        if not np.isfinite(chosen).all():
+            return Evaluation((), crashed=True)
+        actions = np.zeros((len(environments), chosen.shape[1]))
+        actions[running] = chosen
+        environments.submit(actions, running)
+        steps = environments.collect()
+        observations = steps.observations
+        returns[running] += steps.rewards[running]
+        running &= ~steps.last
+    return Evaluation(tuple(returns.tolist()))

@@ -1,0 +1,136 @@
+"""The curves of a run: JSON lines, which count, and TensorBoard event files, which repeat them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self, final
+
+from ...files import cannot_be_written, make_directory_inside, open_to_append
+from ..errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+
+@final
+class MetricsLog:
+    """Appends records to ``metrics.jsonl`` and their numbers to ``tensorboard/``, as a context manager.
+
+    A number that is not finite is written as null, since JSON has no other word for it.
+
+    Args:
+        directory: the run's.
+        length: bytes of ``metrics.jsonl`` that are kept; what a killed run wrote after its checkpoint is cut off.
+        step: environment steps of that moment; later points in earlier event files are hidden.
+
+    Raises:
+        FileError: the file is shorter than ``length``, or cannot be written.
+    """
+
+    def __init__(self, directory: Path, *, length: int, step: int) -> None:
+        self._path = path = directory / "metrics.jsonl"
+        with self._writing():
+            self._file = open_to_append(path)
+            size = os.fstat(self._file.fileno()).st_size
+            if size < length:
+                self._file.close()
+                raise FileError(
+                    f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
+                    " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
+                )
+            if size > length:
+                self._file.truncate(length)
+                self._file.seek(length)
+            self._events = _event_file(make_directory_inside(directory, "tensorboard"))
+            if step > 0:
+                self._hide_points_after(step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for file in (self._file, self._events):
+            with suppress(OSError):  # every record was flushed, unless that failed, which has been said then
+                file.close()
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Appends one record.
+
+        Args:
+            kind: ``"eval"`` or ``"train"``.
+            step: environment steps.
+            values: numbers or lists of numbers by name.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        record = {"kind": kind, "step": step, **{name: _finite(value) for name, value in values.items()}}
+        with self._writing():
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+            self._write_event(kind, step, values)
+
+    def synced_length(self) -> int:
+        """Bytes written so far, all of them on the disk."""
+        with self._writing():
+            os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileError(cannot_be_written(self._path, error.strerror)) from error
+
+    def _write_event(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        points = [
+            Summary.Value(tag=f"{kind}/{name}", simple_value=value)
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        ]
+        self._add_event(Event(step=step, summary=Summary(value=points)))
+
+    def _hide_points_after(self, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
+
+        self._add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def _add_event(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._events.write(event.SerializeToString())
+        self._events.flush()
+
+
+def _event_file(directory: Path) -> Any:
+    """A new event file, written at once: TensorBoard's own writer has a thread, whose errors nobody could catch."""
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow
+    from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        RecordWriter,
+    )
+
+    # TensorBoard reads them in the order of their names.
+    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+    writer = RecordWriter((directory / name).open("xb"))
+    writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+    return writer
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,71 @@
+"""What rounding did to a run, as its observer counted it: records along the way, and a table at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...simulate import Simulation
+
+_COUNTS = ("results", "overflow", "underflow", "subnormal", "infinite", "nan", "additions", "absorbed")
+
+
+@final
+class Numerics:
+    """Turns the cumulative counts of an observing simulation into one record per interval.
+
+    Args:
+        simulation: of the agent; it observes.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._before: dict[str, dict[str, int]] = {}
+
+    def record(self) -> dict[str, Any]:
+        """What happened since the last record: per role its counts, and results by binary exponent.
+
+        ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
+        under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none.
+        """
+        now = self._sums()
+        record: dict[str, Any] = {}
+        for role, sums in now.items():
+            before = self._before.get(role, {})
+            new = {name: count - before.get(name, 0) for name, count in sums.items()}
+            record[role] = {name: new[name] for name in _COUNTS}
+            record[role]["exponents"] = {name: n for name, n in new.items() if name not in _COUNTS and n}
+        self._before = now
+        return record
+
+    def first_nonfinite(self) -> str:
+        """Where the first infinity or NaN was computed, in words."""
+        return str(self._simulation.report().birth or "no result was infinite or NaN").replace("\n ", "")
+
+    def write_table(self, path: Path) -> None:
+        """Writes the counts of the whole run by role and operation as CSV."""
+        from ...files import atomic_writer  # noqa: PLC0415  only observed runs need it
+
+        table = self._simulation.report().table
+        with atomic_writer(path) as file:
+            file.write(table.to_csv(index=False, lineterminator="\n").encode())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on counting."""
+        return {"before": self._before, "observer": self._simulation.observer_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._before = state["before"]
+        self._simulation.load_observer_state(state["observer"])
+
+    def _sums(self) -> dict[str, dict[str, int]]:
+        report = self._simulation.report()
+        sums: dict[str, dict[str, int]] = {}
+        for role, rows in report.table.groupby("role"):
+            sums[str(role)] = {name: int(rows[name].sum()) for name in _COUNTS}
+        for role, exponent, results in report.histogram.itertuples(index=False):
+            sums[str(role)][str(exponent)] = int(results)
+        return sums

@@ -1,0 +1,1 @@
+"""Runs trained to their end: alone, together, or to find what breaks them."""

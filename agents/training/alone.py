@@ -1,0 +1,134 @@
+"""Training: from a config to a finished run's folder, through any number of interruptions."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...files import directory_lock, make_directory, remove_temporaries
+from ..environments.opening import check_imports
+from ..errors import RunError
+from ..programs.compiled import compile_updates
+from ..run.directory import Result, RunDirectory
+from ..run.loop import Run
+from ..run.parts import open_environments
+from ..run.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from ..config.train_config import TrainConfig
+    from ..run.loop import Progress
+
+
+def train(
+    config: TrainConfig,
+    directory: str | Path,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: StopRequest | None = None,
+    *,
+    compiled: bool | None = None,
+    on_notice: Callable[[str], None] | None = None,
+    allow_imports: Collection[str] = (),
+) -> Result:
+    """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
+
+    The same config gives the same metrics and weights, bit for bit, on the same machine, however often the run was
+    interrupted and continued by calling this again. A run that has ended is not repeated. Whatever stops the
+    process loses at most the work since the last checkpoint.
+
+    Args:
+        config: what to train.
+        directory: the run's folder; made if it is missing. Nothing else may be in it.
+        on_progress: called at least once per episode, and about once per second.
+        stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
+        compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
+        on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
+        allow_imports: modules that may be imported to make the task ``gym:<module>:<id>``, or packages that hold them;
+            what the program itself has imported already needs no permission. A config from a file may name any module.
+
+    Returns:
+        How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
+
+    Raises:
+        RunError: the folder is another run's, the device is missing, the task's module is not allowed, or an
+            environment failed.
+        FileError: a file cannot be written, is damaged, or another process works in the folder.
+        Stopped: as ``stop`` asked; calling this again continues.
+    """
+    with open_run(config, directory, on_progress, stop, allow_imports) as run:
+        return run if isinstance(run, Result) else train_alone(run, compiled=compiled, on_notice=on_notice)
+
+
+@contextmanager
+def open_run(
+    config: TrainConfig,
+    directory: str | Path,
+    on_progress: Callable[[Progress], None] | None,
+    stop: StopRequest | None,
+    allow_imports: Collection[str],
+) -> Iterator[Run | Result]:
+    """A run that is begun or continued within the block, or how it ended; see :func:`train`."""
+    files = RunDirectory(directory)
+    if files.result.exists():  # also where the folder is write-protected by now
+        files.check(config)
+    else:
+        device = _open_device(config.device)  # before anything is written
+        check_imports(config.task, allow_imports)
+        make_directory(directory)
+        with directory_lock(directory):
+            remove_temporaries(files.path)
+            files.claim(config)
+            if not files.result.exists():
+                stop = stop or StopRequest()
+                with _threads(config.threads), open_environments(config, stop.make, allow_imports) as environments:
+                    yield Run(config, files, device, environments, on_progress, stop)
+                return
+    result = files.read_result()
+    assert result is not None
+    yield result
+
+
+def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
+    """Brings a run to its end; see :func:`train`."""
+    notice = compile_updates(run.agent, run.intake.replay, run.updates_to_come, wanted=compiled, on_notice=on_notice)
+    if on_notice:
+        on_notice(notice)
+    training = run.training()
+    try:
+        batch = next(training)
+        while True:
+            began = time.perf_counter()
+            metrics = run.agent.update(batch)
+            batch = training.send((metrics, time.perf_counter() - began))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+def _open_device(name: str) -> torch.device:
+    """The device called ``name``, if this machine has it."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise RunError(
+                f"device is {name}, but PyTorch finds {count or 'no'} CUDA device{'s' * (count != 1)} on this machine;"
+                " use device=cpu, or check the driver and that PyTorch was installed with CUDA"
+            )
+    return device
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Gives PyTorch ``count`` CPU threads for the block; results depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,125 @@
+"""Which operations a training run cannot do in its format: delta debugging over short runs."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from ...files import read_bytes
+from ...formats import Format
+from ...simulate.aten.tables import MOVES, plain_name
+from ...simulate.blame import HIGH, Blame, BlameError, minimal, smallest_format
+from ..config.train_config import TrainConfig
+from ..errors import FileError
+from .alone import train
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+
+def blame_run(
+    config: TrainConfig,
+    directory: Path,
+    *,
+    at_least: float | None = None,
+    over: str = "operation",
+    on_trial: Callable[[str], None] = lambda _: None,
+    allow_imports: Collection[str] = (),
+) -> Blame:
+    """Finds a minimal set of operations or roles that must stay in float32 for a training run to succeed.
+
+    As :func:`roundoff.blame`, with training runs for trials. Each has its own folder below ``directory``, and none is
+    repeated: the same call continues after an interruption.
+
+    Args:
+        config: a run that fails, as short as it can be.
+        directory: where the trials go.
+        at_least: the return at which a run has succeeded; None: it need only not crash.
+        over: ``operation`` or ``role``.
+        on_trial: told of every trial, in a sentence.
+        allow_imports: as for :func:`roundoff.agents.train`.
+
+    Raises:
+        BlameError: the run succeeds, or fails in high precision too.
+        RunError: as for training.
+    """
+    if over not in ("operation", "role"):
+        raise BlameError(f"over must be operation or role, got {over!r}: an agent has no modules")
+    trials = _Trials(config, directory, at_least, over, on_trial, allow_imports)
+    fmt = Format.parse(config.format)
+    unrounded = {"rules": [{"operation": "*", "format": HIGH}]}
+    passes_unrounded, units_unrounded = trials.observed(unrounded, "everything in float32")
+    if not passes_unrounded:
+        raise BlameError("the run fails in float32 too: there is nothing to blame")
+    passes_already, units_rounded = trials.observed({}, f"everything in {fmt}")
+    units = tuple(sorted(units_unrounded | units_rounded))
+    if passes_already:
+        return Blame(str(fmt), over, units, (), {}, trials.count)
+    if not trials.keeps(units):
+        raise BlameError(f"the run fails even with every {over} in float32: it is the rounding of data, or of moves")
+    culprits = minimal(units, trials.keeps)
+    needs = {}
+    for unit in culprits:
+        others = [other for other in culprits if other != unit]
+        needs[unit] = smallest_format(fmt, lambda name: trials.keeps(others, {unit: name}))  # noqa: B023  called here
+    return Blame(str(fmt), over, units, culprits, needs, trials.count)
+
+
+class _Trials:
+    """Training runs under policies with ever other rules."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        directory: Path,
+        at_least: float | None,
+        over: str,
+        on_trial: Callable[[str], None],
+        allow_imports: Collection[str],
+    ) -> None:
+        self._allow_imports = allow_imports
+        self._config, self._directory = config, directory
+        self._at_least, self._over, self._on_trial = at_least, over, on_trial
+        self.count = 0
+
+    def observed(self, policy: dict[str, Any], name: str) -> tuple[bool, set[str]]:
+        """Whether the run succeeds under one more policy, and the units at work in it."""
+        passed, folder = self._run(policy, name, observe=True)
+        path = folder / "numerics.csv"
+        try:
+            table = csv.DictReader(read_bytes(path).decode().splitlines())
+            # No agent computes with operations that move, nor brings numbers in by them.
+            rows = [row for row in table if int(row["results"]) and plain_name(row["operation"]) not in MOVES]
+            units = {row[self._over] for row in rows}
+        except OSError as error:
+            raise FileError(
+                f"{path}: cannot be read ({error.strerror}); delete {folder} to repeat the trial"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+            raise FileError(f"{path}: is damaged; delete {folder} to repeat the trial") from error
+        return passed, {plain_name(unit) for unit in units}
+
+    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
+        """Whether the run succeeds with ``high`` in float32 and ``others`` in formats of their own."""
+        formats = dict.fromkeys(sorted(high), HIGH) | (others or {})
+        rules: list[dict[str, Any]] = [{self._over: unit, "format": fmt} for unit, fmt in formats.items()]
+        # What only moves values passes on what it gets, so that it is not blamed for what others computed.
+        rules.append({"operation": sorted(MOVES), "format": HIGH})
+        name = f"{len(high)} in float32" + "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
+        return self._run({"rules": rules}, name, observe=False)[0]
+
+    def _run(self, policy: dict[str, Any], name: str, *, observe: bool) -> tuple[bool, Path]:
+        own = self._config.policy
+        merged = {**own, "rules": [*own.get("rules", []), *policy["rules"]]} if policy else own
+        config = TrainConfig(**{**self._config.as_json(), "policy": merged, "observe": observe})
+        settings = json.dumps(config.as_json(), sort_keys=True).encode()
+        folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
+        result = train(config, folder, allow_imports=self._allow_imports)
+        passed = result.crash is None and (self._at_least is None or result.return_mean >= self._at_least)
+        self.count += 1
+        outcome = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"
+        self._on_trial(f"trial {self.count}: {name}: {outcome}, {'succeeds' if passed else 'fails'}")
+        return passed, folder

@@ -1,0 +1,157 @@
+"""Several runs trained by one process: those whose agents are of one kind as a population, the others one by one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from ...simulate.compiling.program import reason_against_compiling
+from ..programs.allocator import keep_freed_memory
+from ..programs.population import Population, shared_kind, worth_sharing
+from ..run.directory import Result
+from .alone import open_run, train_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from ..config.train_config import TrainConfig
+    from ..run.loop import Progress, Run, Training
+    from ..run.stopping import StopRequest
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A run to train; see :func:`roundoff.agents.train` for its arguments."""
+
+    config: TrainConfig
+    directory: str | Path
+    on_progress: Callable[[Progress], None] | None = None
+    on_notice: Callable[[str], None] | None = None
+    allow_imports: Collection[str] = ()
+
+
+class _Open(NamedTuple):
+    """A job whose run is open."""
+
+    number: int
+    job: Job
+    run: Run
+    open: ExitStack
+
+
+def train_together(
+    jobs: Sequence[Job], stop: StopRequest | None = None, *, compiled: bool | None = None
+) -> Iterator[tuple[int, Result | Exception]]:
+    """Trains agents, or continues to; every run has the results, the checkpoints and the end that it has alone.
+
+    Runs whose agents are of one kind, and after as many updates, are updated by one program, in which each keeps its
+    own format, learning rate, discount, tau and initial temperature. One that ends leaves the others alone.
+
+    Args:
+        jobs: the runs, each with a folder of its own.
+        stop: once it is made, all runs save checkpoints and stop.
+        compiled: as for :func:`roundoff.agents.train`; False trains one after the other.
+
+    Yields:
+        As runs end: which, and how, or what :func:`roundoff.agents.train` would have raised.
+    """
+    with ExitStack() as everything:
+        runs: list[_Open] = []
+        for number, job in enumerate(jobs):
+            own = everything.enter_context(ExitStack())
+            try:
+                run = own.enter_context(open_run(job.config, job.directory, job.on_progress, stop, job.allow_imports))
+            except Exception as error:  # noqa: BLE001  the other runs are not concerned
+                yield number, error
+                continue
+            if isinstance(run, Result):
+                own.close()
+                yield number, run
+            else:
+                runs.append(_Open(number, job, run, own))
+        for alike in _alike(runs, compiled=compiled):
+            population = _population(alike)
+            if population:
+                yield from _train(population, alike)
+            else:
+                for opened in alike:
+                    yield _alone(opened, compiled=compiled)
+
+
+def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]:
+    """The runs, those that can share a population together."""
+    groups: dict[Any, list[_Open]] = {}
+    for opened in runs:
+        key = None if compiled is False else _kind(opened.run, forced=compiled is True)
+        groups.setdefault(key or opened.number, []).append(opened)
+    return list(groups.values())
+
+
+def _kind(run: Run, *, forced: bool) -> Any:
+    """What the members of a population have in common; None if a run is trained alone."""
+    if not forced and not worth_sharing(run.config, run.updates_to_come):
+        return None
+    shared = shared_kind(run.config)
+    return (shared, run.agent.updates) if shared and not reason_against_compiling() else None
+
+
+def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:
+    with opened.open:
+        try:
+            return opened.number, train_alone(opened.run, compiled=compiled, on_notice=opened.job.on_notice)
+        except Exception as error:  # noqa: BLE001  likewise
+            return opened.number, error
+
+
+def _population(runs: Sequence[_Open]) -> Population | None:
+    """Of the agents of runs that are alike; None for one, or if the compiler fails."""
+    if len(runs) == 1:
+        return None
+    keep_freed_memory()
+    try:
+        population = Population([(opened.run.agent, opened.run.intake.replay) for opened in runs])
+    except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
+        _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
+        return None
+    _notify(runs, f"updates are compiled, of {len(runs)} runs together")
+    return population
+
+
+def _notify(runs: Sequence[_Open], text: str) -> None:
+    for opened in runs:
+        if opened.job.on_notice:
+            opened.job.on_notice(text)
+
+
+def _train(population: Population, runs: Sequence[_Open]) -> Iterator[tuple[int, Result | Exception]]:
+    training = {i: opened.run.training() for i, opened in enumerate(runs)}
+    outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
+    while training:
+        batches: dict[int, Any] = {}
+        for i, outcome in outcomes.items():
+            batch = _go_on(training[i], outcome)
+            if isinstance(batch, (Result, Exception)):
+                del training[i]
+                runs[i].open.close()
+                yield runs[i].number, batch
+            else:
+                batches[i] = batch
+        if batches:
+            began = time.perf_counter()
+            metrics = population.update(batches)
+            share = (time.perf_counter() - began) / len(batches)
+            outcomes = {i: (metrics[i], share) for i in batches}
+
+
+def _go_on(training: Training, outcome: Any) -> Any:
+    """Up to the next update: its batch; or how the run ended."""
+    try:
+        return training.send(outcome)
+    except StopIteration as end:
+        return end.value
+    except Exception as error:  # noqa: BLE001  likewise
+        return error

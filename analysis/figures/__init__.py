@@ -1,0 +1,1 @@
+"""Figures, each drawn from a CSV file beside it."""

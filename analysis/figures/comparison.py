@@ -1,0 +1,67 @@
+"""Conditions beside each other: baselines, selections of fixes, policies, at one glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..statistics.summary import ALL_TASKS
+from .axes import return_limits, titles
+from .style import CRASH, SCREEN, Size, figure, look, points
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws a line of the page for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
+
+    A panel per task, and one for their mean if there are several; the best stands on top.
+
+    Args:
+        name: of the experiment.
+        table: from :func:`roundoff.analysis.figures.axes.comparison_points`.
+        size: of the figure.
+    """
+    tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
+    labels = list(dict.fromkeys(table["series"]))
+    columns = len(tasks) if size.columns > 1 else 1
+    rows = -(-len(tasks) // columns)
+    width = 4.0 + 0.09 * max(map(len, labels)) / columns
+    with figure(columns, rows, width=width, height=1.2 + 0.36 * len(labels), size=size) as canvas:
+        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+        for axis, task, title in zip(axes, tasks, titles(tasks), strict=True):
+            here = table[table["task"] == task]
+            for height, series in enumerate(labels):
+                _line(axis, height, here[here["series"] == series])
+            axis.set_title(title)
+            axis.set_xlabel("return per episode")
+            axis.set_xlim(return_limits(tasks if task == ALL_TASKS else [task], here["return"]))
+            axis.set_ylim(-0.6, len(labels) - 0.4)
+        shown = labels
+        if size.width and len(set(table["format"])) == 1:  # space is dear, and the caption names the format
+            shown = [label.partition(", ")[2] for label in labels]
+        for axis in axes[::columns]:
+            axis.set_yticks(range(len(labels)), shown)
+        if size.titled:
+            count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
+            subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds; x: crashed, scored 0)"
+            canvas.suptitle(f"{name}: {subtitle}", fontsize="medium")
+        return canvas
+
+
+def _line(axis: Axes, height: int, rows: pd.DataFrame) -> None:
+    color = look(0).color
+    for _, scores in rows[rows["kind"] == "mean"].iterrows():
+        ends = [scores["ci_low"], scores["ci_high"]]
+        axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)
+        axis.plot(scores["return"], height, "o", color=color, markersize=points(8))
+    runs = rows[rows["kind"] == "run"]
+    spread = np.linspace(-0.22, 0.22, len(runs)) if len(runs) > 1 else np.zeros(len(runs))
+    crashed = (runs["status"] == "crashed").to_numpy(bool)
+    returns = runs["return"].to_numpy(float)
+    axis.plot(returns[~crashed], height + spread[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
+    axis.plot(returns[crashed], height + spread[crashed], "x", color=CRASH, markersize=points(6), zorder=4)

@@ -1,0 +1,161 @@
+"""How far the networks of two runs, equal but for their format, are apart during training: weights and Q values."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ...files import LARGEST, open_to_read
+from ..statistics.summary import REFERENCE, exponent_bits, significand_bits
+from .style import SCREEN, Size, figure, ordered_looks, points
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+# These may differ in a pair: what the arithmetic is, and what changes no number.
+_ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every", "environment_workers"}
+_STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
+_COLUMNS = {
+    "actor_l1": "mean |difference| of actor weights",
+    "critic_l1": "mean |difference| of critic weights",
+    "q_difference": "mean |difference| of Q values",
+}
+
+
+def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
+    """Compares every run that kept its networks with the fp32 run of the same config otherwise, seed included.
+
+    Args:
+        experiment: its runs; those with ``keep_networks`` have a folder ``snapshots``.
+        warnings: gets a line for each file that cannot be read.
+
+    Returns:
+        A row per run and evaluation that both have: ``task``, ``format``, ``seed``, ``id``, ``reference`` (id of the
+        fp32 run), ``step``, ``actor_l1`` and ``critic_l1``, the mean absolute difference of their weights, and
+        ``q_difference``, the mean absolute difference of the Q values of both critics, computed in float64, on up
+        to 2000 states and actions that the fp32 run met; NaN before that has ended. A weight that is not finite makes
+        its mean NaN.
+
+    Source:
+        Low-precision SAC, Appendix, Figures 11 and 12.
+    """
+    rows: list[dict[str, Any]] = []
+    for reference, run in _pairs(experiment):
+        there, here = (experiment.folders[identity] / "snapshots" for identity in (reference, run["id"]))
+        inputs = _load(there / "states.npz", warnings).get("inputs")
+        known = {key: run[key] for key in ("task", "format", "seed", "id")} | {"reference": reference}
+        files = (path for path in here.glob("*.npz") if _STEP.fullmatch(path.stem))
+        for path in sorted(files, key=lambda path: int(path.stem)):
+            a, b = _load(there / path.name, warnings), _load(path, warnings)
+            if a and a.keys() == b.keys():
+                try:
+                    rows.append({**known, "step": int(path.stem), **_compared(a, b, inputs)})
+                except (KeyError, IndexError, ValueError):  # layers are missing, or do not fit each other
+                    warnings.append(f"{path}: holds no networks that can be compared with {there / path.name}")
+    return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *_COLUMNS])
+
+
+def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws :func:`differences`: a row per task, a line per format for the mean over pairs, thinner ones for pairs."""
+    tasks = sorted(table["task"].unique())
+    formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
+    looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
+    panels = [(task, column) for task in tasks for column in _COLUMNS]
+    columns = min(len(_COLUMNS), size.columns)
+    with figure(columns, len(panels) // columns, width=4.4, height=3.6, size=size) as canvas:
+        axes = list(canvas.subplots(len(panels) // columns, columns, squeeze=False).flat)
+        for axis, (task, column) in zip(axes, panels, strict=True):
+            for fmt, style in looks.items():
+                here = table[(table["task"] == task) & (table["format"] == fmt)].dropna(subset=[column])
+                for _, pair in here.groupby("id"):
+                    axis.plot(pair["step"], pair[column], color=style.color, linewidth=points(0.6), alpha=0.6)
+                mean = here.groupby("step")[column].mean()
+                axis.plot(
+                    mean.index, mean, color=style.color, linestyle=style.line, marker=style.marker,
+                    markersize=points(4), label=fmt,
+                )  # fmt: skip
+            axis.set_title(task)
+            axis.set_ylabel(_COLUMNS[column])
+            axis.set_xlabel("environment steps")
+            axis.set_ylim(bottom=0)
+        axes[0].legend(fontsize="small")
+        if size.titled:
+            canvas.suptitle(f"{name}: networks compared with those of {REFERENCE} of the same seed")
+        return canvas
+
+
+def _pairs(experiment: Experiment) -> list[tuple[str, pd.Series[Any]]]:
+    runs = experiment.runs
+    if "keep_networks" not in runs:
+        return []
+    keys = [key for key in runs.columns if key in experiment.config_keys and key not in _ARITHMETIC]
+    kept = runs[runs["keep_networks"].eq(other=True)]
+    plain = kept[(kept["format"] == REFERENCE) & (kept.get("policy", "none") == "none")]
+    references = {tuple(row[keys]): str(row["id"]) for _, row in plain[::-1].iterrows()}
+    pairs = [(references.get(tuple(row[keys])), row) for _, row in kept.iterrows()]
+    return [(reference, row) for reference, row in pairs if reference is not None and reference != row["id"]]
+
+
+def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
+    """The arrays of a file, in float64; none if it is missing or damaged."""
+    try:
+        with open_to_read(path) as raw, np.load(raw, allow_pickle=False) as file:
+            if sum(part.file_size for part in file.zip.infolist()) > LARGEST:
+                raise ValueError(f"it unpacks to more than {LARGEST} bytes")  # noqa: TRY301  it is damaged
+            return {name: _numbers(file[name]) for name in file.files}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, MemoryError) as error:
+        warnings.append(f"{path}: cannot be read ({error}); left out")
+        return {}
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"it holds {values.dtype}, not numbers")
+    return values.astype(np.float64)
+
+
+def _compared(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> dict[str, float]:
+    with np.errstate(all="ignore"):  # weights that are not finite
+        return {
+            "actor_l1": _distance(a, b, "actor"),
+            "critic_l1": _distance(a, b, "critic"),
+            "q_difference": _of_values(a, b, inputs),
+        }
+
+
+def _layers(networks: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
+    count = sum(key.startswith(f"{name}_") for key in networks)
+    return [networks[f"{name}_{i}"] for i in range(count)]
+
+
+def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], name: str) -> float:
+    parts = [np.abs(x - y).ravel() for x, y in zip(_layers(a, name), _layers(b, name), strict=True)]
+    together = np.concatenate(parts)
+    if not together.size:
+        raise ValueError(f"no weights of {name}")
+    return float(together.mean())
+
+
+def _of_values(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> float:
+    if inputs is None or not inputs.size:
+        return float("nan")
+    values = [_forward(_layers(networks, "critic"), inputs) for networks in (a, b)]
+    return float(np.abs(values[0] - values[1]).mean())
+
+
+def _forward(layers: list[np.ndarray], x: np.ndarray) -> np.ndarray:
+    """An ensemble of perceptrons with ReLU, as the agents compute it; (ensemble, batch, out)."""
+    for i in range(0, len(layers), 2):
+        x = (np.maximum(x, 0.0) if i else x) @ layers[i] + layers[i + 1]
+    return x

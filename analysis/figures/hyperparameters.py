@@ -1,0 +1,81 @@
+"""Random hyper-parameters: how every draw of them does in every format, and how returns are spread over draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
+from ..statistics.summary import REFERENCE, conditions, ended
+from .axes import from_wide_to_narrow
+from .style import REFERENCE as REFERENCE_LOOK
+from .style import SCREEN, Size, figure, ordered_looks, points
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+_FEWEST = 3  # draws that make a distribution
+
+
+def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
+    """The mean return of every draw of hyper-parameters in every format, over seeds and tasks.
+
+    Columns: ``draw`` (1, 2, ... in the order of the values), the numeric keys that vary, ``format``, ``n``,
+    ``return``, ``std`` (aggregated over tasks as the paper does), ``ci_low``, ``ci_high``. No rows unless two numeric
+    keys or more vary, in at least three combinations.
+
+    Source:
+        Low-precision SAC, Appendix F, Tables 6 and 7.
+    """
+    runs = ended(experiment.runs)
+    keys = [key for key in conditions(experiment.runs) if pd.api.types.is_numeric_dtype(runs[key])]
+    keys = [key for key in keys if not pd.api.types.is_bool_dtype(runs[key])]
+    columns = ["draw", *keys, "format", "n", "return", "std", "ci_low", "ci_high"]
+    if len(keys) < 2 or len(runs[keys].drop_duplicates()) < _FEWEST:
+        return pd.DataFrame(columns=columns)
+    rows = []
+    for draw, (where, of_draw) in enumerate(runs.groupby(keys, dropna=False), 1):
+        for fmt in sorted(set(of_draw["format"]), key=from_wide_to_narrow):
+            here = of_draw[of_draw["format"] == fmt]
+            groups = [scores.to_numpy(float) for _, scores in here.groupby("task")["return"]]
+            mean, std = mean_and_std(groups)
+            low, high = bootstrap_interval(groups, generator_for("draw", draw, fmt))
+            rows.append(
+                {"draw": draw, **dict(zip(keys, where, strict=True)), "format": fmt, "n": len(here)}
+                | {"return": mean, "std": std, "ci_low": low, "ci_high": high}
+            )
+    return pd.DataFrame(rows, columns=columns)
+
+
+def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws :func:`hyperparameter_points`: every draw, and beside it the share of draws above each return."""
+    formats = sorted(set(table["format"]), key=from_wide_to_narrow)
+    narrow = [fmt for fmt in formats if fmt != REFERENCE]
+    looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)
+    looks |= dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
+    columns = min(size.columns, 2)
+    with figure(columns, 2 // columns, size=size) as canvas:
+        each, spread = canvas.subplots(2 // columns, columns, squeeze=False).flat
+        for number, (fmt, style) in enumerate(looks.items()):
+            here = table[table["format"] == fmt]
+            at = here["draw"] + 0.5 * (number - (len(looks) - 1) / 2) / len(looks)
+            marker = "o" if style.marker == "none" else style.marker
+            each.vlines(at, here["ci_low"], here["ci_high"], color=style.color, linewidth=points(3), alpha=0.35)
+            each.plot(at, here["return"], marker, color=style.color, markersize=points(6), label=fmt)
+            returns = np.sort(here["return"].to_numpy(float))
+            above = 1 - np.arange(len(returns) + 1) / len(returns)
+            spread.step(np.append(returns, returns[-1]), above, where="pre", color=style.color, linestyle=style.line)
+        each.set_xlabel("draw of hyper-parameters")
+        each.set_xticks(sorted(set(table["draw"])))
+        each.set_ylabel("mean return per episode")
+        each.legend(fontsize="small")
+        spread.set_xlabel("return \u03c4")
+        spread.set_ylabel("share of draws above \u03c4")
+        spread.set_ylim(-0.03, 1.03)
+        if size.titled:
+            canvas.suptitle(f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)")
+        return canvas

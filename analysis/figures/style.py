@@ -1,0 +1,131 @@
+"""How figures look: readable in print, in greyscale and for colour-blind readers, and the same bytes every time."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from ...printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Look(NamedTuple):
+    """What sets one series apart, three times over: colour, marker and line."""
+
+    color: str
+    marker: str
+    line: str
+
+
+# Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+
+REFERENCE = Look("#444444", "none", "--")
+CRASH = "#000000"
+
+
+class Size(NamedTuple):
+    """How large a figure is.
+
+    Attributes:
+        width: of the whole figure in inches; None: as its panels need.
+        font: size of text, in points; marks and lines are in proportion.
+        columns: panels side by side, at most.
+        dots: per inch, of a PNG.
+        titled: whether it says what it is, which on a page of a journal its caption does.
+    """
+
+    width: float | None
+    font: float
+    columns: int
+    dots: float
+    titled: bool
+
+
+SCREEN = Size(None, 11.0, 3, 150.0, titled=True)
+SIZES = {
+    "screen": SCREEN,
+    "single": Size(3.25, 7.0, 1, 300.0, titled=False),
+    "double": Size(6.75, 7.5, 3, 300.0, titled=False),
+}
+
+_LONGEST = 300  # characters of a text; laying out very long ones takes minutes
+
+_SETTINGS = {
+    "axes.titlesize": "medium",
+    "figure.titlesize": "large",
+    "pdf.fonttype": 42,  # letters as letters, which journals ask for
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "roundoff",  # else ids in SVG files are random
+    "figure.dpi": 100.0,
+}
+
+
+def look(number: int) -> Look:
+    """The look of one of a few series that have no order, by its number."""
+    line = _LINES[(number + number // 6) % 6]  # when colours come again, then with other lines
+    return Look(_COLORS[number % 6], _MARKERS[number % 10], line)  # type: ignore[arg-type]
+
+
+def ordered_looks(count: int) -> list[Look]:
+    """The looks of ``count`` series that have an order, from dark to light: the order survives in greyscale."""
+    shades = mpl.colormaps["viridis"]([0.88 * i / max(count - 1, 1) for i in range(count)])
+    return [
+        Look(to_hex(shade), _MARKERS[i % 10], _LINES[i % 6])  # type: ignore[arg-type]
+        for i, shade in enumerate(shades)
+    ]
+
+
+def points(length: float) -> float:
+    """A length in points, in proportion to the text of the figure that is being drawn."""
+    return float(length * mpl.rcParams["font.size"] / SCREEN.font)
+
+
+@contextmanager
+def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9, size: Size = SCREEN) -> Iterator[Figure]:
+    """A figure for ``columns`` x ``rows`` panels, drawn without touching matplotlib's global state.
+
+    Args:
+        columns: panels side by side.
+        rows: panels above each other.
+        width: of a panel on the screen, in inches.
+        height: of a panel on the screen, in inches.
+        size: of the figure.
+    """
+    scale = size.font / SCREEN.font
+    lengths = {
+        "font.size": size.font,
+        "lines.linewidth": 1.5 * scale,
+        "lines.markersize": 6.0 * scale,
+        "axes.linewidth": 0.8 * scale,
+        "grid.linewidth": 0.6 * scale,
+        **{f"{axis}tick.major.{what}": long * scale for axis in "xy" for what, long in (("size", 3.5), ("width", 0.8))},
+        **{f"{axis}tick.minor.{what}": long * scale for axis in "xy" for what, long in (("size", 2), ("width", 0.6))},
+    }
+    with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
+        wide = size.width or width * columns + 0.6
+        yield Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")
+
+
+def drawable(text: str) -> str:
+    """A text from a file, so that a figure shows it: without characters that no font has, formulas, or great length.
+
+    What tells a cut text from others with the same beginning stands at its end.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
+    return printable(text).replace("$", r"\$")

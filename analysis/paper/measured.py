@@ -1,0 +1,103 @@
+"""The numbers that belong to a figure, as rows of a table for people."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..figures.axes import exponent_points, titles
+from ..figures.differences import differences
+from ..figures.hyperparameters import hyperparameter_points
+from ..statistics.summary import ALL_TASKS, condition_label, conditions, records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+
+
+class Measured(NamedTuple):
+    """A row.
+
+    Attributes:
+        cells: what it says, by the heading of the column.
+        where: the settings of its runs that vary.
+        over_tasks: whether it is about all tasks there are.
+    """
+
+    cells: dict[str, str]
+    where: dict[str, Any]
+    over_tasks: bool
+
+
+def returns(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
+    """Every row of the summary: mean and standard deviation of the returns, runs and crashes."""
+    keys = conditions(experiment.runs)
+    several = ALL_TASKS in set(summary["task"])
+    rows = []
+    for row in records(summary):
+        (task,) = titles([row["task"]])
+        condition = {"condition": condition_label(experiment.runs, row)} if keys else {}
+        cells = {"task": task, "format": row["format"], **condition, "return": _spread(row["mean"], row["std"])}
+        cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
+        rows.append(Measured(cells, row, not several or row["task"] == ALL_TASKS))
+    return rows
+
+
+def draws(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Mean and standard deviation of the returns for every draw of hyper-parameters, over all tasks."""
+    table = hyperparameter_points(experiment)
+    keys = [key for key in table.columns if key in experiment.config_keys and key != "format"]
+    rows = []
+    for row in records(table):
+        values = {key: f"{row[key]:.3g}" for key in keys}
+        cells = {**values, "format": row["format"], "return": _spread(row["return"], row["std"]), "runs": str(row["n"])}
+        rows.append(Measured(cells, row, over_tasks=True))
+    return rows
+
+
+def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Between which powers of two the results of the backward pass lie."""
+    table = exponent_points(experiment)
+    rows = []
+    for name, of_format in table[table["role"] == "backward"].groupby("format", sort=False):
+        ordered = of_format.sort_values("exponent")
+        exponents, above = ordered["exponent"].to_numpy(int), ordered["share"].cumsum().to_numpy(float)
+        low, middle, high = (exponents[np.searchsorted(above, share)] for share in (0.01, 0.5, 0.99))
+        span = (exponents[-1] - exponents[0]) * math.log10(2)
+        powers = {"smallest": exponents[0], "1 %": low, "median": middle, "99 %": high, "largest": exponents[-1]}
+        cells = {"format": str(name), **{key: f"2^{value}" for key, value in powers.items()}}
+        rows.append(Measured(cells | {"powers of ten": f"{span:.0f}"}, {"format": name}, over_tasks=True))
+    return rows
+
+
+def distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Mean |difference| of weights over pairs of runs, at the first evaluation, in the middle and at the end."""
+    return _of_pairs(experiment, {"actor weights": "actor_l1", "critic weights": "critic_l1"})
+
+
+def q_distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Mean |difference| of Q values over pairs of runs, likewise."""
+    return _of_pairs(experiment, {"Q values": "q_difference"})
+
+
+def _of_pairs(experiment: Experiment, columns: dict[str, str]) -> list[Measured]:
+    rows = []
+    for (task, name), pairs in differences(experiment, []).groupby(["task", "format"]):
+        steps = sorted(set(pairs["step"]))
+        for step in sorted({steps[0], steps[(len(steps) - 1) // 2], steps[-1]}):
+            here = pairs[pairs["step"] == step]
+            cells = {"task": str(task), "format": str(name), "step": str(step), "pairs": str(len(here))}
+            cells |= {heading: _distance(here[column]) for heading, column in columns.items()}
+            rows.append(Measured(cells, {"task": task, "format": name}, over_tasks=False))
+    return rows
+
+
+def _distance(values: pd.Series[float]) -> str:
+    return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"
+
+
+def _spread(mean: float, std: float) -> str:
+    return f"{mean:.0f}" if math.isnan(std) else f"{mean:.0f} ± {std:.0f}"

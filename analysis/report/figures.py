@@ -1,0 +1,255 @@
+"""The figures of the report: degradation, learning curves, score distributions, exponents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..figures.axes import return_limits, titles
+from ..statistics.summary import ALL_TASKS, REFERENCE, records
+from .charts import Axes, chart, rows_chart
+from .marks import Point, Series, swatch
+from .markup import Safe, element, interval, number, percent, plural, tick
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pandas as pd
+
+_NO = float("nan")
+
+
+def degradation_figure(points: pd.DataFrame) -> Safe:
+    """Return against significand bits, a panel per task; from :func:`~.axes.degradation_points`."""
+    tasks = _tasks(points)
+    names = list(dict.fromkeys(points["series"]))
+    plain = [name for name in names if name.split(",")[0] != REFERENCE]
+    ranks = {name: plain.index(name) if name in plain else -1 for name in names}
+    panels: list[tuple[str, Safe]] = []
+    legend: dict[str, Series] = {}
+    bits = sorted(set(points.loc[points["series"].isin(plain), "significand_bits"].astype(int)))
+    around = (bits[0] - 0.6, bits[-1] + 0.6) if bits else (0.0, 1.0)
+    y_range = return_limits(tasks, points["return"])
+    for task, title in zip(tasks, titles(tasks), strict=True):
+        series: list[Series] = []
+        here = points[points["task"] == task]
+        for name in names:
+            of_line = here[here["series"] == name]
+            series += _degradation_series(of_line, name, ranks[name], len(plain))
+        axes = Axes("significand bits m", "return per episode", around, y_range, bits, label_ends=False)
+        panels.append((_with_seeds(title, here), chart(f"Return against significand bits: {title}", axes, series)))
+        legend |= {f"{one.kind} {one.name}": one for one in series}
+    kinds = [one for one in legend.values() if one.kind in ("line", "level")]
+    entries = [(one, f"{one.name}: mean, 95\u2009% interval") for one in kinds]
+    entries += [(Series("", (), 0, kind="runs"), "one run")]
+    entries += [(Series("", (), 0, kind="crashes"), "crashed run (scored 0)")]
+    caption = (
+        "Mean return over seeds against significand bits, with 95\u2009% stratified bootstrap intervals (bands)."
+        " Every run is a dot, beside its mean."
+    )
+    return _figure(panels, entries, caption)
+
+
+def _degradation_series(rows: pd.DataFrame, name: str, rank: int, count: int) -> list[Series]:
+    means = rows[rows["kind"] == "mean"].sort_values("significand_bits")
+    shift = 0.0 if rank < 0 else min(0.12, 0.7 / max(count, 1)) * (rank - (count - 1) / 2)
+    line = [
+        Point(row["significand_bits"], row["return"], row["ci_low"], row["ci_high"], _mean_tip(row))
+        for row in records(means)
+    ]
+    if rank < 0:
+        return [Series(name, [point], rank, kind="level") for point in line]
+    found: list[Series] = []
+    for status, kind in (("done", "runs"), ("crashed", "crashes")):
+        dots = []
+        for _, group in rows[rows["kind"] == "run"].groupby("significand_bits"):
+            spread = np.linspace(-0.16, 0.16, len(group)) if len(group) > 1 else np.zeros(1)
+            for place, row in zip(spread, records(group), strict=True):
+                if row["status"] == status:
+                    told = f"{row['format']}, seed {_plain(row['seed'])}: {_outcome(row)}"
+                    dots.append(Point(row["significand_bits"] + place + shift, row["return"], _NO, _NO, told))
+        if dots:
+            found.append(Series(name, dots, rank, kind=kind))
+    return [*found, Series(name, line, rank)] if line else found  # means are on top
+
+
+def comparison_figure(points: pd.DataFrame) -> Safe:
+    """Conditions beside each other, best on top; from :func:`roundoff.analysis.figures.axes.comparison_points`."""
+    tasks = _tasks(points)
+    panels = []
+    for task, title in zip(tasks, titles(tasks), strict=True):
+        here = points[points["task"] == task]
+        rows = []
+        for name, of_row in here.groupby("series", sort=False):
+            dots = of_row[of_row["kind"] == "run"]
+            spread = np.linspace(-1, 1, len(dots)) if len(dots) > 1 else np.zeros(len(dots))
+            series = []
+            for status, kind in (("done", "runs"), ("crashed", "crashes")):
+                marks = [
+                    Point(row["return"], place, _NO, _NO, f"seed {_plain(row['seed'])}: {_outcome(row)}")
+                    for place, row in zip(spread, records(dots), strict=True)
+                    if row["status"] == status
+                ]
+                series += [Series(str(name), marks, -1, kind=kind)] if marks else []
+            series += [  # on top
+                Series(str(name), [Point(row["return"], 0, row["ci_low"], row["ci_high"], _mean_tip(row))], 0)
+                for row in records(of_row[of_row["kind"] == "mean"])
+            ]
+            rows.append((str(name), series))
+        limits = return_limits(tasks, points["return"])
+        drawn = rows_chart(f"Return by condition: {title}", "return per episode", limits, rows[::-1])
+        panels.append((_with_seeds(title, here), drawn))
+    caption = (
+        "Mean return over seeds, 95\u2009% bootstrap interval (bar), and every run;"
+        " crosses are crashed runs (scored 0)."
+    )
+    return _figure(panels, [], caption)
+
+
+def curves_figure(points: pd.DataFrame) -> Safe:
+    """Learning curves, a panel per task and condition; from :func:`roundoff.analysis.figures.axes.curve_points`."""
+    formats = list(dict.fromkeys(points["format"]))
+    formats.sort(key=lambda name: name != REFERENCE)
+    narrow = [name for name in formats if name != REFERENCE]
+    panels = []
+    y_range = return_limits(points["task"].unique(), points["return"])
+    for panel, here in points.groupby("panel", sort=False):
+        series = []
+        for name in formats:
+            rank = narrow.index(name) if name in narrow else -1
+            mine = here[here["format"] == name]
+            line = [
+                Point(
+                    row["step"],
+                    row["return"],
+                    row["ci_low"],
+                    row["ci_high"],
+                    f"{name} at step {tick(row['step'])}\n{_mean(row)}\n{plural(row['n'], 'run')}",
+                )
+                for row in records(mine[mine["kind"] == "mean"])
+            ]
+            crashes = [
+                Point(row["step"], row["return"], _NO, _NO, f"{name}: crashed at step {tick(row['step'])}")
+                for row in records(mine[mine["kind"] == "crash"])
+            ]
+            if crashes:
+                series.append(Series(name, crashes, rank, kind="crashes"))
+            if line:
+                shade = None if rank < 0 else rank / max(len(narrow) - 1, 1)
+                series.append(Series(name, line, rank, shade))
+        crashed = (here["kind"] == "crash").any()  # how much of their time had runs when they crashed?
+        x_range = (0.0, float(here[["step", "steps"] if crashed else ["step"]].max().max()))
+        axes = Axes("environment steps", "return per episode", x_range, y_range)
+        title = f"{panel} ({plural(here['seeds'].iloc[0], 'seed')})"
+        panels.append((title, chart(f"Learning curves: {panel}", axes, series)))
+    caption = (
+        "Mean return over seeds at each evaluation, with 95\u2009% bootstrap intervals."
+        " A crashed run counts as 0 from its crash on, where it has a cross; runs that have not ended are drawn as far"
+        " as they are."
+    )
+    return _figure(panels, [], caption)
+
+
+def profiles_figure(profiles: pd.DataFrame) -> Safe:
+    """Score distributions, a panel per task; from :func:`roundoff.analysis.figures.axes.profile_points`."""
+    names = list(dict.fromkeys(profiles["series"]))
+    narrow = [name for name in names if name.split(",")[0] != REFERENCE]
+    panels = []
+    tasks = _tasks(profiles)
+    for task, title in zip(tasks, titles(tasks), strict=True):
+        here = profiles[profiles["task"] == task]
+        series = []
+        for name in names:
+            rank = narrow.index(name) if name in narrow else -1
+            line = [
+                Point(
+                    row["return"],
+                    row["fraction"],
+                    row["ci_low"],
+                    row["ci_high"],
+                    f"{name}: {percent(row['fraction'])} of runs return more than {number(row['return'])}",
+                )
+                for row in records(here[here["series"] == name])
+            ]
+            shade = None if rank < 0 else rank / max(len(narrow) - 1, 1)
+            if line:
+                series.append(Series(name, line, rank, shade))
+        x_range = (float(here["return"].min()), float(here["return"].max()))
+        axes = Axes("return tau", "share of runs above tau", x_range, (0.0, 1.0), label_ends=False)
+        panels.append((title, chart(f"Score distribution: {title}", axes, series)))
+        legend = [(one, one.name) for one in series]
+    caption = "Share of runs that return more than tau (performance profile): the higher line is the better one."
+    return _figure(panels, legend, caption, lines_only=True)
+
+
+def exponents_figure(shares: pd.DataFrame) -> Safe:
+    """Where results lie, at the end of training; from :func:`roundoff.analysis.figures.axes.exponent_points`."""
+    panels, legend = [], []
+    for role, here in shares.groupby("role", sort=False):
+        series = []
+        names = list(dict.fromkeys(here["format"]))
+        for rank, name in enumerate(names):
+            line = [
+                Point(
+                    row["exponent"],
+                    np.log10(row["share"]),
+                    _NO,
+                    _NO,
+                    f"{name}: {row['share']:.2g} of results in [2^{row['exponent']}, 2^{row['exponent'] + 1})",
+                )
+                for row in records(here[here["format"] == name])
+            ]
+            series.append(Series(name, line, rank, rank / max(len(names) - 1, 1)))
+        x_range = (float(shares["exponent"].min()), float(shares["exponent"].max()))
+        axes = Axes(
+            "exponent k of the magnitude", "log10 of the share of results", x_range, (-8.0, 0.0), label_ends=False
+        )
+        panels.append((str(role), chart(f"Magnitudes of results: {role}", axes, series)))
+        legend = [(one, one.name) for one in series]
+    caption = "How results that are not zero are spread over magnitudes, in the last interval between evaluations."
+    return _figure(panels, legend, caption)
+
+
+def _figure(
+    panels: Sequence[tuple[str, Safe]], legend: Iterable[tuple[Series, str]], caption: str, *, lines_only: bool = False
+) -> Safe:
+    shown = [element("div", element("h3", title), drawn, class_="panel") for title, drawn in panels]
+    items = [element("li", swatch(one), text) for one, text in legend]
+    kind = ("panels" if len(panels) > 1 else "panels one") + (" lines" if lines_only else "")
+    return element(
+        "figure",
+        element("div", *shown, class_=kind),
+        element("ul", *items, class_="legend") if items else None,
+        element("figcaption", caption),
+    )
+
+
+def _tasks(points: pd.DataFrame) -> list[str]:
+    """In order of appearance, their mean last."""
+    tasks = [str(task) for task in dict.fromkeys(points["task"])]
+    return sorted(tasks, key=lambda task: task == ALL_TASKS)
+
+
+def _with_seeds(title: str, rows: pd.DataFrame) -> str:
+    most = rows["n"].max()
+    return f"{title} ({plural(most, 'run')} each)" if most == most else title  # noqa: PLR0124  not NaN
+
+
+def _mean_tip(row: dict[str, Any]) -> str:
+    crashed = f", {row['crashed']:.0f} crashed" if row["crashed"] else ""
+    name = f"{row['format']}, {row['series'].partition(', ')[2]}".removesuffix(", ")
+    return f"{name}\n{_mean(row)}\n{plural(row['n'], 'run')}{crashed}"
+
+
+def _mean(row: dict[str, Any]) -> str:
+    around = interval(row["ci_low"], row["ci_high"])
+    return f"mean {number(row['return'])}" + (f" ({around})" if around != "\u2013" else ", no interval")
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    return "crashed, scored 0" if row["status"] == "crashed" else number(row["return"])
+
+
+def _plain(seed: object) -> str:
+    return f"{seed:.0f}" if isinstance(seed, float) and seed == seed else str(seed)  # noqa: PLR0124  not NaN

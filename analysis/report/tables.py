@@ -1,0 +1,207 @@
+"""The tables of the report."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ..statistics.summary import ALL_TASKS, condition_label, conditions, records
+from .markup import Column, Safe, element, interval, number, percent, table, tick
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+
+_LONG = 24  # rows
+_TEXT: dict[str, Any] = {"numeric": False}
+
+
+def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
+    """The bits that each task needs, in sentences."""
+    items = [element("li", *_answer(row, experiment)) for row in _in_order(needed)]
+    return element("ul", *items)
+
+
+def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
+    where = f"{_task(row['task'])}, {row['exponent_bits']} exponent bits{_condition(row, experiment)}: "
+    margin = f"within {percent(row['margin'])} of fp32\u2019s mean return"
+    runs = f"at least {row['runs']} runs each" if row["runs"] != 1 else "one run"
+    means = "no width tested is" if _missing(row["by_means"]) else f"{row['by_means']} bits and more are"
+    alone = f" By the means alone, {means} {margin}."
+    if row["reason"]:
+        return [
+            where,
+            element("b", "cannot be said"),
+            f": {row['reason']} ({runs})." + ("" if row["reason"].startswith("fp32") else alone),
+        ]
+    if _missing(row["bits"]):
+        sure = f"for {row['largest']} bits, the widest tested, the confidence is {_sure(row['confidence'])} ({runs})."
+        return [where, element("b", f"no width is shown to be {margin}"), f": {sure}", alone]
+    bits = f"{row['bits']} significand bits"
+    bound = " (nothing narrower was tested)" if row["bits"] == row["smallest"] else ""
+    sure = f"with a confidence of {_sure(row['confidence'])} ({runs})."
+    rest = f"{bound}: this and every wider format tested is {margin}, {sure}"
+    return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
+
+
+def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
+    """Scores by task, format and condition."""
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns += [Column("runs"), Column("crashed"), Column("mean \u00b1 std"), Column("95\u2009% interval")]
+    columns += [Column("IQM"), Column("fp32 \u2212 this")]
+    rows = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["n"],
+         row["crashed"] or None, _with_std(row), interval(row["ci_low"], row["ci_high"]),
+         number(row["iqm"]), number(row["drop"])]
+        for row in _in_order(summary)
+    ]  # fmt: skip
+    return _folded(table("Return at the end of training (a crashed run scores 0).", columns, rows), rows)
+
+
+def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
+    """Every format against fp32."""
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns += [
+        Column("P(better)"),
+        Column("95\u2009% interval of P"),
+        Column("difference"),
+        Column("95\u2009% interval"),
+    ]
+    columns += [Column("pairs"), Column("p"), Column("p (Holm)")]
+    rows = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), f"{row['improvement']:.2f}",
+         _shares(row["improvement_low"], row["improvement_high"]), number(row["difference"]),
+         interval(row["difference_low"], row["difference_high"]), row["pairs"] or None, number(row["p"], 2),
+         number(row["p_holm"], 2)]
+        for row in _in_order(against)
+    ]  # fmt: skip
+    return _folded(
+        table("Every format against fp32 of the same condition, or of the only one that fp32 ran in.", columns, rows),
+        rows,
+    )
+
+
+def crash_table(experiment: Experiment) -> Safe | None:
+    """Runs that crashed or failed, with the reason; None if there are none."""
+    runs = experiment.runs[experiment.runs["status"].isin(["crashed", "failed"])]
+    if runs.empty:
+        return None
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns += [Column("seed"), Column("outcome", **_TEXT), Column("at step"), Column("reason", **_TEXT)]
+    order = [key for key in ("task", "format", *conditions(experiment.runs), "seed") if key in runs]
+    rows = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row.get("seed"),
+         row["status"], None if math.isnan(row["crash_step"]) else tick(row["crash_step"]), row["reason"]]
+        for row in records(runs.sort_values(order))
+    ]  # fmt: skip
+    caption = "A crash is a result, scored 0; a failed run has none, and is tried again by the sweep."
+    return _folded(table(caption, columns, rows), rows)
+
+
+def numerics_table(counts: pd.DataFrame) -> Safe:
+    """What rounding did, by format and role."""
+    columns = [Column("format", **_TEXT), Column("role", **_TEXT), Column("results")]
+    shares = {
+        "overflow": "overflow",
+        "underflow": "underflow",
+        "subnormal": "subnormal",
+        "nan": "NaN",
+        "inexact": "inexact",
+    }
+    columns += [Column(text) for text in shares.values()] + [Column("additions absorbed")]
+    rows = [
+        [row["format"], row["role"], number(row["results"], 3),
+         *(_rate(row[name], row["results"]) for name in shares), _rate(row["absorbed"], row["additions"])]
+        for row in records(counts)
+    ]  # fmt: skip
+    return table(
+        "What rounding did to the results of operations, as shares of them (over all observed runs).", columns, rows
+    )
+
+
+def _with_std(row: dict[str, Any]) -> str:
+    mean, std = number(row["mean"]), number(row["std"])
+    return mean if std == "\u2013" else f"{mean} \u00b1 {std}"
+
+
+def _rate(count: int, of: int) -> str:
+    if not count or not of:
+        return "0" if of else "\u2013"
+    share = count / of
+    return (
+        f"{share:.0e}".replace("-0", "\u2212").replace("-", "\u2212") if share < 1e-3 else f"{100 * share:.2g}\u2009%"
+    )
+
+
+def _shares(low: float, high: float) -> str:
+    return "\u2013" if low != low else f"{low:.2f} to {high:.2f}"  # noqa: PLR0124  NaN
+
+
+def _sure(confidence: float) -> str:
+    """Replicates without exception are no certainty."""
+    return percent(min(confidence, 0.9999))
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low} to {high}" if low < high else str(low)
+
+
+def _folded(drawn: Safe, rows: list[list[object]]) -> Safe:
+    """A long table is shown when asked for, and on paper."""
+    if len(rows) <= _LONG:
+        return drawn
+    return element("details", element("summary", f"The table: {len(rows)} rows"), drawn)
+
+
+def _in_order(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Tasks, then their mean."""
+    return sorted(records(rows), key=lambda row: row["task"] == ALL_TASKS)
+
+
+def _task(name: str) -> str:
+    return "mean over tasks" if name == ALL_TASKS else name
+
+
+def _missing(value: object) -> bool:
+    return not isinstance(value, int)
+
+
+def _condition(row: dict[str, Any], experiment: Experiment) -> str:
+    return f", {condition_label(experiment.runs, row)}" if conditions(experiment.runs) else ""
+
+
+def _task_columns(experiment: Experiment) -> list[Column]:
+    return [Column("task", **_TEXT)] if len(set(experiment.runs["task"])) > 1 else []
+
+
+def _task_cells(row: dict[str, Any], experiment: Experiment) -> list[str]:
+    return [_task(row["task"])] if len(set(experiment.runs["task"])) > 1 else []
+
+
+def _condition_columns(experiment: Experiment) -> list[Column]:
+    return [Column("condition", **_TEXT)] if conditions(experiment.runs) else []
+
+
+def _condition_cells(row: dict[str, Any], experiment: Experiment) -> Iterable[str]:
+    return [condition_label(experiment.runs, row)] if conditions(experiment.runs) else []
+
+
+def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
+    """The bits that each task needs, in numbers."""
+    columns = [*_task_columns(experiment), Column("exponent bits"), *_condition_columns(experiment)]
+    columns += [Column("bits needed"), Column("confidence"), Column("by means alone"), Column("tested"), Column("runs")]
+    columns += [Column("resampled", **_TEXT)]
+    rows = [
+        [*_task_cells(row, experiment), row["exponent_bits"], *_condition_cells(row, experiment),
+         None if _missing(row["bits"]) else row["bits"], _sure(row["confidence"]),
+         None if _missing(row["by_means"]) else row["by_means"], _range(row["smallest"], row["largest"]), row["runs"],
+         "by seed" if row["paired"] else "unpaired"]
+        for row in _in_order(needed)
+    ]  # fmt: skip
+    return _folded(
+        table("Significand bits needed. Without bits, the confidence is that of the widest format.", columns, rows),
+        rows,
+    )

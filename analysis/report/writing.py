@@ -1,0 +1,252 @@
+"""What ``roundoff report`` makes from a folder of runs: one page that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..figures.axes import (
+    comparison_points,
+    curve_points,
+    degradation_points,
+    exponent_points,
+    profile_points,
+)
+from ..runs.experiment import read_experiment
+from ..runs.files import replace_file
+from ..statistics.against_fp32 import against_reference, needed_table
+from ..statistics.needed_bits import LEVEL, MARGIN
+from ..statistics.summary import REFERENCE, conditions, ended, summarize
+from . import figures, tables
+from .markup import Safe, definitions, element, join, percent, plural
+from .page import page
+from .provenance import environment, numerics, recipe, settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+
+_FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
+
+
+def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[str, ...]]:
+    """Writes ``report.html`` into ``directory``: the question, the answer, figures, tables, and how to repeat it.
+
+    The page loads nothing from anywhere, and is readable without its script, on a phone and on paper. The same runs
+    give the same bytes. What is missing or damaged is said on it.
+
+    Args:
+        directory: the folder of a sweep, or of runs.
+        margin: how much worse than fp32 still counts as good, as a fraction of fp32's mean return.
+
+    Returns:
+        The file, and warnings about what was left out.
+
+    Raises:
+        AnalysisError: there is no run in the folder, or it cannot be written to.
+    """
+    path = Path(directory)
+    experiment = read_experiment(path)
+    warnings = list(experiment.warnings)
+    needed = needed_table(experiment, margin)
+    sections = {
+        "Returns": _returns(experiment),
+        "Bits needed": _needed(experiment, needed, margin),
+        "Learning curves": _curves(experiment),
+        "Against fp32": _against(experiment),
+        "Score distributions": _profiles(experiment),
+        "Crashes": [tables.crash_table(experiment) or element("p", "No run crashed, and none failed.")],
+        "Numerics": _numerics(experiment, warnings),
+        "Settings": _settings(experiment),
+        "Environment": [definitions(environment(experiment))],
+        "Again": _again(experiment),
+        "How to read this": [_reading(margin)],
+    }
+    shown = {name: content for name, content in sections.items() if content}
+    content = [_head(experiment, shown), _answer(experiment, needed), _left_out(experiment, warnings)]
+    content += [
+        element("section", element("h2", name), *parts, id=_anchor(name), aria_label=name)
+        for name, parts in shown.items()
+    ]
+    content.append(
+        element("footer", "Made by ", element("code", "roundoff report"), " from the files of the runs alone.")
+    )
+    written = replace_file(path / "report.html", page(f"{experiment.name}: report", content).encode())
+    return written, tuple(warnings)
+
+
+def _head(experiment: Experiment, sections: dict[str, list[Safe]]) -> Safe:
+    links = [element("a", name, href=f"#{_anchor(name)}") for name in sections]
+    return element(
+        "header",
+        element("p", "Report of a sweep", class_="kicker"),
+        element("h1", experiment.name),
+        element("p", experiment.description, class_="lead") if experiment.description else None,
+        element("p", _counts(experiment), class_="note"),
+        element("nav", *_spaced(links), aria_label="Sections"),
+    )
+
+
+def _counts(experiment: Experiment) -> str:
+    runs = experiment.runs
+    counts = ", ".join(f"{count} {status}" for status, count in runs["status"].value_counts().items())
+    tasks, formats = sorted(set(runs["task"])), list(dict.fromkeys(runs["format"]))
+    seeds = f", {plural(runs['seed'].nunique(), 'seed')}" if "seed" in runs else ""
+    return f"{plural(len(runs), 'run')} ({counts}); {', '.join(tasks)}; {plural(len(formats), 'format')}{seeds}."
+
+
+def _answer(experiment: Experiment, needed: pd.DataFrame) -> Safe:
+    """The first thing that is read."""
+    return element("div", element("p", element("b", "How few bits?")), _bits(experiment, needed), class_="answer")
+
+
+def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:
+    if len(needed):
+        return tables.answers(needed, experiment)
+    if ended(experiment.runs).empty:
+        return element("p", "No run has ended yet.")
+    if REFERENCE not in set(ended(experiment.runs)["format"]):
+        return element(
+            "p", f"No {REFERENCE} run has ended, so there is nothing to compare with; see the returns below."
+        )
+    return element("p", f"No run in another floating-point format than {REFERENCE} has ended.")
+
+
+def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
+    """What a reader has to know before believing the rest."""
+    runs = experiment.runs
+    notes = []
+    scored = ended(runs)
+    if len(scored) < len(runs):
+        notes.append(f"{len(runs) - len(scored)} of {len(runs)} runs have not ended; they have no score.")
+    if len(scored):
+        if (scored["status"] == "crashed").all():
+            notes.append("Every run that ended has crashed: all scores are 0.")
+        fewest = int(scored.groupby(["task", "format"]).size().min())
+        if fewest == 1:
+            notes.append(
+                "Some formats have one run on a task: one seed has no interval, and shows nothing about chance."
+            )
+        elif fewest < _FEW:
+            notes.append(
+                f"Some formats have only {fewest} runs on a task. Bootstrap intervals of fewer than {_FEW} are too"
+                " narrow: see \u201cHow to read this\u201d."
+            )
+    if len(warnings) > 20:
+        warnings = [*warnings[:20], f"... and {len(warnings) - 20} more warnings."]
+    items = [element("li", text) for text in (*notes, *warnings)]
+    return element("div", element("ul", *items), class_="answer warning", role="note") if items else None
+
+
+def _returns(experiment: Experiment) -> list[Safe]:
+    if ended(experiment.runs).empty:
+        return []
+    summary = summarize(experiment)
+    parts = []
+    marks = degradation_points(experiment, summary)
+    several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
+    if len(marks) and (several_widths or not conditions(experiment.runs)):
+        parts.append(figures.degradation_figure(marks))
+    if conditions(experiment.runs):
+        parts.append(figures.comparison_figure(comparison_points(experiment, summary)))
+    return [*parts, tables.summary_table(summary, experiment)]
+
+
+def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list[Safe]:
+    if needed.empty:
+        return []
+    text = (
+        f"A width is good if its mean return is at least fp32\u2019s minus {percent(margin)} of it."
+        " The bits needed are the smallest width that is good together with all wider ones tested; the confidence is"
+        f" the share of bootstrap replicates in which that holds, and at least {percent(LEVEL)} is asked for."
+    )
+    return [element("p", text), tables.needed_details(needed, experiment)]
+
+
+def _curves(experiment: Experiment) -> list[Safe]:
+    points = curve_points(experiment)
+    return [figures.curves_figure(points)] if len(points) else []
+
+
+def _against(experiment: Experiment) -> list[Safe]:
+    against = against_reference(experiment)
+    if against.empty:
+        return []
+    family = len(against[against["task"] != "all"])
+    text = (
+        f"Of {family} comparisons at once some look like differences by chance. The last column is adjusted for that"
+        " (Holm): among all rows below 0.05 there, the chance of a single false one is at most 5\u2009%."
+    )
+    return [element("p", text), tables.against_table(against, experiment)]
+
+
+def _profiles(experiment: Experiment) -> list[Safe]:
+    scored = ended(experiment.runs)
+    if len(scored) < 2:
+        return []
+    return [figures.profiles_figure(profile_points(experiment))]
+
+
+def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
+    counts = numerics(experiment, warnings)
+    parts = [tables.numerics_table(counts)] if len(counts) else []
+    if len(experiment.exponents):
+        parts.append(figures.exponents_figure(exponent_points(experiment)))
+    return parts
+
+
+def _settings(experiment: Experiment) -> list[Safe]:
+    shared, varied = settings(experiment)
+    told = {key: ", ".join(map(_shown, values)) for key, values in varied.items()}
+    return [
+        element("p", "What varies:"),
+        definitions(told),
+        element("details", element("summary", f"{len(shared)} settings that all runs share"),
+                definitions({key: _shown(value) for key, value in shared.items()})),
+    ]  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "none"
+    return "\u2013" if value is None else str(value)
+
+
+def _again(experiment: Experiment) -> list[Safe]:
+    text, commands = recipe(experiment)
+    name = commands[0].split(" --out")[0].split()[-1]
+    return [
+        element("pre", element("code", "\n".join(commands))),
+        element("details", element("summary", f"{name}: the complete file"), element("pre", element("code", text))),
+    ]
+
+
+def _reading(margin: float) -> Safe:
+    paper = "Agarwal et al., \u201cDeep Reinforcement Learning at the Edge of the Statistical Precipice\u201d, 2021"
+    return definitions(
+        {
+            "return": "Mean over the episodes of a run\u2019s last evaluation. A run that took a non-finite action"
+            " has crashed and scores 0.",
+            "mean \u00b1 std": "Over runs (n \u2212 1). For the mean over tasks: the mean of the tasks\u2019 means, and"
+            " the mean of their standard deviations, as Bj\u00f6rck et al. (ICML 2021, Section 4) aggregate.",
+            "95\u2009% interval": f"Percentile bootstrap of the mean, runs drawn anew within each task ({paper})."
+            " Of normal data it covers the true mean in 74\u2009% of experiments with 3 runs, 84\u2009% with 5,"
+            " 91\u2009% with 10.",
+            "IQM": "Interquartile mean: the mean of the middle half of all runs.",
+            "P(better)": "Probability that a run of the format returns more than one of fp32 on the same task, ties"
+            " counting half; 0.5 is no difference.",
+            "difference": "Mean return minus that of fp32. Where seeds are shared, runs are paired by seed;"
+            " with n pairs, p cannot be below 2^(1 \u2212 n).",
+            "bits needed": f"Non-inferiority: at most {percent(margin)} of fp32\u2019s mean return is lost, at this"
+            " width and all wider ones tested. \u201cNot shown\u201d is not \u201cworse\u201d: more seeds may show it.",
+        }
+    )
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _spaced(parts: list[Safe]) -> list[Safe]:
+    return [join([part, Safe("\n")]) for part in parts]

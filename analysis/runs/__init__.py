@@ -1,0 +1,1 @@
+"""Runs as they lie on disk, read into tables."""

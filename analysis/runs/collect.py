@@ -1,0 +1,210 @@
+"""Every record of every run as one Parquet table, for whatever reads tables; docs/running-sweeps.md has the columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from ...files import parse_json, read_bytes
+from ..errors import AnalysisError
+from .files import planned_runs, read_json, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Always there, in this order; numbers that a run may log beyond these follow in alphabetical order.
+_RECORD_COLUMNS = {
+    "kind": pa.string(),
+    "step": pa.int64(),
+    "return_mean": pa.float64(),
+    "return_std": pa.float64(),
+    "returns": pa.list_(pa.float64()),
+    "episode_return": pa.float64(),
+    "critic_loss": pa.float64(),
+    "q": pa.float64(),
+    "entropy": pa.float64(),
+    "temperature": pa.float64(),
+    "actor_loss_scale": pa.float64(),
+    "critic_loss_scale": pa.float64(),
+    "temperature_loss_scale": pa.float64(),
+    "numerics": pa.string(),
+}
+# A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
+_NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
+_RUN_COLUMNS = ("sweep", "run", "status")
+_CONFIG = "config_"
+
+
+def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, int, list[str]]:
+    """Writes one row per record of ``metrics.jsonl``, with the settings of its run.
+
+    A torn line, a missing or foreign file or folder is left out, and said.
+
+    Args:
+        directories: of sweeps, or of single runs, also of sweeps that are running.
+        path: the file to write.
+
+    Returns:
+        The number of records, the number of runs, and what was left out.
+
+    Raises:
+        AnalysisError: there is nothing to collect, or the file cannot be written.
+    """
+    warnings: list[str] = []
+    runs: list[dict[str, Any]] = []
+    records: list[pa.Table] = []
+    for directory in directories:
+        for sweep, folder, config in _find(Path(directory), warnings):
+            runs.append({"sweep": sweep, "run": folder.name, "status": _status(folder, warnings), "config": config})
+            records.append(_records(folder / "metrics.jsonl", warnings))
+    if not runs:
+        raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
+    table = _table(runs, records)
+    path = Path(path)
+    write_file(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    return table.num_rows, len(runs), warnings
+
+
+def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dict[str, Any]]]:
+    """The runs in a folder: name of the sweep, folder and config of each."""
+    marker, runs = directory / "sweep.json", directory / "runs"
+    if not marker.exists():
+        config = read_json(directory / "config.json", warnings)
+        if isinstance(config, dict) and isinstance(config.get("config"), dict):
+            yield "", directory, config["config"]
+        elif config is None:
+            warnings.append(f"{directory}: is the folder of no sweep and of no run; left out")
+        return
+    plan = read_json(marker, warnings)
+    try:
+        name, planned = str(plan["name"]), planned_runs(plan)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        warnings.append(f"{marker}: is not the plan of a sweep; left out")
+        return
+    if runs.is_dir():
+        strangers = sorted(folder.name for folder in runs.iterdir() if folder.name not in planned)
+        warnings += [f"{runs / stranger}: is not in {marker.name}; left out" for stranger in strangers]
+    for identity, config in planned.items():
+        yield name, runs / identity, config
+
+
+def _status(folder: Path, warnings: list[str]) -> str:
+    result = read_json(folder / "result.json", warnings)
+    if isinstance(result, dict) and result.get("status") in ("done", "crashed"):
+        return str(result["status"])
+    return "failed" if (folder / "failed.json").exists() else "unfinished"
+
+
+def _records(path: Path, warnings: list[str]) -> pa.Table:
+    """The records of a run, in the columns above and those of its own."""
+    try:
+        content = read_bytes(path)
+    except FileNotFoundError:
+        content = b""  # not begun, which its status says
+    except OSError as error:
+        warnings.append(f"{path}: {error.strerror}; left out")
+        content = b""
+    undamaged = _read_whole(content)
+    return _read_lines(path, content, warnings) if undamaged is None else undamaged
+
+
+def _read_whole(content: bytes) -> pa.Table | None:
+    """Records without damage and without mappings, which is nearly all of them, several times faster."""
+    if _NESTED.search(content):  # Arrow follows any depth, and falls
+        return None
+    try:
+        table = pj.read_json(
+            pa.BufferReader(content),
+            pj.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            pj.ParseOptions(explicit_schema=pa.schema(list(_RECORD_COLUMNS.items()))),
+        )
+    except pa.ArrowInvalid:
+        return None
+    further = table.schema.names[len(_RECORD_COLUMNS) :]
+    kinds = (table.schema.field(name).type for name in further)
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind) for kind in kinds):
+        return None
+    if table["step"].null_count:
+        return None
+    return table.cast(pa.schema([*_RECORD_COLUMNS.items(), *((name, pa.float64()) for name in further)]))
+
+
+def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
+    """Whatever can be understood of the records, line by line."""
+    rows = []
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            record = parse_json(line)
+            if not isinstance(record, dict) or type(record.get("step")) is not int:
+                raise ValueError  # noqa: TRY301  it is no record
+            rows.append(_flat(record))
+        except ValueError:
+            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
+            warnings.append(f"{path}:{number}: this line {what}; left out")
+    columns = {}
+    further = sorted(set().union(*rows) - _RECORD_COLUMNS.keys())
+    for name, kind in (_RECORD_COLUMNS | dict.fromkeys(further, pa.float64())).items():
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            warnings.append(f"{path}: {name} has other values than {kind}; these are left out")
+            columns[name] = pa.array([_if_fits(value, kind) for value in values], kind)
+    return pa.table(columns)
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without mappings: those of numerics records, by role, become one text."""
+    if record.get("kind") != "numerics":
+        return record
+    nested = {key: value for key, value in record.items() if isinstance(value, dict)}
+    return {key: value for key, value in record.items() if key not in nested} | {
+        "numerics": json.dumps(nested, sort_keys=True)
+    }
+
+
+def _if_fits(value: Any, kind: pa.DataType) -> Any:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return value
+
+
+def _table(runs: list[dict[str, Any]], records: list[pa.Table]) -> pa.Table:
+    """The records of all runs, with what belongs to the run of each."""
+    together = pa.concat_tables(records, promote_options="default")
+    run_of = pa.array([number for number, own in enumerate(records) for _ in range(own.num_rows)], pa.int32())
+    columns: dict[str, pa.Array] = {
+        name: _repeated(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS
+    }
+    further = sorted(set(together.column_names) - _RECORD_COLUMNS.keys())
+    columns |= {name: together[name] for name in (*_RECORD_COLUMNS, *further)}
+    for key in sorted(set().union(*(run["config"] for run in runs))):
+        columns[_CONFIG + key] = _repeated(_settings([run["config"].get(key) for run in runs]), run_of)
+    return pa.table(columns)
+
+
+def _repeated(of_runs: pa.Array, run_of: pa.Array) -> pa.Array:
+    """What belongs to a run, for each of its records."""
+    alike = len(of_runs.unique()) == 1  # as most settings are
+    return pa.repeat(of_runs[0], len(run_of)) if alike else of_runs.take(run_of)
+
+
+def _settings(values: list[Any]) -> pa.Array:
+    """A value of the config for each run: truth values, integers, numbers, or else text."""
+    kinds = {type(value) for value in values if value is not None}
+    for allowed, kind in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
+        if kinds and kinds <= allowed:
+            return pa.array(values, kind)
+    texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+    return pa.array(texts, pa.string())

@@ -1,0 +1,281 @@
+"""Run directories as tables: one row per run, and one row per evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ...files import parse_json, read_bytes
+from ..errors import AnalysisError
+from .files import planned_runs, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # JSON, but not what it should be
+_LARGEST = 2.0**63
+_LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
+_RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What was found in a folder.
+
+    Attributes:
+        name: of the sweep, or of the folder.
+        description: of the sweep, in words; empty if it has none.
+        runs: one row per run: ``id``, ``status`` (done, crashed, failed, unfinished or missing), ``return`` (0 for a
+            crash, NaN before the end), ``return_std`` over the episodes of the final evaluation, ``step``,
+            ``crash_step``, ``reason`` (of a crash or a failure, else empty), and every key of the config (``fixes``
+            as text).
+        curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
+        exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
+            ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
+        training: one row per training episode: ``id``, ``step``, and what was logged at its end: ``q``,
+            ``temperature``, ``critic_loss_scale``, ``actor_loss_scale``; NaN where it was not.
+        config_keys: the columns of ``runs`` that are keys of the config.
+        configs: of the runs, by id, as they were given.
+        folders: of the runs, by id.
+        warnings: what was damaged and left out.
+    """
+
+    name: str
+    description: str
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    exponents: pd.DataFrame
+    training: pd.DataFrame
+    config_keys: frozenset[str]
+    configs: dict[str, dict[str, Any]]
+    folders: dict[str, Path]
+    warnings: tuple[str, ...]
+
+
+def read_experiment(directory: str | Path) -> Experiment:
+    """Reads the folder of a sweep, of a single run, or one that holds folders of runs.
+
+    A torn last line of a metrics file (the run was killed while it wrote) is left out with a warning, as is
+    everything else that cannot be understood.
+
+    Args:
+        directory: the folder.
+
+    Raises:
+        AnalysisError: there is no such folder, or no run in it.
+    """
+    path = Path(directory)
+    warnings: list[str] = []
+    name, description, folders, planned = _find_runs(path, warnings)
+    rows: list[dict[str, Any]] = []
+    points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
+    config_keys: set[str] = set()
+    configs: dict[str, dict[str, Any]] = {}
+    for identity, folder in sorted(folders.items()):
+        config = planned.get(identity) or _read_config(folder / "config.json", warnings)
+        if config is None:
+            continue
+        if not all(isinstance(config.get(key), str) for key in ("task", "format")):
+            warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
+        elif type(config.get("seed", 0)) is not int:
+            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
+        else:
+            configs[identity] = config
+    known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
+    for identity, config in configs.items():
+        folder = folders[identity]
+        rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config, known_fixes)})
+        config_keys |= config.keys()
+        for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
+            points[kind].append({"id": identity, **point})
+    if not rows:
+        raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
+    _make_alike(rows, config_keys)
+    runs = pd.DataFrame(rows)
+    return Experiment(
+        name,
+        description,
+        runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
+        pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
+        pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
+        pd.DataFrame(points["train"], columns=["id", "step", *_LOGGED]),
+        frozenset(config_keys),
+        configs,
+        folders,
+        tuple(warnings),
+    )
+
+
+def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Path], dict[str, dict[str, Any]]]:
+    """Name, description, the folders of runs by id, and the configs that a sweep planned."""
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
+    name, description = path.resolve().name, ""
+    planned: dict[str, dict[str, Any]] = {}
+    if (path / "sweep.json").exists():
+        name, description, planned = _read_plan(path / "sweep.json", warnings)
+        folders = {identity: path / "runs" / identity for identity in planned}
+        strangers = sorted(folder.name for folder in (path / "runs").glob("*") if folder.name not in planned)
+        warnings += [f"{path / 'runs' / stranger}: is no run of this sweep; left out" for stranger in strangers]
+    elif (path / "config.json").exists():
+        folders = {name: path}
+    else:
+        folders = {folder.parent.name: folder.parent for folder in sorted(path.glob("*/config.json"))}
+    if not folders:
+        raise AnalysisError(
+            f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
+            " give the folder of a sweep, as `roundoff sweep` printed it"
+        )
+    return name, description, folders, planned
+
+
+def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
+    content = read_json(path, warnings)
+    try:
+        return str(content["name"]), str(content.get("description") or ""), planned_runs(content)
+    except _MALFORMED as error:
+        raise AnalysisError(
+            f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
+        ) from error
+
+
+def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
+    content = read_json(path, warnings)
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        config: dict[str, Any] = content["config"]
+        return config
+    warnings.append(f"{path}: is not the config of a run; left out")
+    return None
+
+
+def _flat(config: dict[str, Any], known_fixes: set[str]) -> dict[str, Any]:
+    fixes = config.get("fixes")
+    return {key: _text(value) for key, value in config.items()} | (
+        {"fixes": _fixes(fixes, known_fixes)} if isinstance(fixes, list) else {}
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> Any:
+    """Lists and mappings as text, so that runs can be grouped by them."""
+    if isinstance(value, dict):
+        if set(value) == {"preset"}:
+            return value["preset"]
+        return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
+    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+        return str(value)  # NaN too: what is no number that counts
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
+
+
+def _make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
+    """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
+    for key in keys:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        kinds = {bool if isinstance(value, bool) else str if isinstance(value, str) else float for value in values}
+        if len(kinds) > 1:
+            for row in rows:
+                if row.get(key) is not None:
+                    row[key] = str(row[key])
+
+
+def _fixes(names: list[str], known: set[str]) -> str:
+    """A short text for a selection of the six fixes; ``known`` are those of all runs together."""
+    names = [str(name) for name in names]
+    if len(names) in (0, 6):
+        return "all" if names else "none"
+    missing = known - set(names)
+    if len(missing) == 1 and len(names) == 5:
+        return f"all but {missing.pop()}"
+    return "+".join(names)
+
+
+def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
+    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan, "reason": ""}
+    if not (folder / "config.json").exists():
+        return {"status": "missing", **nothing}
+    result = read_json(folder / "result.json", warnings)
+    if result is None:
+        failure = read_json(folder / "failed.json", warnings)
+        if failure is None:
+            return {"status": "unfinished", **nothing}
+        reason = failure.get("reason") if isinstance(failure, dict) else None
+        return {"status": "failed", **nothing, "reason": str(reason or "unknown")}
+    try:
+        return {
+            "status": {"done": "done", "crashed": "crashed"}[result["status"]],
+            "return": _finite(result["return"]),
+            "return_std": float(result["return_std"]),
+            "step": int(result["step"]),
+            "crash_step": float(int(result["crash"]["step"])) if result["crash"] else math.nan,
+            "reason": str(result["crash"].get("reason", "unknown")) if result["crash"] else "",
+        }
+    except _MALFORMED:
+        warnings.append(f"{folder / 'result.json'}: is not the result of a run; the run is left out")
+        return {"status": "unfinished", **nothing}
+
+
+def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The points of the learning curve, of the exponent histograms and of training, each with its kind."""
+    try:
+        lines = read_bytes(path).split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warnings.append(f"{path}: {error.strerror}; left out")
+        return []
+    try:  # all at once, which is several times as fast as one by one
+        whole = [line for line in lines if line]
+        records = parse_json(b"[%b]" % b",".join(whole))
+        if len(records) == len(whole):
+            return [point for record in records for point in _points(record)]
+    except _MALFORMED:
+        pass
+    return list(_points_of_undamaged(lines, path, warnings))
+
+
+def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield from _points(parse_json(line)) if line else []
+        except _MALFORMED:
+            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
+            warnings.append(f"{path}:{number}: this line {what}; left out")
+
+
+def _points(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    if record["kind"] == "eval":
+        return [("eval", {"step": int(record["step"]), "return": _finite(record["return_mean"])})]
+    if record["kind"] == "numerics":
+        return [("numerics", point) for point in _exponents(record)]
+    if record["kind"] == "train":
+        logged = {name: _number(record.get(name)) for name in _LOGGED}
+        return [("train", {"step": int(record["step"]), **logged})]
+    return []
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"step": int(record["step"]), "role": role, "exponent": int(exponent), "results": int(results)}
+        for role, counts in record.items()
+        if role not in ("kind", "step")
+        for exponent, results in counts["exponents"].items()
+    ]

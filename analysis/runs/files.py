@@ -1,0 +1,59 @@
+"""Reading what runs have left, which may be damaged or somebody else's, and writing what was made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import FileError
+from ...files import atomic_writer, is_name, parse_json, read_bytes
+from ..errors import AnalysisError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import IO
+
+
+def read_json(path: Path, warnings: list[str]) -> Any:
+    """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
+    try:
+        content = parse_json(read_bytes(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not JSON"
+        warnings.append(f"{path}: {reason}; left out")
+        return None
+    return content
+
+
+def planned_runs(plan: Any) -> dict[str, dict[str, Any]]:
+    """The configs of the runs in the content of ``sweep.json``, by id, which is the name of a run's folder.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not the plan of a sweep.
+    """
+    planned = {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
+    for identity in planned:
+        if not is_name(identity):
+            raise ValueError(f"{identity!r} is no name of a folder")
+    return planned
+
+
+def replace_file(path: Path, content: bytes) -> Path:
+    """Replaces a file as a whole, so that a killed command leaves no half of one; returns its path.
+
+    Raises:
+        AnalysisError: it cannot be written.
+    """
+    return write_file(path, lambda file: file.write(content))
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+    """As :func:`replace_file`, with what ``write`` writes."""
+    try:
+        with atomic_writer(path) as file:
+            write(file)
+    except FileError as error:
+        raise AnalysisError(str(error)) from error
+    return path

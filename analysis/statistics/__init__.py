@@ -1,0 +1,1 @@
+"""Intervals, comparisons and answers, computed from tables of runs."""

@@ -1,0 +1,139 @@
+"""The table behind the degradation plot: a row per task, format and whatever else varies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ...formats import FloatFormat, Format, FormatError
+from .intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..runs.experiment import Experiment
+
+ALL_TASKS = "all"
+REFERENCE = "fp32"
+
+_OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step", "reason"}
+# These set runs apart without making them different conditions.
+_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
+
+
+def conditions(runs: pd.DataFrame) -> list[str]:
+    """Config keys other than task, format and seed that take more than one value, in alphabetical order."""
+    keys = sorted(set(runs.columns) - _OUTCOME - _NOT_CONDITIONS)
+    return [key for key in keys if len(runs[key].drop_duplicates()) > 1]
+
+
+def condition_label(runs: pd.DataFrame, values: Mapping[str, object]) -> str:
+    """A condition in words: ``values`` by key, without keys whose value another one of the conditions settles.
+
+    (A baseline settles the fixes, which it has none of.)
+    """
+    keys = conditions(runs)
+    told = [key for key in keys if not any(_settles(runs, other, key, keys) for other in keys if other != key)]
+    return ", ".join(f"{key} {values[key]}" for key in told) or "as it is"
+
+
+def _settles(runs: pd.DataFrame, one: str, other: str, keys: list[str]) -> bool:
+    """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
+    if runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
+        return False
+    mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
+    return not mutual or keys.index(one) < keys.index(other)
+
+
+def significand_bits(name: str) -> float:
+    """Stored significand bits m of a format; NaN if it has none."""
+    fmt = _format(name)
+    return fmt.significand_bits if fmt else float("nan")
+
+
+def exponent_bits(name: str) -> float:
+    """Exponent bits of a format; NaN if it has none."""
+    fmt = _format(name)
+    return fmt.exponent_bits if fmt else float("nan")
+
+
+def _format(name: str) -> FloatFormat | None:
+    try:
+        fmt = Format.parse(name)
+    except FormatError:  # written by a later version
+        return None
+    return fmt if isinstance(fmt, FloatFormat) else None
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries by the names of columns."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def ended(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that have a score: done, or crashed (which is 0)."""
+    return runs[runs["status"].isin(["done", "crashed"])]
+
+
+def summarize(experiment: Experiment) -> pd.DataFrame:
+    """Scores by task, format and condition; if there are several tasks, also their mean, as task ``all``.
+
+    Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
+    ``crashed``, ``mean``, ``std`` (over runs, n - 1; for task ``all`` the mean of the tasks', as the paper
+    aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap), ``min``, ``max``,
+    ``drop`` (mean of fp32 under the same condition minus this mean). Ordered by task and condition, then from wide
+    to narrow.
+    """
+    runs = ended(experiment.runs)
+    keys = conditions(experiment.runs)
+    all_tasks = set(runs["task"])
+    rows = []
+    for where, group in runs.groupby(["format", *keys], dropna=False):
+        tasks = {str(task): part["return"].to_numpy(float) for task, part in group.groupby("task")}
+        selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
+        if len(all_tasks) > 1 and set(tasks) == all_tasks:
+            selections[ALL_TASKS] = list(tasks.values())
+        for task, scores in selections.items():
+            crashed = group[(group["status"] == "crashed") & ((group["task"] == task) | (task == ALL_TASKS))]
+            rows.append(
+                {
+                    "task": task,
+                    **dict(zip(["format", *keys], where, strict=True)),
+                    "significand_bits": significand_bits(str(where[0])),
+                    "exponent_bits": exponent_bits(str(where[0])),
+                    **_scores(scores, [task, *map(str, where)]),
+                    "crashed": len(crashed),
+                }
+            )
+    columns = ["task", "format", *keys, "significand_bits", "exponent_bits", "n", "crashed"]
+    columns += ["mean", "std", "iqm", "ci_low", "ci_high", "min", "max", "drop"]
+    if not rows:
+        return pd.DataFrame(columns=columns)
+    table = pd.DataFrame(rows)
+    reference = table[table["format"] == REFERENCE].set_index(["task", *keys])["mean"]
+    table["drop"] = [
+        reference.get(where if keys else where[0], np.nan) - mean
+        for *where_, mean in table[["task", *keys, "mean"]].itertuples(index=False)
+        for where in [tuple(where_)]
+    ]
+    order = ["task", *keys, "exponent_bits", "significand_bits"]
+    ascending = [*[True] * (1 + len(keys)), False, False]
+    return table.sort_values(order, ascending=ascending, ignore_index=True)[columns]
+
+
+def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:
+    everything = np.concatenate(groups)
+    interval = bootstrap_interval(groups, generator_for(*labels))
+    mean, std = mean_and_std(groups)
+    return {
+        "n": everything.size,
+        "mean": mean,
+        "std": std,
+        "iqm": interquartile_mean(everything),
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        "min": float(everything.min()),
+        "max": float(everything.max()),
+    }

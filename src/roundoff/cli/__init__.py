@@ -1,0 +1,71 @@
+"""The command ``roundoff``; its parts by subject in ``cli_*.py``.
+
+Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from roundoff.cli.formats import formats, verify
+from roundoff.cli.options import say
+from roundoff.cli.results import collect, plot, report
+from roundoff.cli.runs import blame, train
+from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
+
+app = typer.Typer(
+    name="roundoff",
+    help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        say(f"roundoff {version('roundoff')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+# As --help lists them.
+for _command in (
+    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, plot, report,
+):  # fmt: skip
+    app.command()(_command)
+
+
+def main() -> None:
+    """Runs the command; mistakes of the user's end it with one message and status 2."""
+    try:
+        app()
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # `roundoff formats | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        say(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", error=True)
+        sys.exit(2)
+    except Exception as error:  # noqa: BLE001  told, whatever it is
+        from roundoff.errors import RoundoffError
+
+        if not isinstance(error, RoundoffError):  # a mistake of ours; its text may be a file's
+            say(traceback.format_exc(), error=True)
+            sys.exit(1)
+        say(f"roundoff: {error}", error=True)
+        sys.exit(2)

@@ -1,0 +1,50 @@
+"""The commands about number formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roundoff.cli.options import AllowImport, say
+
+
+def formats(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
+    *,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
+    allow_import: AllowImport = None,  # noqa: ARG001  imported already
+) -> None:
+    """Print what number formats can hold: a table, or everything about one."""
+    from roundoff.formats.tools.table import describe, format_table
+
+    if plot:
+        from roundoff.formats.tools.plot import plot_formats
+
+        if not names:
+            raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
+        say(plot_formats(names, out))
+    elif names and len(names) == 1:
+        say(describe(names[0]))
+    else:
+        say(format_table(names or None))
+
+
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Formats to verify [default: some of every kind].")] = None,
+    *,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
+    allow_import: AllowImport = None,  # noqa: ARG001  imported already
+) -> None:
+    """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
+    from roundoff.formats.tools.verify import verify as verify_formats
+
+    report = verify_formats(names or None, device, quick=quick)
+    say(report)
+    if not report.passed:
+        raise typer.Exit(1)

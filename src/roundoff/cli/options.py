@@ -1,0 +1,99 @@
+"""What commands share: options, lists with commas, warnings, and how they are stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from roundoff.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; see TrainConfig."),
+]
+Compiled = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
+]
+Population = Annotated[
+    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they gain from one program.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
+NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
+FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
+
+
+def _imported(modules: list[str] | None) -> list[str] | None:
+    """Imports them, so that the formats that they register have their names."""
+    for module in modules or ():
+        try:
+            import_module(module)
+        except (ImportError, TypeError, ValueError) as error:
+            raise typer.BadParameter(
+                f"{error}; a module is named as in an import statement, and is installed or in a folder that PYTHONPATH"
+                " lists"
+            ) from error
+    return modules
+
+
+AllowImport = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE",
+        help="Is imported for formats that it registers, and for tasks gym:MODULE:ID; may be repeated.",
+        callback=_imported,
+    ),
+]
+
+
+def allowed_imports(named: list[str] | None, arguments: list[str] | None) -> list[str]:
+    """The modules that the user has allowed, or has named himself in ``key=value`` arguments."""
+    from roundoff.agents.environments.tasks import modules_named_in
+
+    return [*(named or ()), *(module for argument in arguments or () for module in modules_named_in(argument))]
+
+
+def parts(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def say(text: object, *, error: bool = False) -> None:
+    """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
+    print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Says what is not as it should be, and no reason to stop."""
+    for warning in warnings:
+        say(f"roundoff: warning: {warning}", error=True)
+
+
+class stoppable:  # noqa: N801  used as a statement
+    """Ends the block on Ctrl-C or SIGTERM with a hint and the usual status, 130 or 143."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._signal = signal.SIGINT
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
+        self._signal = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if isinstance(error, KeyboardInterrupt):
+            say(f"roundoff: stopped; {self._hint}", error=True)
+            raise SystemExit(128 + self._signal) from None

@@ -1,0 +1,59 @@
+"""The commands that show and collect what runs have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roundoff.cli.options import FigureFormats, parts, print_warnings, say
+
+
+def plot(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    size: Annotated[
+        str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
+    ] = "screen",
+    formats: FigureFormats = "png,svg",
+    only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
+) -> None:
+    """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
+    from roundoff.analysis import plot as plot_sweep
+
+    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only))
+    print_warnings(warnings)
+    for path in written:
+        say(path)
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="What may be lost for a width to be good enough, as a fraction of fp32's return."
+        ),
+    ] = 0.1,
+) -> None:
+    """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
+    from roundoff.analysis.report.writing import report as write_report
+
+    written, warnings = write_report(directory, margin)
+    print_warnings(warnings)
+    say(written)
+
+
+def collect(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+) -> None:
+    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
+    from roundoff.analysis.runs.collect import collect as collect_runs
+
+    rows, runs, warnings = collect_runs(directories, out)
+    print_warnings(warnings)
+    say(f"{out}: {rows} records of {runs} runs")

@@ -1,0 +1,202 @@
+"""The commands that run sweeps and look at them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from roundoff.cli.options import (
+    AllowImport,
+    Compiled,
+    DryRun,
+    FigureFormats,
+    NoEstimate,
+    Overrides,
+    Population,
+    Workers,
+    allowed_imports,
+    parts,
+    print_warnings,
+    say,
+    stoppable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roundoff.sweeps.language.plan import Plan
+    from roundoff.sweeps.workers.pool import Executor
+
+
+def sweep(
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML), or the name of a preset.")],
+    overrides: Overrides = None,
+    *,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
+    workers: Workers = None,
+    executor: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster [default: $RAY_ADDRESS, else one of this machine alone].")
+    ] = None,
+    cpus_per_run: Annotated[float, typer.Option(min=0.01, help="Of a Ray node; may be a fraction.")] = 1.0,
+    gpus_per_run: Annotated[float, typer.Option(min=0.0, help="Of a Ray node; may be a fraction.")] = 0.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Run only what has this value, or one of a list; may be repeated."),
+    ] = None,
+    dry_run: DryRun = False,
+    no_estimate: NoEstimate = False,
+    compiled: Compiled = None,
+    population: Population = 8,
+    allow_import: AllowImport = None,
+) -> None:
+    """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
+    from roundoff.sweeps import plan_file
+    from roundoff.sweeps.catalogue import find_sweep
+    from roundoff.sweeps.sweep import usable_cores
+    from roundoff.sweeps.workers.local import LocalProcesses
+
+    plan = plan_file(find_sweep(file), overrides or (), only or ())
+    directory = out or Path("results") / plan.name
+    imports = allowed_imports(allow_import, overrides)
+    if dry_run:
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
+        return
+    hint = f"the same command continues; finished runs are kept in {directory}"
+    if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
+        raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
+    with stoppable(hint):
+        if executor == "local":
+            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population, imports)
+        else:
+            from roundoff.sweeps.workers.on_ray import RayExecutor
+
+            cluster = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+            _bring_to_end(plan, directory, cluster, compiled, population, imports)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
+    *,
+    size: Annotated[
+        Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
+        "results"
+    ),
+    workers: Workers = None,
+    formats: FigureFormats = "png,svg",
+    dry_run: DryRun = False,
+    no_estimate: NoEstimate = False,
+    compiled: Compiled = None,
+    population: Population = 8,
+) -> None:
+    """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
+    from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+    from roundoff.sweeps.sweep import usable_cores
+    from roundoff.sweeps.workers.local import LocalProcesses
+
+    if name in PERFORMANCE:
+        say(performance_page(name))
+        return
+    plan, figures = find_reproduction(name, size, list(PERFORMANCE))
+    directory = out / plan.name
+    if dry_run:
+        copies = len(finished_elsewhere(plan, directory))
+        if copies:
+            say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        return
+    from roundoff.analysis.paper.reproduction import reproduce as reproduce_figure
+    from roundoff.analysis.plot import FORMATS, check_known
+
+    kinds = parts(formats)
+    check_known("format", kinds, FORMATS)
+    with stoppable(f"the same command continues; finished runs are kept in {directory}"):
+        copies = take_over(plan, directory)
+        if copies:
+            say(f"{copies} runs copied from folders beside {directory}, where they have ended")
+        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+        warnings: dict[str, None] = {}
+        for figure in figures:
+            written, found = reproduce_figure(directory, figure, kinds)
+            warnings |= dict.fromkeys(found)
+            for path in written:
+                say(path)
+    print_warnings(warnings)
+
+
+def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
+    """Says what would be run, and how long that takes unless ``workers`` is None."""
+    from roundoff.sweeps.display.dry_run import describe_estimate, describe_plan
+
+    for line in describe_plan(plan, directory):
+        say(line)
+    if workers:
+        say("estimating the time; --no-estimate does without")
+        sys.stdout.flush()  # it takes half a minute
+        for line in describe_estimate(plan, directory, workers, imports):
+            say(line)
+
+
+def _bring_to_end(
+    plan: Plan,
+    directory: Path,
+    executor: Executor,
+    compiled: bool | None,
+    population: int,
+    imports: Sequence[str] = (),
+) -> None:
+    """Runs a sweep and says how it ended; exits with 1 if runs failed."""
+    from roundoff.sweeps import run_sweep
+    from roundoff.sweeps.display.progress import ProgressDisplay
+
+    with ProgressDisplay() as display:
+        summary = run_sweep(
+            plan, directory, executor=executor, watcher=display,
+            compiled=compiled, population=population, allow_imports=imports,
+        )  # fmt: skip
+    say(
+        f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
+    )
+    if summary.failed:
+        say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
+        raise typer.Exit(1)
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+) -> None:
+    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
+    from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
+    from roundoff.sweeps.folder.status import read_status
+
+    with stoppable("the sweep is not affected"):
+        report = watch_status(directory) if watch else read_status(directory)
+    if not watch:
+        say("\n".join(status_lines(report)))
+    print_warnings(report.warnings)
+    raise typer.Exit(exit_status(report))
+
+
+def presets() -> None:
+    """List the sweeps that are shipped, as a table."""
+    from roundoff.sweeps.catalogue import presets_table
+
+    say(presets_table())
+
+
+def schema() -> None:
+    """Print the JSON Schema of sweep files, for editors."""
+    from roundoff.sweeps.language.schema import sweep_schema
+
+    say(json.dumps(sweep_schema(), indent=1))

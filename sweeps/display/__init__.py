@@ -1,0 +1,1 @@
+"""What a sweep prints: progress, status, and what it would do."""

@@ -1,0 +1,73 @@
+"""What a sweep would do, in words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ...agents.environments.tasks import module_of
+from ..estimate import estimate
+from ..folder.directory import MARKER, SweepDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from ..language.plan import Plan
+
+
+def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
+    """A line for each run: what became of it, and what varies.
+
+    Raises:
+        SweepError: the folder is another sweep's, or holds something else.
+    """
+    store = SweepDirectory(directory)
+    store.check(plan)
+    yield f"{plan.name}: {len(plan.runs)} runs into {directory}"
+    width = max(len(run.id) for run in plan.runs)
+    for run in plan.runs:
+        values = run.config.as_json()
+        settings = [f"{key}={_short(values[key])}" for key in plan.varying]
+        named = [f"case={run.case!r}"] if run.case else []
+        yield f"  {run.id:<{width}}  {store.status(run):<7}  {' '.join(named + settings)}"
+    for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
+        yield f"the module {module} will be imported, if --allow-import {module} allows it"
+    steps = sum(run.config.steps for run in plan.runs)
+    yield f"{len(plan.runs)} runs, {steps} environment steps; a dry run, nothing was written"
+
+
+def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:
+    """How long the runs that are not finished will take."""
+    store = SweepDirectory(directory)
+    waiting = [run for run in plan.runs if store.status(run) not in ("done", "crashed")]
+    if not waiting:
+        yield "nothing is left to do"
+        return
+    guess = estimate(waiting, _sweeps_beside(directory), allow_imports)
+    if guess.seconds:
+        known = f"{len(guess.seconds)} of {len(waiting)} runs that are left"
+        longest = _duration(max(guess.seconds.values()))
+        total = _duration(guess.total(workers))
+        yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {known}, the longest {longest}"
+    yield from (f"  {note}" for note in guess.notes)
+
+
+def _sweeps_beside(directory: Path) -> list[Path]:
+    """The folders of results among which this one is."""
+    others = (path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")))
+    return [directory, *(path for path in others if path != directory)]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 100 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{round(seconds / 3600)} h"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)

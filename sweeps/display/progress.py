@@ -1,0 +1,164 @@
+"""What a person sees of a running sweep: a live table on a terminal, else a plain line per finished run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ...printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from ...agents import Progress
+    from ..folder.directory import Status
+    from ..language.plan import Run
+    from ..workers.pool import Event
+
+
+class ProgressDisplay:
+    """A ``Watcher`` that prints; entered with ``with``, so that the terminal is left tidy.
+
+    Args:
+        console: where to print; standard output by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._started = time.monotonic()
+        self._begun: dict[str, float] = {}
+        self._active: dict[str, tuple[Run, dict[str, Any]]] = {}
+        self._counts = {"done": 0, "crashed": 0, "failed": 0}
+        self._total = 0
+        self._steps_total = 0
+        self._steps_ended = 0
+        self._first_steps: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
+        """Says what is going to happen."""
+        self._total = len(waiting)
+        self._steps_total = sum(run.config.steps for run in waiting)
+        self._started = time.monotonic()
+        before = f", {finished} finished before" if finished else ""
+        if waiting:
+            self._console.print(f"{len(waiting)} runs to do{before}; starting {workers} workers")
+        else:
+            self._console.print(f"nothing to do{before}")
+
+    def event(self, event: Event, status: Status, score: float) -> None:
+        """Shows what happened to a run."""
+        run = event.run
+        if event.kind == "started":
+            self._begun.setdefault(run.id, time.monotonic())
+            self._active[run.id] = (run, {"step": 0})
+        elif event.kind == "progress":
+            assert event.progress is not None
+            # What a continued run did in earlier sessions says nothing about the speed of this one.
+            self._first_steps.setdefault(run.id, event.progress["step"])
+            self._active[run.id] = (run, event.progress)
+        elif event.kind == "elsewhere":
+            self._active.pop(run.id, None)
+        else:
+            self._active.pop(run.id, None)
+            self._counts[status] += 1
+            self._steps_ended += run.config.steps
+            began = self._begun.get(run.id)
+            took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
+            what = event.reason if status == "failed" else f"return {score:.1f}"
+            number = sum(self._counts.values())
+            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {printable(what)}, {took}", markup=False)
+
+    def _render(self) -> Group:
+        steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
+        elapsed = max(time.monotonic() - self._started, 1e-3)
+        rate = (steps - sum(self._first_steps.values())) / elapsed
+        left = _duration((self._steps_total - steps) / rate) if rate > 0 else "unknown"
+        ended = ", ".join(f"{count} {name}" for name, count in self._counts.items() if count or name == "done")
+        head = Text(f"{ended} of {self._total} runs; {rate:.0f} environment steps/s; time left {left}")
+        table = Table.grid(padding=(0, 2))
+        for run, progress in self._active.values():
+            table.add_row(run.id, *describe_progress(progress, run.config.steps))
+        return Group(head, table)
+
+
+def describe_progress(progress: dict[str, Any], steps: int) -> tuple[str, str, str, str, str]:
+    """How far a run is: percent, step, return, steps per second, loss scale; empty where that is not known.
+
+    Args:
+        progress: of an ``Event``.
+        steps: of the whole run.
+    """
+    step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))
+    return (
+        "" if step is None or not steps else f"{100 * step // steps} %",
+        "" if step is None else f"step {step}",
+        "" if score is None else f"return {score:.1f}",
+        "" if not rate else f"{rate:.0f} steps/s",
+        "" if scale is None else f"loss scale {scale:g}",
+    )
+
+
+class RunDisplay:
+    """Shows one run: a live line on a terminal, else a line per new evaluation."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._status = self._console.status("starting")
+        self._started = time.monotonic()
+        self._first_step: int | None = None
+        self._shown: float | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def notice(self, text: str) -> None:
+        """Shows a line that stays."""
+        self._console.print(printable(text), markup=False)
+
+    def progress(self, progress: Progress) -> None:
+        """Shows how far the run is."""
+        if self._first_step is None:
+            self._first_step, self._started = progress.step, time.monotonic()
+        rate = (progress.step - self._first_step) / max(time.monotonic() - self._started, 1e-3)
+        shown = "" if progress.last_return is None else f", return {progress.last_return:.1f}"
+        left = f", time left {_duration((progress.steps - progress.step) / rate)}" if rate > 0 else ""
+        scale = f", loss scale {progress.loss_scale:g}"
+        line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{scale}{left}"
+        if self._console.is_terminal:
+            self._status.update(line)
+        elif progress.last_return != self._shown:
+            self._shown = progress.last_return
+            self._console.print(line, markup=False)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

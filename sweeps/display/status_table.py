@@ -1,0 +1,85 @@
+"""What a person and a script see of a sweep's status."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ...printable import printable
+from ..folder.status import STATES, read_status
+from .progress import describe_progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..folder.status import RunStatus, SweepStatus
+
+_REFRESH = 2.0  # seconds
+_UNFINISHED = 3
+
+
+def exit_status(status: SweepStatus) -> int:
+    """For scripts: 0, all runs have ended; 1, those that have not failed; 3, some are running or waiting."""
+    if status.count("running") or status.count("waiting"):
+        return _UNFINISHED
+    return 1 if status.count("failed") else 0
+
+
+def status_lines(status: SweepStatus) -> list[str]:
+    """A line per run, and the totals last."""
+    names = [printable(run.run) for run in status.runs]
+    width = max(map(len, names), default=0)
+    lines = (f"{name:<{width}}  {run.state:<7}  {_details(run)}" for name, run in zip(names, status.runs, strict=True))
+    return [*map(str.rstrip, lines), _totals(status)]
+
+
+def watch_status(directory: Path) -> SweepStatus:
+    """Shows it until all runs have ended or failed: as a table on a terminal, else a line when the totals change."""
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    status, shown = read_status(directory), ""
+    if console.is_terminal:
+        with Live(_table(status, console.height), console=console, auto_refresh=False) as live:
+            while exit_status(status) == _UNFINISHED:
+                time.sleep(_REFRESH)
+                status = read_status(directory)
+                live.update(_table(status, console.height), refresh=True)
+        return status
+    while True:
+        if shown != (shown := _totals(status)):
+            console.print(shown, markup=False)
+        if exit_status(status) != _UNFINISHED:
+            return status
+        time.sleep(_REFRESH)
+        status = read_status(directory)
+
+
+def _totals(status: SweepStatus) -> str:
+    counts = ", ".join(f"{status.count(state)} {state}" for state in STATES)
+    return f"{printable(status.name)}: {len(status.runs)} runs: {counts}"
+
+
+def _details(run: RunStatus) -> str:
+    texts = (*describe_progress(run.progress, run.steps), _reason(run))
+    return ", ".join(text for text in texts if text)
+
+
+def _reason(run: RunStatus) -> str:
+    """On one line."""
+    return printable(run.reason.partition("\n")[0])
+
+
+def _table(status: SweepStatus, height: int) -> Group:
+    """The runs at work, and as many of the others as there is room for."""
+    table = Table.grid(padding=(0, 2))
+    order = ("running", "failed", "crashed", "waiting", "done")
+    runs = sorted(status.runs, key=lambda run: order.index(run.state))
+    for run in runs[: max(1, height - 2)]:
+        cells = (printable(run.run), run.state, *describe_progress(run.progress, run.steps), _reason(run))
+        table.add_row(*map(Text, cells))
+    return Group(Text(_totals(status)), table)

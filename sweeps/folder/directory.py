@@ -1,0 +1,150 @@
+"""The folder of a sweep: what was planned, and what has become of each run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...errors import RoundoffError
+from ...files import (
+    is_name,
+    is_temporary,
+    make_directory,
+    make_directory_inside,
+    read_json,
+    write_json,
+)
+from ..errors import SweepError
+
+if TYPE_CHECKING:
+    from ..language.plan import Plan, Run
+
+LAYOUT = 1
+MARKER = "sweep.json"
+FAILURE = "failed.json"
+_OURS = {"runs", MARKER, ".lock"}
+
+Status = Literal["new", "started", "failed", "done", "crashed"]
+
+
+class SweepDirectory:
+    """Names and meaning of the files of a sweep; see docs/architecture.md.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.marker = self.path / MARKER
+        self.leases = self.path / "leases"
+
+    def run_path(self, run: Run) -> Path:
+        """The folder of one run."""
+        return self.path / "runs" / run.id
+
+    def check(self, plan: Plan) -> None:
+        """Raises SweepError unless the folder is new, empty, or this sweep's."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise SweepError(f"{self.path}: is no folder; choose another --out")
+        if not self.marker.exists():
+            names = [entry.name for entry in self.path.iterdir()]
+            strangers = sorted(name for name in names if name not in _OURS and not is_temporary(name))
+            if strangers or (self.path / "runs").exists():
+                found = strangers[0] if strangers else "runs"
+                raise SweepError(
+                    f"{self.path}: is not empty (it holds {found}) and no sweep's folder (there is no {MARKER});"
+                    " choose an empty or a new one with --out"
+                )
+            return
+        name = self.read()["name"]
+        if name != plan.name:
+            raise SweepError(
+                f"{self.path}: holds the sweep {name!r}, and this one is {plan.name!r}; choose another --out,"
+                " or give the sweep that name to extend it"
+            )
+
+    def claim(self, plan: Plan) -> None:
+        """Writes down what is planned; runs of an earlier plan of the same sweep stay listed.
+
+        Raises:
+            SweepError: the folder is something else.
+            FileError: it cannot be written.
+        """
+        self.check(plan)
+        make_directory(self.path)
+        entries: dict[str, dict[str, Any]] = {}
+        for run in plan.runs:
+            named = {"case": run.case} if run.case else {}
+            entries[run.id] = {"id": run.id, "config": run.config.as_json(), **named}
+        if self.marker.exists():
+            for entry in self.read()["runs"]:
+                entries.setdefault(entry["id"], entry)
+        content = {
+            "layout": LAYOUT,
+            "name": plan.name,
+            "description": plan.description,
+            "varying": list(plan.varying),
+            "runs": list(entries.values()),
+        }
+        if not self.marker.exists() or self.read() != content:
+            write_json(self.marker, content)
+
+    def status(self, run: Run) -> Status:
+        """What has become of a run, from its folder."""
+        path = self.run_path(run)
+        if (path / "result.json").exists():
+            status: Status = self.result(run)["status"]
+            return status
+        if (path / FAILURE).exists():
+            return "failed"
+        return "started" if (path / "config.json").exists() else "new"
+
+    def result(self, run: Run) -> dict[str, Any]:
+        """The content of an ended run's ``result.json``.
+
+        Raises:
+            SweepError: it is damaged.
+        """
+        path = self.run_path(run) / "result.json"
+        try:
+            content = read_json(path)
+        except RoundoffError as error:
+            raise SweepError(f"{error}; delete the file to repeat the run") from error
+        if not isinstance(content, dict) or content.get("status") not in ("done", "crashed"):
+            raise SweepError(f"{path}: is not the result of a run; delete the file to repeat the run")
+        return content
+
+    def record_failure(self, run: Run, reason: str) -> None:
+        """Keeps the reason why a run could not be brought to its end."""
+        folder = make_directory_inside(self.path / "runs", run.id)
+        write_json(folder / FAILURE, {"reason": reason})
+
+    def forget_failure(self, run: Run) -> None:
+        """Called when the run is tried again."""
+        (self.run_path(run) / FAILURE).unlink(missing_ok=True)
+
+    def read(self) -> dict[str, Any]:
+        """The content of ``sweep.json``.
+
+        Raises:
+            SweepError: it is of another version, or something else.
+            FileError: it cannot be read.
+        """
+        content = read_json(self.marker)
+        layout = content.get("layout") if isinstance(content, dict) else None
+        if layout != LAYOUT:
+            raise SweepError(
+                f"{self.marker}: has layout {layout!r}, this version of roundoff reads {LAYOUT}; choose another --out"
+            )
+        assert isinstance(content, dict)
+        try:
+            entries = [(entry["id"], entry["config"].get("steps", 0) + 0) for entry in content["runs"]]
+            whole = isinstance(content["name"], str) and all(is_name(identity) for identity, _ in entries)
+        except (KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
+        return content

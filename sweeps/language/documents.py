@@ -1,0 +1,193 @@
+"""Reads a sweep file with all it includes, and ``key=value`` arguments, into an outline."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...files import read_bytes
+from ..errors import SweepError, SweepFileError
+from .keys import KEYS, shown, unknown
+from .located_yaml import Located, parse
+from .outline import SECTIONS, Outline, texts
+from .preset_files import includable_files, preset_files
+from .sections import apply
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LARGEST = 1 << 24  # bytes of a file
+_MAX_FILES = 100  # that a sweep may include, in all
+_FILE_ENDINGS = (".yaml", ".yml", ".json")
+
+
+def read_file(path: str | Path) -> str:
+    """The text of a file.
+
+    Raises:
+        SweepError: it cannot be read.
+    """
+    try:
+        return _content(Path(path)).decode()
+    except OSError as error:
+        near = difflib.get_close_matches(str(path), preset_files(), n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        advice = f"give a YAML file, or a name that `roundoff presets` lists{hint}"
+        raise SweepError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
+    except ValueError as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise SweepError(f"{path}: is not UTF-8 text (byte {error.start}); a YAML file is") from error
+        raise SweepError(f"{str(path)!r}: cannot be read ({error}); give a YAML file") from error
+
+
+def _content(path: Path) -> bytes:
+    """Of a regular file; or of what the shell calls a file, as in ``roundoff sweep <(generate)``."""
+    if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
+        with path.open("rb") as file:
+            return file.read(_LARGEST)
+    return read_bytes(path, _LARGEST)
+
+
+def read_outline(text: str, source: str, arguments: Sequence[str]) -> Outline:
+    """What a sweep file and arguments say.
+
+    Args:
+        text: of the file.
+        source: its path, or what to call it in messages; files it includes are looked for beside it.
+        arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
+
+    Raises:
+        SweepFileError: it is no YAML; all other mistakes are left in the outline.
+    """
+    outline = Outline()
+    reader = _Reader(outline)
+    reader.read(parse(text, source), Path(source), strict=not arguments)
+    for argument in arguments:
+        document = argument_document(argument, outline)
+        if document is not None:
+            reader.read(document, Path("arguments"), strict=False)
+    return outline
+
+
+def argument_document(argument: str, outline: Outline) -> Located | None:
+    """A ``key=value`` argument as the sweep file that says the same; None, with a complaint, if it is none."""
+    found = read_argument(argument, outline, (*KEYS, *SECTIONS))
+    if found is None:
+        return None
+    name, value = found
+    path = [part.strip() for part in name.split(".")]
+    if name in KEYS:
+        if isinstance(value.value, list) and not value.value:
+            outline.complain(value.place, "an empty list leaves no run")
+            return None
+        path.insert(0, "grid" if isinstance(value.value, list) else "base")
+    for key in reversed(path):
+        value = Located({key: value}, value.place, {key: value.place})
+    return value
+
+
+def read_argument(argument: str, outline: Outline, known: Sequence[str]) -> tuple[str, Located] | None:
+    """The key and the value of ``key=value``; None, with a complaint, if it is no such thing.
+
+    Args:
+        argument: as given; ``section.key=value`` is one where the section is ``known``.
+        outline: takes the complaints.
+        known: what the key may be.
+    """
+    place = f"argument {shown(argument)}"
+    name, equals, text = argument.partition("=")
+    name = name.strip()
+    section = name.split(".")[0].strip()
+    if not equals:
+        outline.complain(place, "must have the form key=value")
+    elif name not in known and not (section in SECTIONS and section in known):
+        outline.complain(place, unknown("key", name, [key for key in known if key not in SECTIONS]))
+    else:
+        try:
+            return name, placed(parse(text, place), place)
+        except SweepFileError as error:
+            for problem in error.problems:
+                outline.complain(place, problem.message)
+    return None
+
+
+def placed(value: Located, place: str) -> Located:
+    """``value`` with all its places replaced: a column within an argument helps nobody."""
+    if isinstance(value.value, list):
+        return Located([placed(item, place) for item in value.value], place)
+    if isinstance(value.value, dict):
+        inside = {key: placed(item, place) for key, item in value.value.items()}
+        return Located(inside, place, dict.fromkeys(inside, place))
+    return Located(value.value, place)
+
+
+class _Reader:
+    """Applies documents to an outline, included ones before those that include them."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
+        self.files = 0
+
+    def read(self, document: Located, path: Path, *, strict: bool, chain: tuple[Path, ...] = ()) -> None:
+        """Applies a document and what it includes.
+
+        Args:
+            document: as parsed.
+            path: where it stands.
+            strict: whether its exclusions must match something; those of included files need not.
+            chain: the files that include it, the outermost first.
+        """
+        if isinstance(document.value, dict) and "include" in document.value:
+            item = document.value["include"]
+            names = texts(item) if item.value is not None else []
+            if names is None:
+                message = f"include must be a name, or a list of names, of presets or files, got {shown(item.plain())}"
+                self.outline.complain(item.place, message)
+            for name in names or []:
+                self._include(name, path, chain)
+        apply(self.outline, document, own=not chain, strict=strict)
+
+    def _include(self, name: Located, path: Path, chain: tuple[Path, ...]) -> None:
+        named = includable_files()
+        if name.value in named:
+            found = named[name.value]
+        elif name.value.endswith(_FILE_ENDINGS) or "/" in name.value:
+            found = path.parent / name.value
+        else:
+            message = unknown("name in include", name.value, sorted(named))
+            self.outline.complain(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
+            return
+        chain = (*chain, path)
+        files = [_same(file) for file in chain]
+        if _same(found) in files:
+            circle = [*chain[files.index(_same(found)) :], found]
+            self.outline.complain(name.place, f"files include each other in a circle: {' -> '.join(map(str, circle))}")
+            return
+        self.files += 1
+        if self.files > _MAX_FILES:
+            self.outline.complain(name.place, f"more than {_MAX_FILES} files are included; at most that many may be")
+            return
+        try:
+            document = _parsed(read_file(found), str(found))
+        except SweepFileError as error:
+            self.outline.problems += error.problems
+        except SweepError as error:
+            self.outline.complain(name.place, str(error))
+        else:
+            self.read(document, found, strict=False, chain=chain)
+
+
+def _same(path: Path) -> str:
+    """A path such that those of one file are equal; a text that is no path is none's."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return str(path)
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str, source: str) -> Located:
+    return parse(text, source)

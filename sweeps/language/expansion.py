@@ -1,0 +1,197 @@
+"""From an outline to the runs: the product of its axes, without what is excluded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ...agents import TrainConfig
+from .draws import draw_choices
+from .keys import canonical, complaint, mistakes, shown, unknown
+from .outline import CASE, Choice, names_of_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .located_yaml import Located
+    from .outline import Exclusion, Outline
+
+MAX_RUNS = 100_000
+_MAX_MISTAKES = 20  # of runs whose values do not go together
+
+
+class Planned(NamedTuple):
+    """A run that is to be: its config, and the name of its case."""
+
+    config: TrainConfig
+    case: str
+
+
+def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator[Planned]:
+    """The runs of a sweep, in the order of its axes, the last varying fastest.
+
+    Args:
+        outline: its mistakes are noted there; what is yielded counts if there are none in the end.
+        only: runs that match none of the values are left out, too.
+        source: what to call the file in messages.
+    """
+    if "random" in outline.axes:
+        outline.axes["random"].choices = draw_choices(outline)
+    _check_values(outline)
+    filters = [_Filter(outline, exclusion) for exclusion in (*outline.exclusions, *only)]
+    count = math.prod(len(axis.choices) for axis in outline.axes.values())
+    if count > MAX_RUNS:
+        outline.complain(source, f"the sweep has {count} runs; at most {MAX_RUNS} are allowed")
+    if outline.problems:
+        return
+    excluding, choosing = filters[: len(outline.exclusions)], filters[len(outline.exclusions) :]
+    left = 0
+    for config, given, located, case in _product(outline):
+        excluded = [entry.matches(given if config is None else config, case) for entry in excluding]
+        chosen = [entry.matches(given if config is None else config, case) for entry in choosing]
+        if any(excluded) or not all(chosen):
+            continue
+        if config is None:
+            _complain_of_run(outline, given, located, source)
+            continue
+        left += 1
+        yield Planned(config, case)
+    _complain_of_filters(outline, excluding, choosing, source, left)
+
+
+def _product(outline: Outline) -> Iterator[tuple[TrainConfig | None, dict[str, Any], dict[str, Located], str]]:
+    """Of every run its config (None if its values do not go together), its settings plain and located, its case."""
+    constants = {key: value.plain() for key, value in outline.base.items()}
+    axes = [
+        [({key: value.plain() for key, value in choice.settings.items()}, choice) for choice in axis.choices]
+        for axis in outline.axes.values()
+    ]
+    for combination in itertools.product(*axes):
+        given = dict(constants)
+        for settings, _ in combination:
+            given |= settings
+        located = dict(outline.base)
+        case = ""
+        for _, choice in combination:
+            located |= choice.settings
+            case = case or choice.case
+        try:
+            yield TrainConfig(**given), given, located, case
+        except ValidationError:
+            yield None, given, located, case
+
+
+def _check_values(outline: Outline) -> None:
+    """Complains of values that their keys do not allow, and of equal alternatives."""
+    for key, value in outline.base.items():
+        _check_value(outline, key, value)
+    for axis in outline.axes.values():
+        if axis.section == "random":
+            continue  # checked before it was drawn, where equal draws may happen
+        seen: dict[str, Choice] = {}
+        for choice in axis.choices:
+            for key, value in choice.settings.items():
+                _check_value(outline, key, value)
+            plain = {key: value.plain() for key, value in choice.settings.items()}
+            earlier = seen.setdefault(json.dumps(plain, sort_keys=True), choice)
+            if earlier is not choice:
+                outline.complain(choice.place, f"{_named(axis.section, plain)} stands twice ({earlier.place})")
+
+
+def _named(section: str, plain: dict[str, Any]) -> str:
+    if section == "grid":
+        ((key, value),) = plain.items()
+        return f"{key}: the value {shown(value)}"
+    return f"{'the case' if section == 'cases' else 'the combination'} {shown(plain)}"
+
+
+def _check_value(outline: Outline, key: str, value: Located) -> None:
+    for message in mistakes(key, value.plain()):
+        outline.complain(value.place, message)
+
+
+class _Filter:
+    """An exclusion with its values in canonical form, which remembers what it has met."""
+
+    def __init__(self, outline: Outline, exclusion: Exclusion) -> None:
+        self.exclusion = exclusion
+        self.matched = False
+        self.met: dict[str, bool] = dict.fromkeys(exclusion.values, False)
+        self.values: dict[str, list[Any]] = {}
+        cases = names_of_cases(outline.axes.values())
+        for key, values in exclusion.values.items():
+            if not values:
+                outline.complain(exclusion.place, f"an empty list for {key} matches nothing; give values")
+            for value in values:
+                if key == CASE and value.value not in cases:
+                    message = unknown(CASE, str(value.plain()), cases) if cases else "there are no cases with names"
+                    outline.complain(value.place, message)
+                elif key != CASE:
+                    _check_value(outline, key, value)
+            self.values[key] = [] if outline.problems else [_canonical(key, value.plain()) for value in values]
+
+    def matches(self, settings: TrainConfig | dict[str, Any], case: str) -> bool:
+        """Whether a run has one of the values for each key."""
+        result = True
+        for key, values in self.values.items():
+            if _setting(settings, key, case) in values:
+                self.met[key] = True
+            else:
+                result = False
+        self.matched |= result
+        return result
+
+    def unmet(self) -> str:
+        """The keys and values that keep it from matching."""
+        keys = [key for key, met in self.met.items() if not met] or list(self.met)
+        values = {key: [value.plain() for value in self.exclusion.values[key]] for key in keys}
+        return " and ".join(f"{key}: {', '.join(map(str, found))}" for key, found in values.items())
+
+
+def _canonical(key: str, value: Any) -> Any:
+    return value if key == CASE else canonical(key, value)
+
+
+def _setting(settings: TrainConfig | dict[str, Any], key: str, case: str) -> Any:
+    if key == CASE:
+        return case
+    if isinstance(settings, TrainConfig):
+        return getattr(settings, key)
+    return canonical(key, settings[key]) if key in settings else TrainConfig.model_fields[key].default
+
+
+def _complain_of_run(outline: Outline, given: dict[str, Any], located: dict[str, Located], source: str) -> None:
+    """Notes what is wrong with values that are right one by one, once for all runs that share it."""
+    if len(outline.problems) >= _MAX_MISTAKES:
+        return
+    try:
+        TrainConfig(**given)
+    except ValidationError as error:
+        for found in error.errors():
+            message = complaint(found)
+            if any(problem.message.startswith(message) for problem in outline.problems):
+                continue
+            named = [key for key in re.findall(r"\w+", message) if key in located]
+            place = located[named[0]].place if named else source
+            outline.complain(place, f"{message} in the run {shown(given)}")
+
+
+def _complain_of_filters(
+    outline: Outline, excluding: list[_Filter], choosing: list[_Filter], source: str, left: int
+) -> None:
+    """Notes filters that did nothing, or left nothing."""
+    if outline.problems:
+        return
+    for entry in excluding:
+        if entry.exclusion.must_match and not entry.matched:
+            outline.complain(entry.exclusion.place, f"excludes nothing: no run has {entry.unmet()}; remove it")
+    for entry in choosing:
+        if not entry.matched:
+            outline.complain(entry.exclusion.place, f"chooses nothing: no run has {entry.unmet()}")
+    if not left and not outline.problems:
+        outline.complain(source, "no run is left; exclude less, or choose more")

@@ -1,0 +1,155 @@
+"""YAML in which every value knows its line and column, with no surprises in how scalars are read.
+
+Scalars follow the core schema of YAML 1.2: ``3e-4`` is a number, ``no`` and ``on`` are text, ``010`` is ten. Duplicate
+keys are an error. (PyYAML's own loaders read YAML 1.1 and keep the last of duplicate keys.)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ...printable import printable
+from ..errors import Problem, SweepFileError
+
+if TYPE_CHECKING:
+    from yaml.error import Mark
+    from yaml.nodes import MappingNode, Node, ScalarNode
+
+_MAX_DEPTH = 20
+_MAX_VALUES = 100_000  # aliases can make a small file describe a huge one
+
+_INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+_WORDS = {
+    **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
+    **dict.fromkeys(["true", "True", "TRUE"], True),
+    **dict.fromkeys(["false", "False", "FALSE"], False),
+    **dict.fromkeys([".nan", ".NaN", ".NAN"], float("nan")),
+    **dict.fromkeys([".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], float("inf")),
+    **dict.fromkeys(["-.inf", "-.Inf", "-.INF"], float("-inf")),
+}
+_MAX_DIGITS = 400  # more are no setting, and Python refuses to convert very many
+
+
+@dataclass(frozen=True)
+class Located:
+    """A value and where it stands.
+
+    Attributes:
+        value: None, bool, int, float, str, a list of ``Located``, or a dict of ``Located`` by text key.
+        place: ``source:line:column``, counted from 1.
+        key_places: for a dict, where its keys stand.
+    """
+
+    value: Any
+    place: str
+    key_places: dict[str, str] | None = None
+
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {key: item.plain() for key, item in self.value.items()}
+        if isinstance(self.value, list):
+            return [item.plain() for item in self.value]
+        return self.value
+
+
+def parse(text: str, source: str) -> Located:
+    """Reads one YAML document.
+
+    Args:
+        text: the document.
+        source: what to call it in places.
+
+    Raises:
+        SweepFileError: it is no YAML, has duplicate or non-text keys, tags, or is absurdly large.
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = _place(source, mark) if mark else source
+        raise SweepFileError([Problem(place, f"is not YAML: {error.problem or error.context}")]) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise SweepFileError([Problem(source, f"is not YAML: {what}")]) from error
+    if node is None:
+        raise SweepFileError([Problem(source, "is empty; a sweep needs at least name and grid")])
+    reader = _Reader(source)
+    result = reader.read(node, 0)
+    if reader.problems:
+        raise SweepFileError(reader.problems)
+    return result
+
+
+def _place(source: str, mark: Mark) -> str:
+    return f"{source}:{mark.line + 1}:{mark.column + 1}"
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.problems: list[Problem] = []
+        self._values = 0
+
+    def read(self, node: Node, depth: int) -> Located:
+        place = _place(self.source, node.start_mark)
+        self._values += 1
+        if depth > _MAX_DEPTH or self._values > _MAX_VALUES:
+            what = f"nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else f"more than {_MAX_VALUES} values"
+            raise SweepFileError([Problem(place, f"{what} (through an alias, perhaps); write them out shorter")])
+        if isinstance(node, yaml.ScalarNode):
+            return Located(self._scalar(node, place), place)
+        if isinstance(node, yaml.SequenceNode):
+            return Located([self.read(item, depth + 1) for item in node.value], place)
+        assert isinstance(node, yaml.MappingNode)
+        return self._mapping(node, place, depth)
+
+    def _mapping(self, node: MappingNode, place: str, depth: int) -> Located:
+        values: dict[str, Located] = {}
+        places: dict[str, str] = {}
+        for key_node, value_node in node.value:
+            key_place = _place(self.source, key_node.start_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem(key_place, "a key must be text, not a list or a mapping"))
+                continue
+            key = self._text(key_node.value, key_place)
+            if key in values:
+                self.problems.append(Problem(key_place, f"duplicate key {key!r}; it stands already at {places[key]}"))
+                continue
+            places[key] = key_place
+            values[key] = self.read(value_node, depth + 1)
+        return Located(values, place, places)
+
+    def _text(self, text: str, place: str) -> str:
+        """``text``; what no file could hold, as an escaped half of a surrogate pair, is made printable and noted."""
+        if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
+            return text
+        self.problems.append(Problem(place, f"the text '{printable(text)}' has half of a surrogate pair; remove it"))
+        return printable(text)
+
+    def _scalar(self, node: ScalarNode, place: str) -> Any:
+        text = self._text(node.value, place)
+        if node.style is not None:  # quoted or block text
+            return text
+        # Explicit tags (!!int, !x) are the only way to a tag that resolution would not give a plain scalar.
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self.problems.append(Problem(place, f"tags such as {node.tag} have no meaning here; remove it"))
+            return None
+        if text in _WORDS:
+            return _WORDS[text]
+        return _number(text) if len(text) < _MAX_DIGITS else text
+
+
+def _number(text: str) -> int | float | str:
+    """The number that ``text`` is, or the text itself."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _OTHER_BASE.fullmatch(text):
+        return int(text, 0)
+    return float(text) if _FLOAT.fullmatch(text) else text

@@ -1,0 +1,91 @@
+"""What a sweep file, the files it includes and the arguments say together: the later wins, key by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .located_yaml import Located
+
+SECTIONS = ("name", "description", "reproduces", "include", "base", "grid", "zip", "cases", "random", "exclude")
+CASE = "case"
+"""What the name of a case is called where runs are chosen by it."""
+
+
+class Choice(NamedTuple):
+    """One of the alternatives of an axis: settings that go together."""
+
+    settings: dict[str, Located]
+    place: str
+    case: str = ""
+
+
+@dataclass
+class Axis:
+    """Alternatives, one of which every run takes; a sweep is the product of its axes."""
+
+    section: str
+    place: str
+    choices: list[Choice]
+
+    def all_keys(self) -> list[str]:
+        """Every key that an alternative sets, once."""
+        return list(dict.fromkeys(key for choice in self.choices for key in choice.settings))
+
+
+class Exclusion(NamedTuple):
+    """An entry of ``exclude``: runs with one of the values for each of the keys are left out."""
+
+    values: dict[str, list[Located]]
+    place: str
+    must_match: bool
+
+
+@dataclass
+class Outline:
+    """A sweep before its runs are made.
+
+    Attributes:
+        name: of the sweep; None if nothing names it.
+        description: for people.
+        reproduces: names of figures and tables.
+        base: values of all runs, unless an axis says otherwise.
+        axes: by key those of the grid, and by section the others; the last varies fastest.
+        random: the parts of the section, from which its axis is drawn.
+        exclusions: runs to leave out.
+        problems: every mistake so far.
+    """
+
+    name: str | None = None
+    description: str = ""
+    reproduces: tuple[str, ...] = ()
+    base: dict[str, Located] = field(default_factory=dict)
+    axes: dict[str, Axis] = field(default_factory=dict)
+    random: dict[str, Any] = field(default_factory=dict)
+    exclusions: list[Exclusion] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def complain(self, place: str, message: str) -> None:
+        """Notes a mistake."""
+        self.problems.append(Problem(place, message))
+
+
+def alternatives(value: Located) -> list[Located]:
+    """The values of a list, or the one value; as in the grid, one list of fixes is a list in a list."""
+    return value.value if isinstance(value.value, list) else [value]
+
+
+def texts(item: Located) -> list[Located] | None:
+    """One text, or a list of them, as a list; None if it is neither."""
+    found = alternatives(item)
+    return found if all(isinstance(entry.value, str) for entry in found) else None
+
+
+def names_of_cases(axes: Iterable[Axis]) -> list[str]:
+    """The names of all cases."""
+    return [choice.case for axis in axes for choice in axis.choices if choice.case]

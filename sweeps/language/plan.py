@@ -1,0 +1,151 @@
+"""From a sweep file to the list of its runs, validated whole: all mistakes are reported, each with its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import SweepFileError
+from .documents import read_argument, read_file, read_outline
+from .expansion import expand
+from .keys import KEYS, shown
+from .located_yaml import parse
+from .outline import CASE, Exclusion, Outline, alternatives
+from .sections import complain_of_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...agents import TrainConfig
+    from .located_yaml import Located
+
+
+class Run(NamedTuple):
+    """One planned run."""
+
+    id: str
+    """Name of its directory: task, format, seed, and a hash of the whole config."""
+    config: TrainConfig
+    case: str = ""
+    """Name of the case it belongs to, if the sweep has any."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A validated sweep.
+
+    Attributes:
+        name: of the sweep.
+        description: one or more lines for people.
+        varying: keys that take several values, in the order of the file.
+        runs: the product of what varies, the last varying fastest, without what is excluded.
+        reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
+    """
+
+    name: str
+    description: str
+    varying: tuple[str, ...]
+    runs: tuple[Run, ...]
+    reproduces: tuple[str, ...] = ()
+
+
+def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
+    """Plans the sweep described in a YAML file; docs/sweeps.md is the reference of its language.
+
+    Args:
+        path: the file.
+        overrides: ``key=value`` arguments; see :func:`plan_text`.
+        only: ``key=value`` arguments that choose runs; likewise.
+
+    Raises:
+        SweepError: the file cannot be read.
+        SweepFileError: it is not a sweep; every mistake is listed.
+    """
+    return plan_text(read_file(path), str(path), overrides, only)
+
+
+def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
+    """Plans the sweep described by YAML text.
+
+    Args:
+        text: a mapping; its sections are described in docs/sweeps.md. Keys of runs are those of ``TrainConfig``.
+        source: what to call the text in messages; files it includes are looked for beside it.
+        overrides: ``key=value`` with a YAML value. A list replaces the values of the key in the grid, anything
+            else makes the key a constant. (For ``fixes`` too: one list of names is ``fixes=[[hadam, normal_fix]]``.)
+            ``section=value`` and ``section.key=value`` replace sections of the file, or parts of them.
+        only: ``key=value``, or a list of values: runs with other values are left out. ``case`` is the name of a case.
+
+    Raises:
+        SweepFileError: every mistake is listed.
+    """
+    outline = read_outline(text, source, overrides)
+    chosen = [_choice(outline, argument) for argument in only]
+    runs: dict[str, Run] = {}
+    for config, case in expand(outline, [choice for choice in chosen if choice], source):
+        run = Run(run_id(config), config, case)
+        runs.setdefault(run.id, run)
+    if outline.problems:
+        raise SweepFileError(outline.problems)
+    varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
+    name = outline.name or Path(source).stem
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces)
+
+
+def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """The config of a single run.
+
+    Args:
+        path: a YAML or JSON file with a mapping of ``TrainConfig`` keys, or the ``config.json`` of a run; None for
+            the defaults.
+        overrides: ``key=value`` arguments.
+
+    Raises:
+        SweepError: the file cannot be read.
+        SweepFileError: every mistake is listed.
+    """
+    outline = Outline()
+    source = "arguments" if path is None else str(path)
+    if path is not None:
+        document = parse(read_file(path), source)
+        if isinstance(document.value, dict) and "config" in document.value:
+            document = document.value["config"]
+        outline.base = _settings(outline, document)
+    for override in overrides:
+        setting = read_argument(override, outline, KEYS)
+        if setting:
+            outline.base[setting[0]] = setting[1]  # a list is a value here, not several runs
+    configs = [planned.config for planned in expand(outline, (), source)]
+    if outline.problems:
+        raise SweepFileError(outline.problems)
+    return configs[0]
+
+
+def run_id(config: TrainConfig) -> str:
+    """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
+    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
+    task = re.sub(r"[^\w.-]", "_", config.task)  # gym:Pendulum-v1 would be no good name of a folder
+    return f"{task}-{config.format}-s{config.seed}-{digest}"
+
+
+def _choice(outline: Outline, argument: str) -> Exclusion | None:
+    """What an argument of ``--only`` chooses."""
+    found = read_argument(argument, outline, (*KEYS, CASE))
+    if found is None:
+        return None
+    key, value = found
+    return Exclusion({key: alternatives(value)}, value.place, must_match=True)
+
+
+def _settings(outline: Outline, document: Located) -> dict[str, Located]:
+    """The settings of a run's file."""
+    if not isinstance(document.value, dict):
+        message = f"a run must be a mapping from keys to values, got {shown(document.plain())}"
+        outline.complain(document.place, message)
+        return {}
+    complain_of_unknown(outline, document, "key in a run", KEYS)
+    return {key: value for key, value in document.value.items() if key in KEYS}

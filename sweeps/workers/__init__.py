@@ -1,0 +1,1 @@
+"""The processes that train a sweep's runs, on this machine or on others."""

@@ -1,0 +1,202 @@
+"""Workers on the nodes of a Ray cluster, which share the sweep's folder.
+
+On its node each worker is an actor of Ray that keeps a worker process like those on one machine, and passes on what the
+two sides say. Ray finds the place and says when it is lost; everything else is as it is locally: results are written
+into the run's folder by the process that trains, and its lease keeps others away.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from ..errors import SweepError
+from .local import WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECONDS_TO_ANSWER = 10.0
+
+
+@final
+class RayExecutor:
+    """An ``Executor`` on a Ray cluster; connects to it at once.
+
+    Args:
+        limit: workers at a time; None for as many as the cluster has room for.
+        address: of the cluster, as ``ray.init`` takes it; None for the one that RAY_ADDRESS names, or else a cluster
+            of this machine alone, which ends with the sweep.
+        cpus: of a node for each run; may be a fraction.
+        gpus: likewise.
+
+    Raises:
+        SweepError: Ray is not installed, there is no cluster, or it has no room for a run.
+    """
+
+    tries = 5  # a cluster may lose several nodes in the time of a long run
+
+    def __init__(
+        self, limit: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
+    ) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray  # noqa: PLC0415  an extra, and slow
+        except ImportError as error:
+            raise SweepError("the executor ray needs Ray: pip install 'roundoff[ray]'") from error
+        self._ray = ray
+        self._cpus, self._gpus = cpus, gpus
+        self._probe: Path | None = None
+        self._reach(address or os.environ.get("RAY_ADDRESS", ""))
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=True)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SweepError(f"no Ray cluster at {address or 'the default address'}: {reason}") from error
+        for number, handler in before.items():  # Ray takes SIGTERM for itself
+            signal.signal(number, handler)
+        room = self._room()
+        if room < 1:
+            self.close()
+            raise SweepError(
+                f"the Ray cluster has no node with room for a run, which takes {cpus:g} CPUs and {gpus:g} GPUs;"
+                " ask for less with --cpus-per-run and --gpus-per-run, or add nodes"
+            )
+        self.limit = min(limit or room, room)
+
+    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> RayWorker:
+        """Asks Ray for a place; the worker speaks once it has one."""
+        log = log.absolute()
+        if self._probe is None:
+            self._probe = log.parent / f".shared-{uuid.uuid4().hex}"
+            self._probe.touch()
+        actor = (
+            self._ray.remote(_Relay)
+            .options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=4)
+            .remote(str(log), str(self._probe))
+        )
+        return RayWorker(self._ray, actor, say)
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+        if self._probe:
+            with suppress(OSError):
+                self._probe.unlink()
+        self._ray.shutdown()
+
+    def _reach(self, address: str) -> None:
+        """Raises SweepError if nobody answers, which Ray itself finds out after minutes."""
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdecimal():
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise SweepError(f"no Ray cluster at {address}: {reason}; give the one that `ray start` printed") from error
+
+    def _room(self) -> int:
+        """How many runs fit onto the nodes there are."""
+        total = 0
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                wanted = (("CPU", self._cpus), ("GPU", self._gpus))
+                total += int(min(node["Resources"].get(kind, 0.0) / each for kind, each in wanted if each))
+        return total
+
+
+@final
+class RayWorker:
+    """A ``Worker`` somewhere in the cluster."""
+
+    def __init__(self, ray: Any, actor: Any, say: Callable[[dict[str, Any] | None], None]) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._reason = "its end was not explained"
+        self._placed = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, args=(say,), daemon=True).start()
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Gives it a run."""
+        self._actor.send.remote(order)
+
+    def stop(self) -> None:
+        """Asks it to save a checkpoint and end."""
+        if self._placed:
+            self._actor.stop.remote()
+        else:  # it may wait for its place for ever, and has nothing to save
+            self._ray.kill(self._actor)
+
+    def wait(self, seconds: float) -> None:
+        """Waits for its end, and enforces it."""
+        self._ended.wait(seconds)
+        self._ray.kill(self._actor)  # also gives its place to others
+
+    def death(self) -> str:
+        """How it died."""
+        return self._reason
+
+    def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
+        try:
+            while True:
+                messages, reason = self._ray.get(self._actor.receive.remote())
+                self._placed = True
+                for message in messages:
+                    say(message)
+                if reason:
+                    self._reason = reason
+                    break
+        except Exception as error:  # noqa: BLE001  of Ray's many kinds, all mean that it is lost
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            self._reason = f"its node or its process was lost ({lines[0] if lines else type(error).__name__})"
+        self._ended.set()
+        say(None)
+
+
+class _Relay:
+    """Lives on a node, beside the process that trains."""
+
+    def __init__(self, log: str, probe: str) -> None:
+        import ray  # noqa: PLC0415  we are inside of it
+
+        self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._worker: WorkerProcess | None = None
+        if Path(probe).exists():
+            self._worker = WorkerProcess(Path(log), self._inbox.put)
+        else:
+            node = ray.util.get_node_ip_address()
+            reason = (
+                f"{Path(log).parent.parent}: the Ray node {node} does not see this folder; with the executor ray it"
+                " must be on a file system that all nodes share, under the same path"
+            )
+            self._inbox.put({"event": "unusable", "reason": reason})
+
+    def send(self, order: dict[str, Any]) -> None:
+        if self._worker:
+            self._worker.send(order)
+
+    def stop(self) -> None:
+        if self._worker:
+            self._worker.stop()
+        else:
+            self._inbox.put(None)
+
+    def receive(self) -> tuple[list[dict[str, Any]], str]:
+        """What was said since the last call, at least one message; and the reason, if the process has ended."""
+        messages: list[dict[str, Any]] = []
+        while True:
+            message = self._inbox.get()
+            if message is None:
+                return messages, self._worker.death() if self._worker else "it was never started"
+            messages.append(message)
+            if self._inbox.empty():
+                return messages, ""

@@ -1,0 +1,290 @@
+"""Bringing runs to their end: a pool of workers, wherever they are (``processes.py``, ``ray_executor.py``)."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ...agents.environments.tasks import may_import, module_of
+from ...agents.run.stopping import PATIENCE
+from ..errors import SweepError
+from .grouping import group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from pathlib import Path
+
+    from ..folder.leases import Leases
+    from ..language.plan import Run
+
+_GRACE = PATIENCE  # seconds that workers have to save and stop
+_POLL = 0.5  # seconds between two looks at runs that another sweep holds
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run.
+
+    Attributes:
+        kind: ``started``, ``progress``, ``elsewhere`` (another sweep has it), ``ended`` (its result is in its
+            folder), or ``failed``.
+        run: which.
+        progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
+            (environment steps per second), ``loss_scale`` of the critics or None.
+        reason: why it failed.
+    """
+
+    kind: Literal["started", "progress", "elsewhere", "ended", "failed"]
+    run: Run
+    progress: dict[str, Any] | None = None
+    reason: str = ""
+
+
+class Worker(Protocol):
+    """Something that trains, one run after another; see ``worker.py`` for what it is told and what it says."""
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Gives it a run; it may be dead already."""
+
+    def stop(self) -> None:
+        """Asks it to save a checkpoint and end."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits for its end, and enforces it."""
+
+    def death(self) -> str:
+        """How it died; asked once it has."""
+
+
+class Executor(Protocol):
+    """Where workers run.
+
+    Attributes:
+        limit: how many at a time, at least 1.
+        tries: of a run whose worker dies under it.
+    """
+
+    limit: int
+    tries: int
+
+    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> Worker:
+        """Starts a worker.
+
+        Args:
+            log: a file for what it prints.
+            say: is called, in any thread, with each event of the worker, and with None once it is dead.
+        """
+
+    def close(self) -> None:
+        """Gives back whatever it took; the workers have ended."""
+
+
+def execute(
+    jobs: Sequence[tuple[Run, Path]],
+    executor: Executor,
+    leases: Leases,
+    logs: Path,
+    *,
+    compiled: bool | None = None,
+    population: int = 1,
+    allow_imports: Collection[str] = (),
+) -> Generator[Event]:
+    """Brings runs to their end, each by one worker at a time, of this sweep or another one.
+
+    A worker that dies (killed, out of memory, lost with its node) is replaced, and its runs continue from their
+    checkpoints, each alone. Closing the iterator stops all workers; so does the death of this process, however it dies.
+
+    Args:
+        jobs: runs with their folders; begun in this order.
+        executor: where.
+        leases: of the sweep.
+        logs: a folder for what workers print.
+        compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
+        population: how many runs that can share a program a worker is given at once, at most.
+        allow_imports: modules that runs may import; see :func:`roundoff.agents.train`.
+
+    Yields:
+        What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
+
+    Raises:
+        SweepError: workers end before they have begun.
+    """
+    groups = group([run for run, _ in jobs], population, executor.limit, compiled=compiled)
+    directories = {run.id: directory for run, directory in jobs}
+    pool = _Pool(groups, directories, executor, leases, logs, compiled, allow_imports)
+    try:
+        yield from pool.events()
+    finally:
+        try:
+            pool.stop()
+        finally:
+            executor.close()
+
+
+class _Slot:
+    """A worker, and what the pool knows of it."""
+
+    def __init__(self, executor: Executor, log: Path, inbox: queue.SimpleQueue[tuple[_Slot, Any]]) -> None:
+        self.runs: dict[str, Run] = {}
+        self.ready = False
+        self.worker = executor.start(log, lambda message: inbox.put((self, message)))
+
+    @property
+    def idle(self) -> bool:
+        return self.ready and not self.runs
+
+
+class _Pool:
+    def __init__(
+        self,
+        groups: Sequence[list[Run]],
+        directories: dict[str, Path],
+        executor: Executor,
+        leases: Leases,
+        logs: Path,
+        compiled: bool | None,
+        allow_imports: Collection[str],
+    ) -> None:
+        self._executor = executor
+        self._allow_imports = allow_imports
+        self._modules = sorted(sys.modules.keys() & set(allow_imports))  # here they may have registered formats
+        self._compiled = compiled
+        self._leases = leases
+        self._logs = logs
+        self._started = 0
+        self._stillborn = 0  # workers in a row that died before they were ready
+        self._waiting = deque(groups)
+        self._directories = directories
+        self._tries = dict.fromkeys(self._directories, 0)
+        self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
+        self._slots: list[_Slot] = []
+
+    def events(self) -> Iterator[Event]:
+        unfinished = len(self._directories)
+        steps = itertools.cycle((self._hand_out, self._listen))
+        while unfinished:
+            for event in next(steps)():
+                unfinished -= event.kind in ("ended", "failed")
+                yield event
+
+    def stop(self) -> None:
+        """Asks all workers to save and end, and waits; whoever interrupts that has no patience left."""
+        for slot in self._slots:
+            slot.worker.stop()
+        end = time.monotonic() + _GRACE
+        try:
+            for slot in self._slots:
+                slot.worker.wait(max(0.0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            for slot in self._slots:
+                slot.worker.wait(0)
+            raise
+        self._slots.clear()
+
+    def _hand_out(self) -> Iterator[Event]:
+        """Gives runs that nobody holds to workers that have none, and starts workers for more of them."""
+        idle = [slot for slot in self._slots if slot.idle]
+        starting = sum(not slot.ready for slot in self._slots)
+        room = self._executor.limit - len(self._slots)
+        if self._waiting and (idle or room):
+            ended, free = self._look(len(idle) + starting + room)
+            for run in ended:
+                yield Event("ended", run)
+            for slot, numbers in zip(idle, free, strict=False):
+                yield from self._give(slot, numbers)
+            for _ in range(min(room, len(free) - len(idle) - starting)):
+                self._started += 1
+                self._slots.append(_Slot(self._executor, self._logs / f"worker-{self._started}.log", self._inbox))
+        if not self._waiting:
+            for slot in self._slots:
+                if slot.idle:  # it may stand in the way of one that waits for its place
+                    slot.ready = False
+                    slot.worker.stop()
+
+    def _look(self, most: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
+        """Of the waiting runs those that another sweep has ended, which wait no longer; and groups that can be taken.
+
+        Of the latter the first, at most ``most``. Runs of a group that another sweep holds wait alone from now on.
+        """
+        ended: list[Run] = []
+        free: list[list[tuple[Run, int]]] = []
+        numbers = self._leases.numbers()
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and len(free) < most:
+            members = waiting.popleft()
+            held: list[Run] = []
+            takeable: list[tuple[Run, int]] = []
+            for run in members:
+                number = self._leases.next_number(run.id, numbers)
+                if (self._directories[run.id] / "result.json").exists():  # looked at last: it comes before the release
+                    ended.append(run)
+                elif number is not None:
+                    takeable.append((run, number))
+                else:
+                    held.append(run)
+            if takeable:
+                free.append(takeable)
+                self._waiting.append([run for run, _ in takeable])
+            self._waiting.extend([run] for run in held)
+        self._waiting.extend(waiting)
+        return ended, free
+
+    def _give(self, slot: _Slot, numbers: list[tuple[Run, int]]) -> Iterator[Event]:
+        self._waiting.remove([run for run, _ in numbers])
+        orders = []
+        for run, number in numbers:
+            self._tries[run.id] += 1
+            slot.runs[run.id] = run
+            lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
+            module = module_of(run.config.task)
+            imports = [module] if module and may_import(module, self._allow_imports) else []
+            where = {"directory": str(self._directories[run.id]), "lease": lease}
+            orders.append({"config": run.config.as_json(), "imports": imports, **where})
+        slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules})
+        for run, _ in numbers:
+            yield Event("started", run)
+
+    def _listen(self) -> Iterator[Event]:
+        """Waits for what a worker says; not for long if a run may become free meanwhile."""
+        some = len(self._slots) < self._executor.limit or any(slot.idle for slot in self._slots)
+        try:
+            slot, message = self._inbox.get(timeout=_POLL if self._waiting and some else None)
+        except queue.Empty:
+            return
+        if message is None:
+            yield from self._bury(slot)
+        elif message["event"] == "ready":
+            slot.ready, self._stillborn = True, 0
+        elif message["event"] == "unusable":
+            raise SweepError(message["reason"])
+        elif message["run"] not in slot.runs:
+            pass
+        elif message["event"] == "progress":
+            yield Event("progress", slot.runs[message["run"]], progress=message["progress"])
+        else:
+            run = slot.runs.pop(message["run"])
+            if message["event"] == "elsewhere":  # another sweep was faster
+                self._tries[run.id] -= 1
+                self._waiting.appendleft([run])
+            yield Event(message["event"], run, reason=message.get("reason", ""))
+
+    def _bury(self, slot: _Slot) -> Iterator[Event]:
+        self._slots.remove(slot)
+        reason = slot.worker.death()
+        slot.worker.stop()
+        slot.worker.wait(0)
+        if not slot.runs:
+            if not slot.ready and self._waiting:
+                self._stillborn += 1
+            if self._stillborn > self._executor.limit + 1:
+                raise SweepError(f"workers end before they have begun: {reason}")
+        for run in slot.runs.values():
+            if self._tries[run.id] < self._executor.tries:
+                self._waiting.appendleft([run])  # alone: another one may be to blame
+            else:
+                yield Event("failed", run, reason=reason)

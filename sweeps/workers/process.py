@@ -1,0 +1,199 @@
+"""A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
+
+``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
+{...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; ``imports`` are modules that the
+run may import, ``modules`` those that are imported first, for the formats that they register. Of each, ``{"run": id,
+"event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a
+``"reason"``, or at once ``"elsewhere"``, if another process was faster to take the lease (``leases.py``). At ``{"stop":
+true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes without
+that, the process that started it is gone: it exits at once, and its leases end with it; the runs continue from their
+last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
+
+from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
+from ..folder.leases import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...agents import Progress
+
+
+def main() -> None:
+    """Serves runs until standard input closes."""
+    # Events have the pipe for themselves: whatever libraries print goes to standard error, which is a log file.
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    stop, serving = StopRequest(), threading.Event()
+    threading.Thread(target=_read_orders, args=(orders, stop, serving), daemon=True).start()
+    import roundoff.agents.training.alone  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
+
+    _send(events, event="ready")
+    while True:
+        order = orders.get()
+        serving.set()
+        with stopping_on_sigterm(stop):
+            _serve(order, events, stop)
+        serving.clear()
+        if stop.made:
+            _exit_stopped()
+
+
+def _read_orders(orders: queue.SimpleQueue[dict[str, Any]], stop: StopRequest, serving: threading.Event) -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "stop" not in order:
+            orders.put(order)
+            continue
+        stop.make()
+        if not serving.is_set():
+            _exit_stopped()
+        return
+    os._exit(0)
+
+
+def _exit_stopped() -> NoReturn:
+    """Ends the process without waiting for the thread that reads."""
+    sys.stderr.write("roundoff: stopped as asked\n")
+    sys.stderr.flush()
+    os._exit(128 + signal.SIGTERM)
+
+
+def _leave_to_another() -> NoReturn:
+    """Ends the process before it writes anything else."""
+    sys.stderr.write("roundoff: was silent for so long that another process has taken over the run\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
+    """Brings runs to their end while it holds their leases."""
+    from ...formats import RoundoffError  # noqa: PLC0415  after main has imported it
+
+    held: list[_Held] = []
+    for run in order["runs"]:
+        wanted = run["lease"]
+        try:
+            lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], _leave_to_another)
+        except RoundoffError as error:
+            _send(events, run=wanted["run"], event="failed", reason=str(error))
+            continue
+        if lease is None:
+            _send(events, run=wanted["run"], event="elsewhere")
+        else:
+            held.append(_Held(run, lease, events))
+    try:
+        _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
+    except KeyboardInterrupt:  # out of patience
+        for run in held:
+            run.give_back()
+        _exit_stopped()
+    finally:
+        for run in held:
+            run.give_back()
+
+
+def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
+    from ...agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
+    from ...agents.training.together import Job, train_together  # noqa: PLC0415
+
+    try:
+        for module in modules:  # in which formats are registered that runs name
+            import_module(module)
+        jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
+    except Exception as error:  # noqa: BLE001  likewise
+        for run in held:
+            run.end(error)
+        return
+    if len(jobs) == 1:
+        (job,) = jobs
+        try:
+            train(
+                job.config, job.directory, job.on_progress, stop,
+                compiled=compiled, on_notice=job.on_notice, allow_imports=job.allow_imports,
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
+            held[0].end(error)
+        else:
+            held[0].end(None)
+        return
+    for i, outcome in train_together(jobs, stop, compiled=compiled):
+        held[i].end(outcome if isinstance(outcome, Exception) else None)
+
+
+@final
+class _Held:
+    """A run of which this process has the lease."""
+
+    def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
+        self.config: dict[str, Any] = run["config"]
+        self.directory: str = run["directory"]
+        self.imports: list[str] = run["imports"]
+        self._id = run["lease"]["run"]
+        self._lease: Lease | None = lease
+        self._events = events
+        self._began: tuple[int, float] | None = None
+
+    def report(self, progress: Progress) -> None:
+        """Says how far it is."""
+        now = time.monotonic()
+        self._began = self._began or (progress.step, now)
+        told = {
+            "step": progress.step,
+            "return": progress.last_return,
+            "rate": (progress.step - self._began[0]) / max(now - self._began[1], 1e-3),
+            "loss_scale": progress.loss_scale,
+        }
+        if self._lease:
+            self._lease.note(told)
+        _send(self._events, run=self._id, event="progress", progress=told)
+
+    def notice(self, text: str) -> None:
+        """Notes something in the log."""
+        sys.stderr.write(f"roundoff: {self.directory}: {text}\n")
+
+    def end(self, error: Exception | None) -> None:
+        """Gives it back, and says how it has ended."""
+        from ...formats import RoundoffError  # noqa: PLC0415
+
+        if error is None:
+            self.give_back(ended=True)
+            _send(self._events, run=self._id, event="ended")
+            return
+        self.give_back()
+        if isinstance(error, Stopped):
+            self.notice(f"{error}, and saved")
+        elif isinstance(error, RoundoffError):
+            _send(self._events, run=self._id, event="failed", reason=str(error))
+        else:
+            traceback.print_exception(error)
+            _send(self._events, run=self._id, event="failed", reason=f"{type(error).__name__}: {error}")
+
+    def give_back(self, *, ended: bool = False) -> None:
+        """Releases the lease, once."""
+        if self._lease:
+            self._lease.release(ended=ended)
+            self._lease = None
+
+
+def _send(events: TextIO, **event: Any) -> None:
+    events.write(json.dumps(event) + "\n")
+
+
+if __name__ == "__main__":
+    main()
