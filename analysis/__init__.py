@@ -2,7 +2,7 @@
 
 from .errors import AnalysisError
 from .plot import plot
-from .report.writing import report
+from .reports.writing import report
 from .runs.experiment import Experiment, read_experiment
 
 __all__ = ["AnalysisError", "Experiment", "plot", "read_experiment", "report"]

@@ -11,9 +11,9 @@ from browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
 from roundoff.analysis import AnalysisError
-from roundoff.analysis.report import writing as report
-from roundoff.analysis.report.markup import element, number, percent, tick
-from roundoff.analysis.report.provenance import recipe
+from roundoff.analysis.reports import writing as report
+from roundoff.analysis.reports.markup import element, number, percent, tick
+from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.cli import app
 from roundoff.sweeps import plan_file

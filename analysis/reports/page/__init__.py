@@ -22,7 +22,7 @@ def page(title: str, content: Sequence[object]) -> str:
 
     Args:
         title: of the window.
-        content: of the body; what is not :class:`roundoff.analysis.report.markup.Safe` is escaped.
+        content: of the body; what is not :class:`roundoff.analysis.reports.markup.Safe` is escaped.
     """
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
