@@ -10,8 +10,7 @@ import yaml
 from browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
-from roundoff.analysis import AnalysisError
-from roundoff.analysis.reports import writing as report
+from roundoff.analysis import AnalysisError, report
 from roundoff.analysis.reports.markup import element, number, percent, tick
 from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.runs.experiment import read_experiment
