@@ -1,0 +1,48 @@
+"""The keys of TD3, and what it logs."""
+
+from __future__ import annotations
+
+from ...config.fields import Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
+from ...config.learning_keys import OffPolicyKeys
+from ...config.registry import Panel
+
+LEADING = "critic"
+"""The optimizer whose loss scale is shown while a run goes on."""
+
+PANELS = {
+    "q": Panel("mean Q value"),
+    "critic_loss_scale": Panel("loss scale of the critics", log=True),
+    "actor_loss_scale": Panel("loss scale of the actor", log=True),
+}
+"""The logged values that are drawn."""
+
+
+class TD3Config(OffPolicyKeys):
+    """TD3; the defaults are the paper's.
+
+    Source:
+        Fujimoto, van Hoof & Meger, "Addressing Function Approximation Error in Actor-Critic Methods", Section 6.1.
+    """
+
+    algorithm: str = key("td3", "What learns; each has keys of its own.")
+    hidden_units: Positive = with_default(OffPolicyKeys, "hidden_units", 400)
+    last_hidden_units: Positive = key(300, "Width of the last hidden layer.")
+    batch_size: Positive = with_default(OffPolicyKeys, "batch_size", 100)
+    lr: PositiveFloat = with_default(OffPolicyKeys, "lr", 1e-3)
+    seed_steps: Count = with_default(OffPolicyKeys, "seed_steps", 1000)
+    policy_delay: Positive = key(2, "Updates of the critics per update of the actor and of all target networks.")
+    policy_noise: NonNegativeFloat = key(
+        0.2, "Standard deviation of the noise on the target actor's actions.", Role.TIMELESS
+    )
+    noise_clip: PositiveFloat = key(0.5, "Largest magnitude of that noise.", Role.TIMELESS)
+    exploration_noise: NonNegativeFloat = key(
+        0.1, "Standard deviation of the noise on actions in training.", Role.TIMELESS
+    )
+
+    @property
+    def hidden_widths(self) -> list[int]:
+        """Of the hidden layers, from the first to the last."""
+        return [*([self.hidden_units] * (self.hidden_layers - 1)), self.last_hidden_units]
+
+
+CONFIG = TD3Config

@@ -1,0 +1,197 @@
+"""TD3: by the book in float64 with any fix, the same bits compiled and together, and that it learns."""
+
+import copy
+import json
+
+import odd_goal  # noqa: F401  registers the task
+import pytest
+import torch
+from torch import nn
+
+from roundoff.agents import FIXES, TrainConfig, train
+from roundoff.agents.algorithms.td3.agent import TD3
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.optimizers.hadam import HAdam
+from roundoff.agents.optimizers.kahan_momentum import KahanEMA
+from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
+from roundoff.agents.run.stopping import Stopped, StopRequest
+from roundoff.agents.training.together import Job, train_together
+from roundoff.formats import Format, round
+
+OBSERVATION, ACTION, BATCH = 5, 2, 16
+CPU = torch.device("cpu")
+SMALL = {"hidden_units": 16, "last_hidden_units": 16, "batch_size": BATCH}
+
+
+def make(format="fp64", **keys):
+    return TD3(OBSERVATION, ACTION, TrainConfig(algorithm="td3", format=format, **{**SMALL, **keys}), CPU)
+
+
+def make_batches(format, updates, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    replay = Replay(1, OBSERVATION, ACTION, dtype=Format.parse(format).carrier, device=CPU)
+    for _ in range(updates):
+        rows = torch.randn(BATCH, replay.rows.shape[1], generator=generator)
+        rows[:, OBSERVATION : OBSERVATION + ACTION].tanh_()
+        rows[:, -1] = torch.rand(BATCH, generator=generator) > 0.2
+        yield replay.as_batch(round(rows.to(replay.rows.dtype), format))
+
+
+class ByTheBook:
+    """Algorithm 1 with torch.nn and torch.optim.Adam."""
+
+    def __init__(self, agent):
+        self.actor = self.network(agent.networks["actor"].layers, 0)
+        self.critics = nn.ModuleList(self.network(agent.networks["critic"].layers, k) for k in (0, 1))
+        self.targets = copy.deepcopy(nn.ModuleList([self.actor, *self.critics]))
+        options = {"lr": agent.config.lr, "eps": agent.config.adam_eps}
+        self.optimizers = [torch.optim.Adam(part.parameters(), **options) for part in (self.critics, self.actor)]
+        self.noise = torch.Generator()
+        self.noise.set_state(agent.generators["update_noise"].get_state())
+        self.updates = 0
+
+    @staticmethod
+    def network(layers, member):
+        modules = []
+        for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
+            linear = nn.Linear(*weight.shape[1:], dtype=weight.dtype)
+            linear.weight.data = weight[member].detach().mT.clone()
+            linear.bias.data = bias[member, 0].detach().clone()
+            modules += [linear, nn.ReLU()]
+        return nn.Sequential(*modules[:-1])
+
+    def update(self, batch):
+        self.updates += 1
+        noise = torch.randn(BATCH, ACTION, generator=self.noise, dtype=torch.float64)
+        with torch.no_grad():
+            smoothed = torch.tanh(self.targets[0](batch.next_observations)) + (0.2 * noise).clip(-0.5, 0.5)
+            x = torch.cat((batch.next_observations, smoothed.clip(-1, 1)), dim=1)
+            target = batch.rewards + 0.99 * batch.discounts * torch.min(self.targets[1](x), self.targets[2](x))
+        x = batch.observations_and_actions
+        self.descend(0, sum(nn.functional.mse_loss(critic(x), target) for critic in self.critics))
+        if self.updates % 2 == 0:
+            x = torch.cat((batch.observations, torch.tanh(self.actor(batch.observations))), dim=1)
+            self.descend(1, -self.critics[0](x).mean())
+            sources = nn.ModuleList([self.actor, *self.critics])
+            for slow, source in zip(self.targets.parameters(), sources.parameters(), strict=True):
+                slow.data.lerp_(source.data, 0.005)
+
+    def descend(self, which, loss):
+        self.optimizers[which].zero_grad()
+        loss.backward()
+        self.optimizers[which].step()
+
+    def differences(self, agent):
+        actor, critic = agent.networks["actor"].layers, agent.networks["critic"].layers
+        pairs = [(self.actor, actor, 0), (self.targets[0], agent.target["actor"], 0)]
+        pairs += [(self.critics[k], critic, k) for k in (0, 1)]
+        pairs += [(self.targets[1 + k], agent.target["critic"], k) for k in (0, 1)]
+        for network, layers, k in pairs:
+            other = self.network(layers, k)
+            for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
+                yield float((mine - theirs).detach().abs().max())
+
+
+@pytest.mark.parametrize("fixes", ["none", "all", *([name] for name in FIXES)], ids=str)
+def test_is_td3_by_the_book_in_float64_with_any_fix(fixes):
+    agent = make(fixes=fixes, adam_eps=1e-6)
+    book = ByTheBook(agent)
+    start = agent.networks["actor"].flat.clone()
+    for batch in make_batches("fp64", 10):
+        agent.update(batch)
+        book.update(batch)
+    assert max(book.differences(agent)) < 1e-9
+    assert float((agent.networks["actor"].flat - start).abs().max()) > 1e-4
+
+
+def test_the_defaults_are_the_papers():
+    config = TrainConfig(algorithm="td3")
+    assert config.hidden_widths == [400, 300]
+    assert (config.lr, config.batch_size, config.tau, config.discount) == (1e-3, 100, 0.005, 0.99)
+    assert (config.policy_delay, config.policy_noise, config.noise_clip) == (2, 0.2, 0.5)
+    assert (config.exploration_noise, config.seed_steps) == (0.1, 1000)
+
+
+def test_each_fix_is_where_it_belongs():
+    agent = make("e5m10")
+    assert {type(one.optimizer) for one in agent.optimizers.values()} == {HAdam}
+    assert all(one.scaler is not None for one in agent.optimizers.values())
+    assert {type(average) for average in agent.averages.values()} == {KahanEMA}
+    kahan = {name: one.optimizer.param_groups[0]["kahan"] for name, one in agent.optimizers.items()}
+    assert kahan == {"actor": False, "critic": True}
+
+
+def test_exploration_is_noise_around_the_best_action_and_is_clipped():
+    agent = make(exploration_noise=0.1)
+    observations = torch.randn(4000, OBSERVATION, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noise = agent.act(observations, deterministic=False) - agent.act(observations, deterministic=True)
+    inside = agent.act(observations, deterministic=True).abs() < 0.5
+    assert noise[inside].std() == pytest.approx(0.1, rel=0.05)
+    assert noise[inside].mean().abs() < 0.01
+    wild = make(exploration_noise=10.0).act(observations, deterministic=False)
+    assert wild.abs().max() == 1.0
+
+
+def test_everything_kept_is_of_the_format():
+    agent = make("e5m7")
+    for batch in make_batches("e5m7", 4):
+        agent.update(batch)
+    for name, values in agent.weights().items():
+        assert torch.equal(values, round(values, "e5m7")), name
+
+
+def test_compiled_it_has_the_same_bits():
+    eager, mine = (make("e5m7", loss_scale_growth_interval=2, lr=3e-2) for _ in range(2))
+    mine.compiled = CompiledUpdates(mine)
+    compile_acting(mine)
+    for batch in make_batches("e5m7", 8):
+        metrics = [agent.summarize(agent.update(batch)) for agent in (eager, mine)]
+        assert metrics[0] == metrics[1]
+        actions = [agent.act(batch.observations[:1], deterministic=False) for agent in (eager, mine)]
+        assert torch.equal(*actions)
+    assert mine.compiled is not None
+    assert mine.compiled.reason is None
+    for name, values in eager.weights().items():
+        assert torch.equal(values, mine.weights()[name]), name
+
+
+TINY = {
+    "algorithm": "td3", **SMALL, "task": "gym:Goal-v0", "steps": 300, "seed_steps": 40, "eval_every": 150,
+    "eval_episodes": 1, "checkpoint_every": 100,
+}  # fmt: skip
+
+
+def files(folder):
+    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")}
+
+
+def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path):
+    configs = [TrainConfig(**TINY, format=name) for name in ("e5m7", "e5m10")]
+    for i, config in enumerate(configs):
+        train(config, tmp_path / f"alone{i}", compiled=False)
+    stop = StopRequest()
+
+    def stop_in_the_middle(progress):
+        if progress.step >= 150:
+            stop.make()
+
+    with pytest.raises(Stopped):
+        train(configs[0], tmp_path / "stopped", stop_in_the_middle, stop, compiled=False)
+    train(configs[0], tmp_path / "stopped", compiled=False)
+    assert files(tmp_path / "stopped") == files(tmp_path / "alone0")
+    notices = []
+    jobs = [Job(one, tmp_path / f"member{i}", on_notice=notices.append) for i, one in enumerate(configs)]
+    assert all(outcome.status == "done" for _, outcome in train_together(jobs, compiled=True))
+    assert notices == ["updates are compiled, of 2 runs together"] * 2
+    for i in range(2):
+        assert files(tmp_path / f"member{i}") == files(tmp_path / f"alone{i}")
+
+
+@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+def test_it_learns(tmp_path, format):
+    """Always doing the best is worth 20; doing nothing about 15.7."""
+    keys = {"steps": 700, "seed_steps": 200, "eval_every": 700, "eval_episodes": 5, "lr": 3e-3, "discount": 0.0}
+    result = train(TrainConfig(**TINY | keys, format=format), tmp_path)
+    assert result.return_mean > 19.5
+    config = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert config["algorithm"] == "td3"
