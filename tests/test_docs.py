@@ -64,6 +64,15 @@ def test_the_code_on_the_page_about_environments_runs():
     assert names["steps"].rewards.shape == (2,)
 
 
+def test_no_page_with_code_is_left_out():
+    """All code on pages is run: here, and that of testing.md in test_testing.py."""
+    here = {"simulation.md", "environments.md", "tutorial.md", "compiling.md", "formats.md"}
+    with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
+    assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
+        f"fixes/{page}" for page in FIX_PAGES
+    }
+
+
 @pytest.mark.parametrize(("page", "least"), [("tutorial.md", 10), ("compiling.md", 1), ("formats.md", 6)])
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
