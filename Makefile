@@ -58,9 +58,10 @@ bench-gpu: $(INSTALLED)
 	@nvidia-smi -L >/dev/null || { echo "make bench-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
 	@cd $(ROOT) && $(BIN)/python -m bench
 
-# The pages as HTML in build/docs, with their links checked.
+# The pages and the API reference as HTML in build/docs. A broken link or reference is an error.
 docs: $(INSTALLED)
-	@cd $(ROOT) && $(BIN)/python docs/pages.py
+	@cd $(ROOT) && $(BIN)/python -m sphinx -q -E -W --keep-going -c docs . build/docs
+	@echo $(ROOT)/build/docs/README.html
 
 clean:
 	rm -rf $(VENV) $(ROOT)/.mypy_cache $(ROOT)/.ruff_cache $(ROOT)/.pytest_cache

@@ -129,7 +129,7 @@ class VectorEnvironment:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers."""
+        """The workers' process ids."""
         return self._backend.process_ids
 
 

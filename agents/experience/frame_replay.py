@@ -32,7 +32,7 @@ class FrameBatch:
 
     @property
     def next_observations(self) -> torch.Tensor:
-        """Likewise, after the action."""
+        """The observations after the action, in the same shape."""
         return self.images[:, 1:].flatten(1, 2)
 
 

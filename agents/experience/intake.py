@@ -1,4 +1,4 @@
-"""Where what environments give enters a run: rounded to its format, for the agent and into the replay buffer."""
+"""Rounds observations, actions and rewards to the run's format and stores them."""
 
 from __future__ import annotations
 

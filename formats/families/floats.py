@@ -65,8 +65,8 @@ class FloatFormat(FloatLayout, Family):
     def carrier(self) -> torch.dtype:
         """float32 for fp32, and for m <= 10 if float32 can hold the format; else float64.
 
-        In float32, +, -, *, / and sqrt of numbers of the format, each correctly rounded and then rounded to the format,
-        in a nearest mode both times, equal the exactly rounded results for m <= 10; wider formats would be rounded
+        In float32, ``+ - * /`` and sqrt of numbers of the format, each correctly rounded and then rounded to it, in
+        a nearest mode both times, equal the exactly rounded results for m <= 10; wider formats would be rounded
         twice, sometimes wrongly (at m = 12 0.016 % of products), hence float64, which serves the same purpose for
         m <= 24. With 8 exponent bits and m = 8, 9, 10 a product below 2^-126 (subnormal in both) can still be rounded
         twice. So can any result in the other modes, directed, to-odd and stochastic. In these cases a simulation

@@ -1,4 +1,4 @@
-"""The command ``roundoff``; its parts by subject in ``cli_*.py``.
+"""The command ``roundoff``; its parts by subject stand beside this file.
 
 Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
 """

@@ -1,0 +1,101 @@
+"""Sphinx: the pages of the project and the reference of its public names, as HTML. ``make docs`` runs it.
+
+A link that leads nowhere and a reference to an undocumented name are errors.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util.nodes import make_refnode
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+project = "roundoff"
+release = metadata.version("roundoff")
+html_title = "roundoff"
+html_theme = "furo"
+html_show_copyright = False
+html_show_sourcelink = False
+html_copy_source = False
+
+# The source is the repository: links between pages, the README and other files are the same here and on GitHub.
+root_doc = "docs/index"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md", "docs/**.rst"]
+exclude_patterns = [".*", "build", "results", "src", "tests"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_heading_anchors = 4  # named as GitHub names them
+autodoc_default_options = {"members": True, "imported-members": True}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+
+nitpicky = True  # a reference to a name that is not documented is a mistake
+
+_PUBLIC = ("formats", "simulate", "agents", "sweeps", "analysis", "testing")
+
+
+def _import_all(_app: Sphinx) -> None:
+    """Puts names that modules import when they are first used where autodoc looks for them."""
+    for part in _PUBLIC:
+        module = import_module(f"roundoff.{part}")
+        for name in module.__all__:
+            setattr(module, name, getattr(module, name))
+
+
+def _google(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings in Google's style as Sphinx reads them; vertical bars are those of an absolute value."""
+    text = [re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line) for line in lines]
+    if what not in ("property", "attribute"):  # there napoleon takes what stands before a colon for a type
+        text = GoogleDocstring(text, Config(napoleon_use_ivar=True), app, what, name, obj, options).lines()
+    lines[:] = text
+
+
+def _keys(_app: Sphinx, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
+    """The signature of a model of settings: its keys are in its docstring."""
+    return ("(**keys)", "") if isinstance(obj, type) and issubclass(obj, BaseModel) else None
+
+
+@cache
+def _all_names() -> set[str]:
+    """Of every module that was imported, of what is in it, and of the members of its classes."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("roundoff.")]
+    objects = [vars(module) for module in modules]
+    members = [dir(entry) for names in objects for entry in names.values() if isinstance(entry, type)]
+    return {module.__name__.rpartition(".")[2] for module in modules}.union(*objects, *members)
+
+
+def _by_last_part(
+    app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: nodes.TextElement
+) -> nodes.Node | None:
+    """Names that Sphinx does not find: public ones under another path (``roundoff.round``), and what is not public."""
+    if node.get("refdomain") != "py":
+        return None
+    last = node["reftarget"].rpartition(".")[2]
+    found = {
+        (entry.docname, entry.node_id)
+        for name, entry in env.domains.python_domain.objects.items()
+        if name.startswith("roundoff.") and name.split(".")[2:] == [last]
+    }
+    if len(found) == 1:
+        ((page, anchor),) = found
+        return make_refnode(app.builder, node["refdoc"], page, anchor, content)
+    in_signature = "refwarn" not in node and node["reftype"] in ("class", "obj")
+    return content if in_signature or last in _all_names() else None
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", _import_all)
+    app.connect("autodoc-process-docstring", _google)
+    app.connect("autodoc-process-signature", _keys)
+    app.connect("missing-reference", _by_last_part)
