@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ...files import LARGEST, open_to_read
-from ..statistics.summary import REFERENCE, exponent_bits, significand_bits
+from ..statistics.summary import REFERENCE
+from .axes import from_wide_to_narrow
 from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _COLUMNS = {
 }
 
 
-def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
+def differences_table(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     """Compares every run that kept its networks with the fp32 run of the same config otherwise, seed included.
 
     Args:
@@ -65,9 +66,9 @@ def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
 
 
 def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`differences`: a row per task, a line per format for the mean over pairs, thinner ones for pairs."""
+    """Draws :func:`differences_table`: a row per task, a thick line per format for the mean, a thin one per pair."""
     tasks = sorted(table["task"].unique())
-    formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
+    formats = sorted(table["format"].unique(), key=from_wide_to_narrow)
     looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
     panels = [(task, column) for task in tasks for column in _COLUMNS]
     columns = min(len(_COLUMNS), size.columns)

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..statistics.summary import (
     REFERENCE,
-    condition_label,
-    conditions,
-    exponent_bits,
     records,
-    significand_bits,
 )
+from .axes import from_wide_to_narrow
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Look, Size, figure, look, ordered_looks, points
 
@@ -30,20 +27,18 @@ _PANELS = {
 }
 
 
-def training_points(experiment: Experiment) -> pd.DataFrame:
+def training_table(experiment: Experiment) -> pd.DataFrame:
     """What runs log at the end of each episode: as ``Experiment.training``, with ``task``, ``format`` and ``series``.
 
     ``series`` is the format, or the format and condition if something besides task, format and seed varies.
     """
     runs = experiment.runs
-    names = [
-        f"{run['format']}, {condition_label(runs, run)}" if conditions(runs) else run["format"] for run in records(runs)
-    ]
+    names = [experiment.conditions.series(run) for run in records(runs)]
     return experiment.training.merge(runs[["id", "task", "format"]].assign(series=names), on="id")
 
 
 def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`training_points`: a row per task, a line per run, a look for each series.
+    """Draws :func:`training_table`: a row per task, a line per run, a look for each series.
 
     Values that are not finite leave gaps.
     """
@@ -71,15 +66,11 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure
 def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
     """The look of every series, fp32 first and narrow formats last."""
     order = table[["format", "series"]].drop_duplicates().sort_values("series")
-    order = order.sort_values("format", key=lambda column: column.map(_width), kind="stable")
+    order = order.sort_values("format", key=lambda column: column.map(from_wide_to_narrow), kind="stable")
     narrow = [name for name in order["series"] if name != REFERENCE]
     looks = [look(i) for i in range(len(narrow))] if varied else ordered_looks(len(narrow))
     plain = {REFERENCE: REFERENCE_LOOK} if REFERENCE in set(order["series"]) else {}
     return plain | dict(zip(narrow, looks, strict=True))
-
-
-def _width(name: str) -> tuple[bool, float, float]:
-    return name != REFERENCE, -exponent_bits(name), -significand_bits(name)
 
 
 def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:

@@ -14,7 +14,8 @@ import pandas as pd
 import yaml
 
 from ...files import parse_json, read_bytes
-from ..figures.axes import ROLES, from_wide_to_narrow
+from ..figures.axes import from_wide_to_narrow
+from ..figures.magnitudes import ROLES
 from .markup import number, plural
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pandas as pd
 
 from ...files import parse_json, read_bytes
 from ..errors import AnalysisError
+from .conditions import Conditions
 from .files import planned_runs, read_json
 
 if TYPE_CHECKING:
@@ -55,6 +57,11 @@ class Experiment:
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
     warnings: tuple[str, ...]
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What sets the runs apart beside task, format and seed."""
+        return Conditions(self.runs, self.config_keys - set(_RUN_COLUMNS))
 
 
 def read_experiment(directory: str | Path) -> Experiment:

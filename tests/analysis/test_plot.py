@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
+from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.style import SIZES
-from roundoff.analysis.figures.writing import FIGURES
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.statistics.summary import summarize
 

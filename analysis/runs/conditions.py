@@ -1,0 +1,48 @@
+"""Conditions: what sets runs apart beside task, format and seed, and what each is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pandas as pd
+
+# These set runs apart without making them different conditions.
+_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
+
+
+class Conditions:
+    """The conditions of an experiment; a condition is the values of all ``keys``.
+
+    Args:
+        runs: a row per run, with a column for each setting.
+        settings: the columns that are keys of the config.
+
+    Attributes:
+        keys: settings other than task, format and seed that take more than one value, in alphabetical order.
+    """
+
+    def __init__(self, runs: pd.DataFrame, settings: Collection[str]) -> None:
+        varying = (key for key in sorted(settings) if key not in _NOT_CONDITIONS)
+        self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
+        self._told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
+
+    def label(self, values: Mapping[str, object]) -> str:
+        """A condition in words: ``values`` by key, without keys whose value another key settles.
+
+        (A baseline settles the fixes, which it has none of.)
+        """
+        return ", ".join(f"{key} {values[key]}" for key in self._told) or "as it is"
+
+    def series(self, values: Mapping[str, object]) -> str:
+        """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
+        return f"{values['format']}, {self.label(values)}" if self.keys else str(values["format"])
+
+    def _settles(self, runs: pd.DataFrame, one: str, other: str) -> bool:
+        """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
+        if one == other or runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
+            return False
+        mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
+        return not mutual or self.keys.index(one) < self.keys.index(other)
