@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .algorithms.sac import SAC
+    from .algorithms.sac.agent import SAC
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
     from .config.train_config import TrainConfig
@@ -37,7 +37,7 @@ _MODULES = {
     "BASELINES": "config.baselines",
     "FIXES": "config.fixes",
     "OPTIONAL_FIXES": "config.fixes",
-    "SAC": "algorithms.sac",
+    "SAC": "algorithms.sac.agent",
     "TASKS": "environments.tasks",
     "Adam": "optimizers.adam",
     "CompoundLossScaler": "optimizers.compound_loss_scaling",

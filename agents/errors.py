@@ -1,6 +1,6 @@
 """Errors of training runs that a user can mend."""
 
-from ..errors import FileError, RoundoffError
+from roundoff.errors import FileError, RoundoffError
 
 
 class RunError(RoundoffError):

@@ -1,6 +1,6 @@
 """Errors of the analysis that a user can mend."""
 
-from ..errors import RoundoffError
+from roundoff.errors import RoundoffError
 
 
 class AnalysisError(RoundoffError):

@@ -13,7 +13,7 @@ import torch
 
 from bench.timing import interleaved, record
 from bench.update import ACTION, OBSERVATION, reference, transitions
-from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.programs.compiled import CompiledUpdates

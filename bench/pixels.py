@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from bench.timing import interleaved, record
-from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.algorithms.drq.agent import DrQ
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.formats import round

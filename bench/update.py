@@ -11,7 +11,7 @@ import torch
 
 from bench.reference_sac import ReferenceSAC
 from bench.timing import interleaved, on_device, record
-from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.experience.replay import Replay
 from roundoff.formats import round

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import RoundoffError
+from roundoff.errors import RoundoffError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roundoff.errors import RoundoffError
+from roundoff.files import read_json
+
+from ..agents.config.fields import Role
+from ..agents.config.registry import keys_with
 from ..agents.run.stopping import Stopped, StopRequest
-from ..errors import RoundoffError
-from ..files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,17 +29,6 @@ CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
 
 _LONGEST = 1e10  # seconds that a run can have taken
-
-# Keys on which the time of a step does not depend; of the format only what it is computed in counts.
-_FREE = frozenset(
-    {
-        "seed", "lr", "discount", "adam_beta1", "adam_beta2", "adam_eps", "initial_temperature", "tau",
-        "log_sigma_min", "log_sigma_max", "sigma_eps", "initial_loss_scale", "loss_scale_growth_interval",
-        "softplus_threshold", "kahan_momentum_scale", "replay_capacity", "checkpoint_every", "keep_networks",
-    }
-)  # fmt: skip
-# Keys that say how much there is to do, not how long a part of it takes.
-_AMOUNT = frozenset({"steps", "seed_steps", "eval_every", "eval_episodes"})
 
 
 @dataclass(frozen=True)
@@ -74,11 +66,11 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     seconds: dict[str, float] = {}
     unknown: dict[str, list[Run]] = {}
     for run in runs:
-        times = past.get(_kind(run.config.as_json(), _FREE))
+        times = past.get(_kind(run.config.as_json(), keys_with(Role.TIMELESS)))
         if times:
             seconds[run.id] = sum(times) / len(times)
         else:
-            unknown.setdefault(_kind(run.config.as_json(), _FREE | _AMOUNT), []).append(run)
+            unknown.setdefault(_kind(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT)), []).append(run)
     notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
     measured: list[_Speed] = []
     unmeasured = 0
@@ -131,7 +123,7 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
                     seconds = float(read_json(path)["seconds"])
                     config = read_json(path.parent / "config.json")["config"]
                     if 0 <= seconds < _LONGEST:
-                        found.setdefault(_kind(config, _FREE), []).append(seconds)
+                        found.setdefault(_kind(config, keys_with(Role.TIMELESS)), []).append(seconds)
     return found
 
 

@@ -8,9 +8,8 @@ import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
-from ..agents.errors import FileError
-from ..errors import RoundoffError
-from ..files import (
+from roundoff.errors import RoundoffError
+from roundoff.files import (
     cannot_be_written,
     directory_lock,
     make_directory,
@@ -20,6 +19,8 @@ from ..files import (
     sync,
     temporary_beside,
 )
+
+from ..agents.errors import FileError
 from .catalogue import preset_plans
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory

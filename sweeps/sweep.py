@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
+
 from ..agents.environments.opening import check_imports
-from ..files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .workers.pool import execute

@@ -18,7 +18,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ...errors import RoundoffError
+from roundoff.errors import RoundoffError
+
 from .opening import open_environment
 from .shared_memory import Exchange, Slots
 

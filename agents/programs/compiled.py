@@ -10,7 +10,9 @@ import torch
 from ...formats import FloatFormat, Rounding
 from ...simulate import CompiledStep
 from ...simulate.dispatch.graph_writer import FormatsAsData
-from ..algorithms.sac import SAC, SoftActorCritic
+from ..algorithms.sac.agent import SAC, SoftActorCritic
+from ..config.fields import Role
+from ..config.registry import keys_with
 from ..experience.replay import Replay
 from ..models.networks import forward
 from ..optimizers.traced import LONGEST_TABLE, steps_until_constant
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...simulate import Simulation
-    from ..algorithms.sac import Metrics
+    from ..algorithms.sac.agent import Metrics
     from ..config.train_config import TrainConfig
     from ..experience.replay import Batch
 
@@ -111,14 +113,6 @@ def reason_against(config: TrainConfig) -> str | None:
     return None
 
 
-# Keys of a config that no update depends on.
-_OF_THE_RUN = {
-    "seed", "task", "steps", "seed_steps", "action_repeat", "eval_every", "eval_episodes", "checkpoint_every",
-    "replay_capacity", "environments", "environment_workers", "keep_networks",
-}  # fmt: skip
-# Keys that are data to the programs, as formats are.
-_AS_DATA = {"lr", "discount", "tau", "initial_temperature"}
-
 _Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]
 _PROGRAMS: dict[str, _Programs] = {}
 
@@ -130,7 +124,9 @@ def programs_of(kind: str) -> _Programs:
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
-    relevant = {key: value for key, value in config.as_json().items() if key not in _OF_THE_RUN | _AS_DATA}
+    other = keys_with(Role.OUTSIDE_UPDATES | Role.DATA)
+    relevant = {"algorithm": config.algorithm}
+    relevant |= {key: value for key, value in config.as_json().items() if key not in other}
     if simulation is not None:
         relevant["products"] = simulation.products
         policy = simulation.policy

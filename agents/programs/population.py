@@ -8,14 +8,14 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...simulate.compiling.population import PopulationStep, reason_against_sharing
-from ..algorithms.sac import simulation_of
+from ..algorithms.sac.agent import simulation_of
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
 from .traced_agent import TracedAgent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..algorithms.sac import Metrics
+    from ..algorithms.sac.agent import Metrics
     from ..config.train_config import TrainConfig
     from ..experience.replay import Batch
 

@@ -12,7 +12,7 @@ from ..optimizers.traced import OptimizerState, TracedOptimizer, average_state, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..algorithms.sac import SAC, Metrics
+    from ..algorithms.sac.agent import SAC, Metrics
     from ..experience.replay import Replay
 
 

@@ -8,7 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from ...files import atomic_writer, cannot_be_written, open_to_read
+from roundoff.files import atomic_writer, cannot_be_written, open_to_read
+
 from ..errors import FileError
 
 if TYPE_CHECKING:

@@ -7,7 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
-from ...files import read_json, write_json
+from roundoff.files import read_json, write_json
+
+from ..config.fields import is_later
 from ..errors import FileError, RunError
 
 if TYPE_CHECKING:
@@ -129,11 +131,12 @@ class RunDirectory:
 
 def check_same_config(found: dict[str, Any], config: TrainConfig, place: str) -> None:
     """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
-    wanted = config.as_json()
+    defaults = {name: field.default for name, field in type(config).model_fields.items() if is_later(field)}
+    there, here = defaults | found, defaults | config.as_json()
     differing = [
-        f"{key} is {found.get(key)!r} there and {wanted.get(key)!r} here"
-        for key in sorted(found.keys() | wanted.keys())
-        if found.get(key) != wanted.get(key)
+        f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
     ]
     if differing:
         raise RunError(f"{place}: belongs to another run: {'; '.join(differing)}; choose another folder")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from ...files import write_json
+from roundoff.files import write_json
+
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..experience.sampling import Sampler
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from ..algorithms.sac import Metrics
+    from ..algorithms.sac.agent import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample

@@ -10,7 +10,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
-from ...files import cannot_be_written, make_directory_inside, open_to_append
+from roundoff.files import cannot_be_written, make_directory_inside, open_to_append
+
 from ..errors import FileError
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ class Numerics:
 
     def write_table(self, path: Path) -> None:
         """Writes the counts of the whole run by role and operation as CSV."""
-        from ...files import atomic_writer  # noqa: PLC0415  only observed runs need it
+        from roundoff.files import atomic_writer  # noqa: PLC0415  only observed runs need it
 
         table = self._simulation.report().table
         with atomic_writer(path) as file:

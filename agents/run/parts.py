@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...formats import Format
-from ..algorithms.sac import SAC, SoftActorCritic
+from ..algorithms.sac.agent import SAC, SoftActorCritic
 from ..environments.parallel import VectorEnvironment
 from ..experience.frame_replay import FrameReplay
 from ..experience.intake import PixelIntake, StateIntake
@@ -40,7 +40,7 @@ def open_environments(
 def make_agent(config: TrainConfig, environments: VectorEnvironment, device: torch.device) -> SoftActorCritic[Any, Any]:
     """The agent with its initial weights."""
     if config.observations == "pixels":
-        from ..algorithms.drq import DrQ  # noqa: PLC0415  states need none of it
+        from ..algorithms.drq.agent import DrQ  # noqa: PLC0415  states need none of it
 
         return DrQ(environments.action_size, config, device)
     return SAC(environments.observation_size, environments.action_size, config, device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...files import atomic_writer, make_directory_inside
+from roundoff.files import atomic_writer, make_directory_inside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...files import directory_lock, make_directory, remove_temporaries
+from roundoff.files import directory_lock, make_directory, remove_temporaries
+
 from ..environments.opening import check_imports
 from ..errors import RunError
 from ..programs.compiled import compile_updates

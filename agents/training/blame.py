@@ -7,7 +7,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from ...files import read_bytes
+from roundoff.files import read_bytes
+
 from ...formats import Format
 from ...simulate.aten.tables import MOVES, plain_name
 from ...simulate.blame import HIGH, Blame, BlameError, minimal, smallest_format

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ...files import LARGEST, open_to_read
+from roundoff.files import LARGEST, open_to_read
+
 from ..statistics.summary import REFERENCE
 from .axes import from_wide_to_narrow
 from .style import SCREEN, Size, figure, ordered_looks, points

@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ...printable import printable
+from roundoff.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

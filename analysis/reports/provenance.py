@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from ...files import parse_json, read_bytes
+from roundoff.files import parse_json, read_bytes
+
 from ..figures.axes import from_wide_to_narrow
 from ..figures.magnitudes import ROLES
 from .markup import number, plural

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from ...files import parse_json, read_bytes
+from roundoff.files import parse_json, read_bytes
+
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ...files import parse_json, read_bytes
+from roundoff.files import parse_json, read_bytes
+
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import planned_runs, read_json

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import FileError
-from ...files import atomic_writer, is_name, parse_json, read_bytes
+from roundoff.errors import FileError
+from roundoff.files import atomic_writer, is_name, parse_json, read_bytes
+
 from ..errors import AnalysisError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The base of every error that a user can cause, and that of number formats."""
 
-from ...errors import RoundoffError
+from roundoff.errors import RoundoffError
 
 
 class FormatError(RoundoffError, ValueError):

@@ -23,9 +23,10 @@ from numba.core import serialize
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 
-from ...caches import advise, cache_folder
-from ...errors import FileError
-from ...files import read_bytes, write_bytes
+from roundoff.caches import advise, cache_folder
+from roundoff.errors import FileError
+from roundoff.files import read_bytes, write_bytes
+
 from .content_names import named_after_content
 
 if TYPE_CHECKING:

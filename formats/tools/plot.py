@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ...files import atomic_writer
+from roundoff.files import atomic_writer
+
 from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import Rounding

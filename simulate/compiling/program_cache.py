@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from ...caches import cache_folder
-from ...errors import FileError
-from ...files import directory_lock, parse_json, read_bytes, write_json
+from roundoff.caches import cache_folder
+from roundoff.errors import FileError
+from roundoff.files import directory_lock, parse_json, read_bytes, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

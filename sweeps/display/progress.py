@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...printable import printable
+from roundoff.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...printable import printable
+from roundoff.printable import printable
+
 from ..folder.status import STATES, read_status
 from .progress import describe_progress
 

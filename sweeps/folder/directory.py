@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...errors import RoundoffError
-from ...files import (
+from roundoff.errors import RoundoffError
+from roundoff.files import (
     is_name,
     is_temporary,
     make_directory,
@@ -14,6 +14,7 @@ from ...files import (
     read_json,
     write_json,
 )
+
 from ..errors import SweepError
 
 if TYPE_CHECKING:

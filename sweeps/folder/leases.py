@@ -24,8 +24,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from roundoff.files import cannot_be_written, make_directory, open_to_read, parse_json, temporary_beside
+
 from ...agents.errors import FileError
-from ...files import cannot_be_written, make_directory, open_to_read, parse_json, temporary_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from ...files import open_to_read, parse_json, read_bytes
+from roundoff.files import open_to_read, parse_json, read_bytes
+
 from ..errors import SweepError
 from .directory import FAILURE, SweepDirectory
 from .leases import STALE, Leases, alive

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...files import read_bytes
+from roundoff.files import read_bytes
+
 from ..errors import SweepError, SweepFileError
 from .keys import KEYS, shown, unknown
 from .located_yaml import Located, parse

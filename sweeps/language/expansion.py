@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from ...agents import TrainConfig
+from ...agents.config.train_config import config_class
 from .draws import draw_choices
 from .keys import canonical, complaint, mistakes, shown, unknown
 from .outline import CASE, Choice, names_of_cases
@@ -161,8 +162,11 @@ def _setting(settings: TrainConfig | dict[str, Any], key: str, case: str) -> Any
     if key == CASE:
         return case
     if isinstance(settings, TrainConfig):
-        return getattr(settings, key)
-    return canonical(key, settings[key]) if key in settings else TrainConfig.model_fields[key].default
+        return getattr(settings, key, None)  # a key of another algorithm excludes nothing
+    if key in settings:
+        return canonical(key, settings[key])
+    field = config_class(settings).model_fields.get(key)
+    return field.default if field else None
 
 
 def _complain_of_run(outline: Outline, given: dict[str, Any], located: dict[str, Located], source: str) -> None:

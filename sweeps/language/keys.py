@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ...agents import FIXES, TrainConfig
+from ...agents import FIXES
+from ...agents.config.registry import fields, keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KEYS = tuple(TrainConfig.model_fields)
+    from pydantic.fields import FieldInfo
+
+KEYS = keys()
 _LONGEST_SHOWN = 200
 
 
@@ -41,12 +44,17 @@ def mistakes(key: str, value: Any) -> list[str]:
 
 def is_whole(key: str) -> bool:
     """Whether the values of ``key`` are whole numbers."""
-    return TrainConfig.model_fields[key].annotation is int
+    return _field(key).annotation is int
+
+
+def _field(key: str) -> FieldInfo:
+    """What a key is to any algorithm: one of the same name has the same values, if not the same default."""
+    return next(iter(fields(key).values()))
 
 
 @functools.cache
 def _adapter(key: str) -> TypeAdapter[Any]:
-    field = TrainConfig.model_fields[key]
+    field = _field(key)
     annotation: Any = field.annotation
     for constraint in field.metadata:
         annotation = Annotated[annotation, constraint]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ...printable import printable
+from roundoff.printable import printable
+
 from ..errors import Problem, SweepFileError
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
 
 def run_id(config: TrainConfig) -> str:
     """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
-    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
     task = re.sub(r"[^\w.-]", "_", config.task)  # gym:Pendulum-v1 would be no good name of a folder
     return f"{task}-{config.format}-s{config.seed}-{digest}"

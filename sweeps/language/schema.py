@@ -1,18 +1,18 @@
 """The language of sweep files as a JSON Schema, with which editors complete keys and underline mistakes.
 
-It is made from ``TrainConfig`` and the sections of an outline. What only a plan can know (whether a
+It is made from the keys of all algorithms and the sections of an outline. What only a plan can know (whether a
 format exists, whether values go together) it lets pass.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any
 
-from ...agents import FIXES, TrainConfig
+from ...agents import FIXES
 from ...agents.config.baselines import BASELINES
 from ...agents.config.fixes import OPTIONAL_FIXES
+from ...agents.config.registry import fields, keys
+from ...agents.config.train_config import ALGORITHMS, config_of
 from ...agents.environments.tasks import GYMNASIUM_PREFIX, TASKS
 from .draws import MAX_DRAWS
 from .outline import CASE, SECTIONS
@@ -29,6 +29,7 @@ _DESCRIPTIONS = {
     "random": "Values drawn at random, the same ones for the same seed.",
     "exclude": "Runs to leave out: those that have one of the values for each of the keys.",
 }
+_NOT_OF_VALUES = ("title", "default", "description", "role", "since")
 
 
 def sweep_schema() -> dict[str, Any]:
@@ -95,27 +96,31 @@ def _keys() -> dict[str, Any]:
     """What is allowed for every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
     written: dict[str, dict[str, Any]] = {
+        "algorithm": {"enum": list(ALGORITHMS)},
         "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^{GYMNASIUM_PREFIX}"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},
         "device": {"type": "string", "pattern": r"^(cpu|cuda(:\d+)?)$"},
     }
-    schema = TrainConfig.model_json_schema()["properties"]
-    described = _descriptions()
-    keys = {}
-    for key in sorted(TrainConfig.model_fields):
-        of_field = {name: value for name, value in schema[key].items() if name not in ("title", "default")}
-        keys[key] = {
-            "description": described[key],
-            **written.get(key, of_field),
-            "default": schema[key]["default"],
+    schemas = {name: config_of(name).model_json_schema()["properties"] for name in ALGORITHMS}
+    found = {}
+    for key in sorted(keys()):
+        algorithms = fields(key)
+        of_field = schemas[next(iter(algorithms))][key]
+        defaults = {name: schemas[name][key]["default"] for name in algorithms}
+        same = all(default == of_field["default"] for default in defaults.values())
+        found[key] = {
+            "description": _described(key),
+            **written.get(key, {name: value for name, value in of_field.items() if name not in _NOT_OF_VALUES}),
+            **({"default": of_field["default"]} if same else {}),
         }
-    return keys
+    return found
 
 
-def _descriptions() -> dict[str, str]:
-    """What ``TrainConfig`` says of each of its fields."""
-    text = inspect.getdoc(TrainConfig) or ""
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    return {key: re.sub(r"\s+", " ", description).replace("``", "") for key, description in entries}
+def _described(key: str) -> str:
+    """What a key means; where algorithms differ, to each."""
+    texts = {name: str(field.description).replace("`", "") for name, field in fields(key).items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return " ".join(f"{name}: {text}" for name, text in texts.items())

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
-from ...files import open_to_append
+from roundoff.files import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from roundoff.agents import FIXES, TrainConfig
-from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.algorithms.drq.agent import DrQ
 from roundoff.agents.experience.augmentation import images_to_format
 from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.formats import Format, round

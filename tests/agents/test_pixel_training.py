@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from roundoff.agents import RunError, TrainConfig, train
-from roundoff.agents.algorithms.drq import DrQ
+from roundoff.agents.algorithms.drq.agent import DrQ
 from roundoff.agents.environments import pixels as pixel_environment
 from roundoff.agents.environments import renderer
 from roundoff.agents.experience.frame_replay import FrameReplay

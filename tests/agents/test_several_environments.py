@@ -13,7 +13,7 @@ import odd_environments  # noqa: F401  what the program itself has imported may 
 import pytest
 
 from roundoff.agents import TrainConfig, train
-from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
-from roundoff.agents.algorithms.sac import SAC
+from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.metrics import MetricsLog
 
@@ -115,7 +115,7 @@ class Interrupter:
             ("pathlib.Path", "replace"),
             ("pathlib.Path", "unlink"),
             ("roundoff.agents.run.metrics.MetricsLog", "write"),
-            ("roundoff.agents.algorithms.sac.SAC", "update"),
+            ("roundoff.agents.algorithms.sac.agent.SAC", "update"),
             ("roundoff.agents.run.loop.Run", "_save"),
             ("roundoff.agents.run.loop.Run", "_evaluate"),
         ):

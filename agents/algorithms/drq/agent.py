@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ...formats import Format
-from ..experience.augmentation import images_to_format, random_shift
-from ..models.encoder import Parts, PixelNetwork, convolve, features
-from ..models.networks import forward
-from ..streams import Stream, torch_generator
-from .sac import Metrics, SoftActorCritic
+from ....formats import Format
+from ...experience.augmentation import images_to_format, random_shift
+from ...models.encoder import Parts, PixelNetwork, convolve, features
+from ...models.networks import forward
+from ...streams import Stream, torch_generator
+from ..sac.agent import Metrics, SoftActorCritic
 
 if TYPE_CHECKING:
-    from ..config.train_config import TrainConfig
-    from ..experience.frame_replay import FrameBatch
+    from ...config.train_config import TrainConfig
+    from ...experience.frame_replay import FrameBatch
 
 _COPIES = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..environments.tasks import GYMNASIUM_PREFIX
+from ...environments.tasks import GYMNASIUM_PREFIX
 
 # Four 3x3 convolutions, the first with stride 2, leave at least one pixel.
 SMALLEST_IMAGE = 15
@@ -22,7 +22,7 @@ PIXEL_KEYS = (
 )
 
 
-def check_pixel_keys(config: Any) -> None:
+def check_observations(config: Any) -> None:
     """Refuses keys about pixels in a run from states, those about states in one from pixels, and sizes too small.
 
     Args:
@@ -31,6 +31,11 @@ def check_pixel_keys(config: Any) -> None:
     Raises:
         ValueError: naming the key, its value and what to do.
     """
+    if (config.observations == "pixels") != (config.algorithm == "drq"):
+        raise ValueError(
+            f"observations: pixels and algorithm: drq go together, got observations: {config.observations} with"
+            f" algorithm: {config.algorithm}; leave one of them out"
+        )
     if config.observations == "states":
         for key in sorted(config.model_fields_set.intersection(PIXEL_KEYS)):
             value = getattr(config, key)

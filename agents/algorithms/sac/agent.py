@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 import torch
 
-from ...formats import FloatFormat, Format, round
-from ...simulate import Policy, Simulation
-from ..config.baselines import BASELINES
-from ..config.train_config import NATIVE_FORMATS
-from ..models.networks import MLP, forward
-from ..models.squashed_normal import SquashedNormal
-from ..optimizers.coercion import coerce_
-from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
-from ..optimizers.master_weights import MasterEMA
-from ..optimizers.network_optimizer import NetworkOptimizer
-from ..optimizers.traced import add_product, filled_like
-from ..streams import Stream, torch_generator
+from ....formats import FloatFormat, Format, round
+from ....simulate import Policy, Simulation
+from ...config.baselines import BASELINES
+from ...config.train_config import NATIVE_FORMATS
+from ...models.networks import MLP, forward
+from ...models.squashed_normal import SquashedNormal
+from ...optimizers.coercion import coerce_
+from ...optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from ...optimizers.master_weights import MasterEMA
+from ...optimizers.network_optimizer import NetworkOptimizer
+from ...optimizers.traced import add_product, filled_like
+from ...streams import Stream, torch_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..config.train_config import TrainConfig
-    from ..experience.replay import Batch
-    from ..models.networks import FlatNetwork
+    from ...config.train_config import TrainConfig
+    from ...experience.replay import Batch
+    from ...models.networks import FlatNetwork
 
 Metrics = dict[str, torch.Tensor]
 

@@ -1,0 +1,1 @@
+"""DrQ: soft actor-critic from images, which are shifted at random."""

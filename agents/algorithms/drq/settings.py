@@ -1,0 +1,24 @@
+"""The keys of DrQ: those of soft actor-critic, of which it is the version for pixels."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ...config.fields import key
+from ..sac.settings import LEADING, PANELS, SACConfig
+
+__all__ = ["CONFIG", "LEADING", "PANELS"]
+
+
+class DrQConfig(SACConfig):
+    """DrQ; the defaults are the paper's (Low-precision SAC, Appendix G)."""
+
+    algorithm: str = key("drq", "What learns; each has keys of its own.", since="0.2")
+    observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/pixels.md.")
+
+    def world(self) -> dict[str, Any]:
+        """Images, and how they are rendered."""
+        return {"pixels": {"size": self.image_size, "frames": self.frames, "fast": self.fast_rendering}}
+
+
+CONFIG = DrQConfig

@@ -1,0 +1,1 @@
+"""Soft actor-critic, from states."""

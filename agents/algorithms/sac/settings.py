@@ -1,0 +1,82 @@
+"""The keys of soft actor-critic, from states or from pixels, and what it logs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...config.fields import Count, NonNegativeFloat, Positive, PositiveFloat, Role, key
+from ...config.learning_keys import OffPolicyKeys
+from ...config.registry import Panel
+from .pixel_keys import check_observations
+
+LEADING = "critic"
+"""The optimizer whose loss scale is shown while a run goes on."""
+
+PANELS = {
+    "q": Panel("mean Q value"),
+    "temperature": Panel("temperature", log=True),
+    "critic_loss_scale": Panel("loss scale of the critics", log=True),
+    "actor_loss_scale": Panel("loss scale of the actor", log=True),
+}
+"""The logged values that are drawn."""
+
+_FREE = Role.TIMELESS
+
+
+class SACConfig(OffPolicyKeys):
+    """Soft actor-critic; the defaults are the paper's (Low-precision SAC, Tables 4 and 5)."""
+
+    algorithm: str = key("sac", "What learns; each has keys of its own.", since="0.2")
+    initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", Role.TIMELESS | Role.DATA)
+    target_update_every: Positive = key(2, "Updates per update of the target critics.")
+    actor_update_every: Positive = key(1, "Updates per update of actor and temperature.")
+    log_sigma_min: float = key(-5.0, "Smallest logarithm of the policy's standard deviation.", _FREE)
+    log_sigma_max: float = key(2.0, "Largest.", _FREE)
+    sigma_eps: NonNegativeFloat = key(0.0, "Added to the policy's standard deviation.", _FREE)
+    softplus_threshold: PositiveFloat = key(
+        10.0,
+        "K of `softplus_fix`, above which softplus is linear; lowered to the logarithm of the format's largest number"
+        " where that is smaller.",
+        _FREE,
+    )
+    observations: Literal["states", "pixels"] = key("states", "`states`, or `pixels`: see docs/pixels.md.")
+    # The keys below are about pixels alone.
+    image_size: Positive = key(84, "Height and width of an image.")
+    frames: Positive = key(3, "Images an observation is made of, the newest and those before it.")
+    fast_rendering: bool = key(
+        False, "Render without shadows, reflections and smoothed edges; other images, several times faster."
+    )
+    image_shift: Count = key(4, "Pixels by which images are shifted at most, at random, in each direction.")
+    original_images: bool = key(
+        True,
+        "One of the two copies of every image in an update is not shifted, as in the paper; false: both are, as in"
+        " DrQ.",
+    )
+    filters: Positive = key(32, "Of each convolution.")
+    feature_size: Annotated[int, Field(ge=2)] = key(50, "Numbers an observation is reduced to.")
+    weight_standardization: Literal["none", "units", "matrix"] = key(
+        "units",
+        "Of the linear layer to the features: `units` (each unit's weights), `matrix` (all its weights together, which"
+        " changes nothing in exact arithmetic) or `none`.",
+    )
+    feature_limit: PositiveFloat | None = key(
+        10.0, "Features are scaled down to this magnitude before layer normalization; null: they are not."
+    )
+
+    @model_validator(mode="after")
+    def _check_log_sigma(self) -> Self:
+        if self.log_sigma_min >= self.log_sigma_max:
+            raise ValueError(
+                f"log_sigma_min must be below log_sigma_max, got {self.log_sigma_min} and {self.log_sigma_max}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_observations(self) -> Self:
+        check_observations(self)
+        return self
+
+
+CONFIG = SACConfig

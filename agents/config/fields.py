@@ -1,0 +1,63 @@
+"""How a key of a config is declared: its default, what it means, and what depends on it."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Below1 = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Role(Flag):
+    """What a key is to those who treat several keys alike."""
+
+    NONE = 0
+    EXECUTION = auto()
+    """How a run is carried out, not what is trained; runs that differ in such keys alone are of one condition."""
+    ARITHMETIC = auto()
+    """What numbers are computed in; a run and its reference in fp32 differ in such keys."""
+    OUTSIDE_UPDATES = auto()
+    """No update depends on it, so that agents that differ in it share compiled programs."""
+    DATA = auto()
+    """A number that compiled programs take as data."""
+    TIMELESS = auto()
+    """The time that a step takes does not depend on it."""
+    AMOUNT = auto()
+    """How much there is to do, not how long a part of it takes."""
+
+
+def key(default: Any, description: str, role: Role = Role.NONE, *, since: str | None = None) -> Any:
+    """A key of a config.
+
+    Args:
+        default: its value where none is given.
+        description: what it means, with its unit; a sentence or several.
+        role: what else is to be known of it.
+        since: the version of roundoff that added the key to an algorithm of which runs existed. At its default such a
+            key is no part of a run's identity, so that those runs keep their names and go on.
+    """
+    extra = {"role": role.value, **({"since": since} if since else {})}
+    return Field(default=default, description=description, json_schema_extra=extra)
+
+
+def role_of(field: FieldInfo) -> Role:
+    """The role that :func:`key` was given."""
+    return Role(_extra(field).get("role", 0))
+
+
+def is_later(field: FieldInfo) -> bool:
+    """Whether runs existed before the key did."""
+    return "since" in _extra(field)
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}

@@ -1,0 +1,77 @@
+"""Keys that several algorithms have: how parameters are moved, and learning from a replay buffer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from .baselines import check_baseline
+from .fields import Below1, Count, Positive, PositiveFloat, Role, key
+from .fixes import FIXES, parse_fixes
+from .train_config import TrainConfig
+
+_FREE = Role.TIMELESS
+_DATA = Role.TIMELESS | Role.DATA
+
+
+class OptimizerKeys(TrainConfig):
+    """The networks' sizes, their optimizers, and the fixes or the baseline. The defaults are Low-precision SAC's."""
+
+    fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = key(
+        FIXES, '`"all"`, `"none"` or names; stored as a tuple in the order of Table 1.'
+    )
+    baseline: Annotated[str, AfterValidator(check_baseline)] = key(
+        "none",
+        "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `mixed_precision`,"
+        " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/baselines.md.",
+    )
+    hidden_units: Positive = key(1024, "Width of the hidden layers of actor and critics.")
+    hidden_layers: Positive = key(2, "How many there are.")
+    batch_size: Positive = key(1024, "Transitions per update.")
+    lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
+    adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
+    adam_beta2: Below1 = key(0.999, "Decay of the second moment.", _FREE)
+    adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam.", _FREE)
+    initial_loss_scale: PositiveFloat = key(
+        1e4, "For `compound_loss_scaling`, and for baselines with loss scaling (`amp` has its own).", _FREE
+    )
+    loss_scale_growth_interval: Positive = key(
+        10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
+    )
+    kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _baselines_have_no_fixes(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("baseline", "none") != "none":
+            return {"fixes": "none", **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check_baseline(self) -> Self:
+        if self.baseline != "none" and self.fixes:
+            raise ValueError(
+                f"baseline: {self.baseline} takes the place of the fixes, got fixes: {', '.join(self.fixes)};"
+                " leave fixes out, or set baseline: none"
+            )
+        return self
+
+
+class OffPolicyKeys(OptimizerKeys):
+    """Learning from a replay buffer, with slow copies of networks as targets."""
+
+    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
+    tau: Annotated[float, Field(gt=0, le=1)] = key(
+        0.005, "Part of the way that target networks move at each of their updates.", _DATA
+    )
+    seed_steps: Count = key(
+        5000,
+        "Agent steps with uniform random actions, before updates begin.",
+        Role.OUTSIDE_UPDATES | Role.AMOUNT,
+    )
+    replay_capacity: Positive = key(
+        1_000_000,
+        "Transitions kept (images, if observations are pixels); older ones are overwritten.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+    )

@@ -1,0 +1,75 @@
+"""The keys of all algorithms together, and what they log, for those who treat all runs alike; imports no PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, reduce
+from importlib import import_module
+from operator import or_
+from typing import TYPE_CHECKING, Any, final
+
+from .fields import Role, role_of
+from .train_config import ALGORITHMS, config_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic.fields import FieldInfo
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """How a logged value is drawn.
+
+    Attributes:
+        label: of the vertical axis.
+        log: whether that is logarithmic.
+    """
+
+    label: str
+    log: bool = False
+
+
+@cache
+def fields(key: str) -> dict[str, FieldInfo]:
+    """What a key is to the algorithms that have it, by algorithm; empty if there is no such key."""
+    found = {name: config_of(name).model_fields.get(key) for name in _names()}
+    return {name: field for name, field in found.items() if field}
+
+
+@cache
+def keys() -> tuple[str, ...]:
+    """The keys of all algorithms, those of every run first."""
+    return tuple(dict.fromkeys(key for name in _names() for key in config_of(name).model_fields))
+
+
+@cache
+def keys_with(role: Role) -> frozenset[str]:
+    """The keys that have any of the roles for some algorithm."""
+    roles = {key: reduce(or_, (role_of(field) for field in fields(key).values())) for key in keys()}
+    return frozenset(key for key in roles if roles[key] & role)
+
+
+@cache
+def panels() -> Mapping[str, Panel]:
+    """The logged values that are drawn, by name; of all algorithms."""
+    found: dict[str, Panel] = {}
+    for name in _names():
+        found |= _settings(name).PANELS
+    return found
+
+
+def leading(algorithm: str) -> str:
+    """The optimizer of an algorithm whose loss scale is shown while a run goes on."""
+    name: str = _settings(algorithm).LEADING
+    return name
+
+
+def _names() -> list[str]:
+    """Soft actor-critic's keys come first, which is their order in files from before there were others."""
+    return sorted(ALGORITHMS, key=lambda name: name != "sac")
+
+
+def _settings(algorithm: str) -> Any:
+    return import_module(config_of(algorithm).__module__)
