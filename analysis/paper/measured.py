@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..figures.axes import titles
-from ..figures.differences import differences_table
+from ..figures.differences import differences_table, distances_of
 from ..figures.hyperparameters import hyperparameters_table
 from ..figures.magnitudes import magnitudes_table
 from ..statistics.summary import ALL_TASKS, records
@@ -76,17 +76,18 @@ def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 def distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Mean |difference| of weights over pairs of runs, at the first evaluation, in the middle and at the end."""
-    return _of_pairs(experiment, {"actor weights": "actor_l1", "critic weights": "critic_l1"})
+    table = differences_table(experiment, [])
+    return _of_pairs(table, {f"{network} weights": column for network, column in distances_of(table).items()})
 
 
 def q_distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Mean |difference| of Q values over pairs of runs, likewise."""
-    return _of_pairs(experiment, {"Q values": "q_difference"})
+    return _of_pairs(differences_table(experiment, []), {"Q values": "q_difference"})
 
 
-def _of_pairs(experiment: Experiment, columns: dict[str, str]) -> list[Measured]:
+def _of_pairs(table: pd.DataFrame, columns: dict[str, str]) -> list[Measured]:
     rows = []
-    for (task, name), pairs in differences_table(experiment, []).groupby(["task", "format"]):
+    for (task, name), pairs in table.groupby(["task", "format"]):
         steps = sorted(set(pairs["step"]))
         for step in sorted({steps[0], steps[(len(steps) - 1) // 2], steps[-1]}):
             here = pairs[pairs["step"] == step]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...agents.config.fields import Role
+from ...agents.config.registry import keys_with
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     import pandas as pd
-
-# These set runs apart without making them different conditions.
-_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
 
 
 class Conditions:
@@ -21,11 +21,12 @@ class Conditions:
         settings: the columns that are keys of the config.
 
     Attributes:
-        keys: settings other than task, format and seed that take more than one value, in alphabetical order.
+        keys: settings that take more than one value, in alphabetical order; task, format, seed and settings that only
+            say how a run is carried out are none of them.
     """
 
     def __init__(self, runs: pd.DataFrame, settings: Collection[str]) -> None:
-        varying = (key for key in sorted(settings) if key not in _NOT_CONDITIONS)
+        varying = sorted(set(settings) - {"task", "format", "seed"} - keys_with(Role.EXECUTION))
         self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
         self._told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
 
