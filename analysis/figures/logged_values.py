@@ -6,10 +6,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ...agents.config.registry import Panel, panels
-from ..statistics.summary import (
-    REFERENCE,
-    records,
-)
+from ..statistics.summary import REFERENCE, records
 from .axes import from_wide_to_narrow
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Look, Size, figure, look, ordered_looks, points
@@ -23,18 +20,22 @@ if TYPE_CHECKING:
 
 _ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values
 _WIDEST = 4  # panels side by side on the screen
+_MOST = 12
 
 
-def training_table(experiment: Experiment) -> pd.DataFrame:
-    """What runs log at the end of each episode, and their algorithm wants drawn; everything if it says nothing.
+def training_table(experiment: Experiment) -> pd.DataFrame | None:
+    """What runs log at the end of each episode, and their algorithm wants drawn; None if they log nothing.
 
-    Columns: ``id``, ``step``, the logged values, ``task``, ``format``, ``series``.
+    Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
+    ``format``, ``series``.
     """
     runs, logged = experiment.runs, experiment.training
     series = [experiment.conditions.series(run) for run in records(runs)]
     wanted = [name for name in panels() if name in logged]
-    shown = logged[["id", "step", *wanted]] if wanted else logged
-    return shown.merge(runs[["id", "task", "format"]].assign(series=series), on="id")
+    wanted = wanted or [name for name in logged if name not in _ABOUT][:_MOST]
+    if not wanted:
+        return None
+    return logged[["id", "step", *wanted]].merge(runs[["id", "task", "format"]].assign(series=series), on="id")
 
 
 def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LARGEST = 2.0**63
+_MOST_LOGGED = 200  # names: each is a column, which every record fills
 _RUN_COLUMNS = ["id", *COLUMNS]
 
 
@@ -40,7 +41,7 @@ class Experiment:
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
         training: one row per training episode: ``id``, ``step``, and every number that a run has logged at its end, by
-            name; NaN where it was not.
+            name (at most 200 of them); NaN where it was not.
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
@@ -103,6 +104,8 @@ def read_experiment(directory: str | Path) -> Experiment:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     _make_alike(rows, config_keys)
     logged = sorted({name for point in points["train"] for name in point} - {"id", "step"})
+    if len(logged) > _MOST_LOGGED:
+        warnings.append(f"{path}: its runs log {len(logged)} values; all but the first {_MOST_LOGGED} are left out")
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
@@ -110,7 +113,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
         pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
-        pd.DataFrame(points["train"], columns=["id", "step", *logged]),
+        pd.DataFrame(points["train"], columns=["id", "step", *logged[:_MOST_LOGGED]]),
         frozenset(config_keys),
         configs,
         folders,

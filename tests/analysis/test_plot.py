@@ -198,6 +198,19 @@ def test_what_runs_log_is_found_in_their_files(tmp_path):
     assert [list(line.get_ydata()) for line in drawn.axes[0].lines[:2]] == [[1, 1], [0.5, 0.5]]
 
 
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [({}, None), ({"task": 1, "format": 2, "loss": 3}, 1), ({f"value {i}": i for i in range(1000)}, 12)],
+)
+def test_odd_names_of_logged_values(tmp_path, values, drawn):
+    log(tmp_path / "runs" / write_run(tmp_path, "fp32", 0)["id"], **values)
+    written, warnings = plot(tmp_path / "runs", only=["training"], formats=["svg"])
+    assert any("log 1000 values" in warning for warning in warnings) == (len(values) == 1000)
+    table = FIGURES["training"].table(read_experiment(tmp_path / "runs"), None, [])
+    assert (table is None) == (drawn is None) == (len(written) == 2)
+    assert drawn is None or len(table.columns) == 5 + drawn
+
+
 def test_how_a_run_is_carried_out_is_no_condition(tmp_path):
     for seed, threads in ((0, 1), (1, 2)):
         folder = tmp_path / "runs" / write_run(tmp_path, "fp32", seed)["id"]
