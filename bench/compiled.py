@@ -34,7 +34,7 @@ def updates(format: str, units: int, batch: int, *, compiled: bool, **settings) 
     replay.added = batch
     sample = replay.sample(batch, torch.Generator().manual_seed(0))
     if compiled:
-        agent.compiled = CompiledUpdates(agent, replay)
+        agent.compiled = CompiledUpdates(agent)
     return lambda: agent.update(sample)
 
 

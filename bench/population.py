@@ -39,7 +39,7 @@ def agents(formats: Sequence[str], **sizes) -> list[tuple[SAC, Replay]]:
 def together(formats: Sequence[str], **sizes) -> Callable[[], object]:
     """A function that updates them by one program."""
     members = agents(formats, **sizes)
-    population = Population(members)
+    population = Population([agent for agent, _ in members])
     batches = {i: replay.as_batch(replay.rows) for i, (_, replay) in enumerate(members)}
     return lambda: population.update(batches)
 
@@ -47,8 +47,8 @@ def together(formats: Sequence[str], **sizes) -> Callable[[], object]:
 def one_by_one(formats: Sequence[str], **sizes) -> Callable[[], object]:
     """A function that updates them one after the other, compiled."""
     members = agents(formats, **sizes)
-    for agent, replay in members:
-        agent.compiled = CompiledUpdates(agent, replay)
+    for agent, _ in members:
+        agent.compiled = CompiledUpdates(agent)
     batches = [replay.as_batch(replay.rows) for _, replay in members]
 
     def update() -> None:

@@ -43,7 +43,7 @@ def update(units: int, format: str, *, compiled: bool) -> dict[str, object]:
         replay.added = units
         sample = replay.sample(units, torch.Generator().manual_seed(0))
         if compiled:
-            agent.compiled = CompiledUpdates(agent, replay)
+            agent.compiled = CompiledUpdates(agent)
         return lambda: agent.update(sample)
 
     contestants = {"reference fp32": reference(units, units), "plain": contestant("plain"), "fast": contestant("fast")}

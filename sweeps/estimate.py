@@ -139,7 +139,7 @@ class _Speed:
         """Seconds of a whole run; steps before the first update, and its beginning and end, cost little beside it."""
         steps = math.ceil(config.steps / config.action_repeat)
         evaluations = math.ceil(config.steps / config.eval_every)
-        return max(0, steps - config.seed_steps) * self.step + evaluations * self.evaluation
+        return max(0, steps - config.steps_before_learning) * self.step + evaluations * self.evaluation
 
 
 def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
@@ -149,10 +149,9 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
         RoundoffError: such a run is impossible on this machine.
     """
     long = 10**12
-    alike = {"seed_steps": 1, "checkpoint_every": long, "keep_networks": False}
-    alike["replay_capacity"] = min(config.replay_capacity, 10_000)
+    alike = {**config.soon_learning(), "checkpoint_every": long, "keep_networks": False}
     # Rendered episodes take so long that one must do.
-    episodes = 1 if config.observations == "pixels" else config.eval_episodes
+    episodes = 1 if config.world() else config.eval_episodes
     evaluating = {**alike, "steps": 4 * config.action_repeat, "eval_every": long, "eval_episodes": episodes}
     with tempfile.TemporaryDirectory(prefix="roundoff-") as folder:
         steps = _Watch(allow_imports)

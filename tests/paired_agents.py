@@ -91,7 +91,7 @@ def states(problem, format, fixes, after, seed=0, granularity="kernel"):
 
 def _state(agent):
     moments, roots = [], []
-    for optimizer in (agent.critic_optimizer, agent.actor_optimizer, agent.temperature_optimizer):
+    for optimizer in (agent.optimizers["critic"], agent.optimizers["actor"], agent.optimizers["temperature"]):
         for state in optimizer.optimizer.state.values():
             # Kept as float64 and divided outside of the simulation: by powers of two, and a root like any other.
             second = state["second"].double()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1)]
@@ -45,8 +47,15 @@ def key(default: Any, description: str, role: Role = Role.NONE, *, since: str | 
         since: the version of roundoff that added the key to an algorithm of which runs existed. At its default such a
             key is no part of a run's identity, so that those runs keep their names and go on.
     """
-    extra = {"role": role.value, **({"since": since} if since else {})}
+    extra: dict[str, Any] = {"role": role.value, **({"since": since} if since else {})}
     return Field(default=default, description=description, json_schema_extra=extra)
+
+
+def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
+    """The key of another class with a default of its own."""
+    field = copy(owner.model_fields[name])
+    field.default = default
+    return field
 
 
 def role_of(field: FieldInfo) -> Role:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -17,6 +17,8 @@ _DATA = Role.TIMELESS | Role.DATA
 
 class OptimizerKeys(TrainConfig):
     """The networks' sizes, their optimizers, and the fixes or the baseline. The defaults are Low-precision SAC's."""
+
+    reason_not_compiled: ClassVar[str | None] = None
 
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = key(
         FIXES, '`"all"`, `"none"` or names; stored as a tuple in the order of Table 1.'
@@ -40,6 +42,11 @@ class OptimizerKeys(TrainConfig):
         10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
     )
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
+
+    @property
+    def hidden_widths(self) -> list[int]:
+        """Of the hidden layers, from the first to the last."""
+        return [self.hidden_units] * self.hidden_layers
 
     @model_validator(mode="before")
     @classmethod
@@ -75,3 +82,12 @@ class OffPolicyKeys(OptimizerKeys):
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+
+    @property
+    def steps_before_learning(self) -> int:
+        """Agent steps before the first update."""
+        return self.seed_steps
+
+    def soon_learning(self) -> dict[str, Any]:
+        """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
+        return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}

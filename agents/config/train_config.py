@@ -8,7 +8,7 @@ import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -81,6 +81,9 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
+    reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
+    """Why no updates of the algorithm are compiled, in words; None if they can be."""
+
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
@@ -148,10 +151,25 @@ class TrainConfig(BaseModel):
 
     def __new__(cls, **keys: Any) -> Self:
         """Makes a config of the algorithm's own class."""
-        return super().__new__(config_class(keys) if cls is TrainConfig else cls)  # type: ignore[arg-type]
+        made: Self = super().__new__(config_class(keys) if cls is TrainConfig else cls)  # type: ignore[assignment]
+        return made
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)
+
+    @property
+    def steps_before_learning(self) -> int:
+        """Agent steps before the first update."""
+        return 0
+
+    def soon_learning(self) -> dict[str, Any]:
+        """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
+        return {}
+
+    @property
+    def transitions(self) -> int:
+        """Agent steps of the whole run."""
+        return -(-self.steps // self.action_repeat)
 
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""

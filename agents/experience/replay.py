@@ -69,15 +69,7 @@ class Replay:
 
     def as_batch(self, rows: torch.Tensor) -> Batch:
         """The parts of given rows."""
-        o, a = self.observation_size, self.action_size
-        return Batch(
-            rows=rows,
-            observations=rows[:, :o],
-            observations_and_actions=rows[:, : o + a],
-            next_observations=rows[:, o + a : 2 * o + a],
-            rewards=rows[:, -2:-1],
-            discounts=rows[:, -1:],
-        )
+        return batch_of(rows, self.observation_size, self.action_size)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows filled so far, and how many were ever added."""
@@ -87,6 +79,19 @@ class Replay:
         """Takes them over."""
         self.added = state["added"]
         self.rows[: len(self)].copy_(state["rows"])
+
+
+def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Batch:
+    """The parts of rows with transitions of these sizes, as views."""
+    o, a = observation_size, action_size
+    return Batch(
+        rows=rows,
+        observations=rows[:, :o],
+        observations_and_actions=rows[:, : o + a],
+        next_observations=rows[:, o + a : 2 * o + a],
+        rewards=rows[:, -2:-1],
+        discounts=rows[:, -1:],
+    )
 
 
 def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:

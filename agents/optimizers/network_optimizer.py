@@ -16,7 +16,7 @@ from .master_weights import MasterWeights
 
 if TYPE_CHECKING:
     from ...formats import FloatFormat
-    from ..config.train_config import TrainConfig
+    from ..config.learning_keys import OptimizerKeys
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
 
@@ -32,16 +32,17 @@ class NetworkOptimizer:
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
 
     Attributes:
+        flat: the parameters, numbers of the format.
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
     """
 
-    def __init__(self, flat: torch.Tensor, config: TrainConfig, format: FloatFormat, *, kahan: bool) -> None:
+    def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
         make = HAdam if "hadam" in config.fixes else Adam
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
-        self._flat = flat
+        self.flat = flat
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
@@ -75,8 +76,8 @@ class NetworkOptimizer:
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
         if self._coerced_to is not None:
-            assert self._flat.grad is not None
-            coerce_([self._flat.grad], self._coerced_to)
+            assert self.flat.grad is not None
+            coerce_([self.flat.grad], self._coerced_to)
         if self._master:
             with self._master.updating():
                 self._master.take_gradients()
@@ -85,7 +86,7 @@ class NetworkOptimizer:
             self._step()
         if self._coerced_to is not None:
             kept = [x for x in self.optimizer.state[self.parameters].values() if isinstance(x, torch.Tensor)]
-            coerce_([self._flat, *kept], self._coerced_to)
+            coerce_([self.flat, *kept], self._coerced_to)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizer and its scaler, and the master weights if there are any."""

@@ -122,7 +122,7 @@ class TracedOptimizer:
         # These take numbers in lists, which a tensor is not.
         self._adam.add_eps = _add_eps  # type: ignore[method-assign]
         self._adam.add_quotients = _add_quotients  # type: ignore[method-assign,assignment]
-        self.parameters = tensors["parameters"]
+        self.parameters = self.flat = tensors["parameters"]
 
     @property
     def scale(self) -> Tensor:

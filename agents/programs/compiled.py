@@ -1,8 +1,9 @@
-"""An agent that learns from states as compiled programs: the updates of critics, actor and targets, and acting."""
+"""A learner from states as compiled programs: the parts of its updates, and acting."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -10,13 +11,11 @@ import torch
 from ...formats import FloatFormat, Rounding
 from ...simulate import CompiledStep
 from ...simulate.dispatch.graph_writer import FormatsAsData
-from ..algorithms.sac.agent import SAC, SoftActorCritic
 from ..config.fields import Role
+from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
-from ..experience.replay import Replay
-from ..models.networks import forward
 from ..optimizers.traced import LONGEST_TABLE, steps_until_constant
-from .traced_agent import TracedAgent
+from .traced_learner import TracedLearner, as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,29 +23,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...simulate import Simulation
-    from ..algorithms.sac.agent import Metrics
+    from ..algorithms.learner import Learner
+    from ..algorithms.part import Metrics, Part
     from ..config.train_config import TrainConfig
-    from ..experience.replay import Batch
 
 _BASELINES = ("none", "naive", "eps")
 
 # What compilation costs (seconds, for programs that are on disk) over what it saves of a small simulated update.
 _WORTHWHILE_UPDATES = 3000
 
+_ACTING = "acting"
+
 
 def compile_updates(
-    agent: SoftActorCritic[Any, Any],
-    replay: object,
-    updates: int,
-    *,
-    wanted: bool | None,
-    on_notice: Callable[[str], None] | None = None,
+    learner: Learner, updates: int, *, wanted: bool | None, on_notice: Callable[[str], None] | None = None
 ) -> str:
-    """Compiles the updates of an agent, where that is possible and pays.
+    """Compiles the updates of a learner, where that is possible and pays.
 
     Args:
-        agent: new or resumed; its ``compiled`` is set, and its ``acting``.
-        replay: its replay buffer.
+        learner: new or resumed; its ``compiled`` is set, and its ``acting``.
         updates: how many there are to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
         on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
@@ -54,37 +49,35 @@ def compile_updates(
     Returns:
         What was decided, and why, in words.
     """
-    reason = reason_against(agent.config)
+    reason = reason_against(learner.config)
     if reason is None and wanted is None:
-        reason = reason_not_to(agent.simulation, updates)
+        reason = reason_not_to(learner.simulation, updates)
     if reason is None and wanted is not False:
-        assert isinstance(agent, SAC)
-        assert isinstance(replay, Replay)
-        compiled = CompiledUpdates(agent, replay, on_notice)
+        compiled = CompiledUpdates(learner, on_notice)
         if compiled.reason is None:
-            agent.compiled = compiled
-            compile_acting(agent, replay, on_notice)
+            learner.compiled = compiled
+            compile_acting(learner, on_notice)
             return "updates are compiled"
         reason = compiled.reason
     return f"updates run eagerly: {reason or 'as asked'}"
 
 
-def compile_acting(agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
     """Compiles the choice of actions in training, half of whose time goes by between operations."""
-    policy, actor = agent.policy, agent.actor
-    settings = set() if agent.simulation is None else set(agent.simulation.policy.settings("rounding"))
+    settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
     if Rounding.STOCHASTIC in settings:
-        return  # the noise has its random bits between those of the network and those of the action
+        return  # its draws are numbered action by action
+    actor = learner.networks["actor"]
 
     def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
-        return policy.sample(forward(actor.bound_to(parameters).layers, observations)[0], noise)
+        return learner.acting_by(parameters).sample_actions(observations, noise)
 
     def choose_eagerly(reason: str) -> None:
         if on_notice:
             on_notice(f"actions are chosen eagerly: {reason}")
 
-    programs = _programs_of(agent, replay)[3]
-    agent.acting = CompiledStep[..., Any](sample, agent.simulation, programs, choose_eagerly, fixed=(actor.flat,))
+    programs = programs_of(learner)[_ACTING]
+    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=(actor.flat,))
 
 
 def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
@@ -97,9 +90,10 @@ def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
 
 
 def reason_against(config: TrainConfig) -> str | None:
-    """Why the updates of such an agent cannot be compiled, in words; None if it may be possible."""
-    if config.observations != "states":
-        return "agents that learn from pixels are not compiled"
+    """Why the updates of such a learner cannot be compiled, in words; None if it may be possible."""
+    if config.reason_not_compiled:
+        return config.reason_not_compiled
+    assert isinstance(config, OptimizerKeys)
     if config.native:
         return "native half precision is computed by PyTorch's own kernels"
     if config.baseline not in _BASELINES:
@@ -113,19 +107,21 @@ def reason_against(config: TrainConfig) -> str | None:
     return None
 
 
-_Programs = tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]
+_Programs = defaultdict[str, dict[Any, Any]]
 _PROGRAMS: dict[str, _Programs] = {}
 
 
-def programs_of(kind: str) -> _Programs:
-    """The programs of this process for a kind of agent: a worker that trains many traces each kind once."""
-    return _PROGRAMS.setdefault(kind, ({}, {}, {}, {}))
+def programs_of(learner: Learner, members: int = 1) -> _Programs:
+    """The programs of this process for a kind of learner, by part: a worker that trains many traces each kind once."""
+    sizes = (learner.observation_size, learner.action_size)
+    kind_of_programs = f"{members} {kind(learner.config, learner.simulation)}{sizes}"
+    return _PROGRAMS.setdefault(kind_of_programs, defaultdict(dict))
 
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
-    """What the programs of an agent depend on beside the shapes of its tensors; formats are data to them."""
+    """What the programs of a learner depend on beside the shapes of its tensors; formats are data to them."""
     other = keys_with(Role.OUTSIDE_UPDATES | Role.DATA)
-    relevant = {"algorithm": config.algorithm}
+    relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
     if simulation is not None:
         relevant["products"] = simulation.products
@@ -139,53 +135,42 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     return json.dumps(relevant)
 
 
-def _programs_of(agent: SAC, replay: Replay) -> _Programs:
-    sizes = (replay.observation_size, replay.action_size)
-    return programs_of(f"{kind(agent.config, agent.simulation)}{sizes}")
-
-
 @final
 class CompiledUpdates:
-    """Takes the updates of an agent over: the same bits, in less time.
+    """Takes the updates of a learner over: the same bits, in less time.
 
-    The programs change the agent's tensors. What the agent keeps as Python numbers (steps, loss scales) they keep in
-    tensors; :meth:`write_back` tells the agent, before it is saved or its metrics are read.
+    The programs change the learner's tensors. What it keeps as Python numbers (steps, loss scales) they keep in
+    tensors; :meth:`write_back` tells the learner, before it is saved or its metrics are read.
 
     Args:
-        agent: an agent as it is, new or resumed.
-        replay: whose batches it is updated with; for their layout.
+        learner: as it is, new or resumed.
         on_notice: called, in words, if the compiler fails later, when a program is first needed.
 
     Attributes:
         reason: why updates run eagerly, in words; None if they are compiled.
     """
 
-    def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
+    def __init__(self, learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
-        self._traced = traced = TracedAgent(agent, replay)
-        programs = _programs_of(agent, replay)
-        steps: list[Callable[..., Any]]
-        steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
-        self._critic, self._actor, self._target = (
-            CompiledStep[..., Any](step, agent.simulation, kept, self._run_eagerly, fixed=(traced.tensors,))
-            for step, kept in zip(steps, programs[:3], strict=True)
-        )
+        self._traced = traced = TracedLearner(learner)
+        programs = programs_of(learner)
+        self._steps = {
+            part.name: CompiledStep[..., Any](
+                traced.program(part),
+                learner.simulation,
+                programs[part.name],
+                self._run_eagerly,
+                fixed=(traced.tensors,),
+            )
+            for part in learner.parts
+        }
         self._on_notice = on_notice
 
-    def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
-        """As ``agent.update_critic``."""
-        metrics: Metrics = self._critic(batch.rows, noise)
+    def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
+        """Runs a part."""
+        metrics: Metrics = self._steps[part.name](*as_tensors(inputs))
         return metrics
-
-    def update_actor_and_temperature(self, batch: Batch, noise: Tensor) -> Metrics:
-        """As ``agent.update_actor_and_temperature``."""
-        metrics: Metrics = self._actor(batch.rows, noise)
-        return metrics
-
-    def update_target(self) -> None:
-        """As ``agent.update_target``."""
-        self._target()
 
     def write_back(self) -> None:
         """Tells the agent what its parts keep as Python numbers; waits for the device."""

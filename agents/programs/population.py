@@ -1,4 +1,4 @@
-"""A population: agents of one kind, updated by one program; each has the bits it has alone."""
+"""A population: learners of one kind, updated by one program; each has the bits it has alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...simulate.compiling.population import PopulationStep, reason_against_sharing
-from ..algorithms.sac.agent import simulation_of
+from ..algorithms.learner import simulation_of
+from ..config.learning_keys import OptimizerKeys
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
-from .traced_agent import TracedAgent
+from .traced_learner import TracedLearner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..algorithms.sac.agent import Metrics
+    from ..algorithms.learner import Learner
+    from ..algorithms.part import Metrics, Part
     from ..config.train_config import TrainConfig
     from ..experience.replay import Batch
+
+_Inputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # rows and noises of an update
 
 _SMALL = 1 << 15
 _ALIGNED = 16
@@ -27,8 +31,11 @@ _ALIGNED = 16
 def shared_kind(config: TrainConfig) -> str | None:
     """What runs that can be members of one population have in common; None for a run that can be in none."""
     simulation = simulation_of(config)
-    unaligned = config.hidden_units % _ALIGNED or config.batch_size % _ALIGNED
-    if unaligned or reason_against(config) or reason_against_sharing([simulation]):
+    if not isinstance(config, OptimizerKeys) or config.batch_size % _ALIGNED:
+        return None
+    if any(width % _ALIGNED for width in config.hidden_widths):
+        return None
+    if reason_against(config) or reason_against_sharing([simulation]):
         return None
     return f"{config.task} {kind(config, simulation)}"
 
@@ -39,7 +46,7 @@ def worth_sharing(config: TrainConfig, updates: int) -> bool:
     Of 8 members, each takes 0.71 of its own time with 128 units and a batch of 128, and 0.96 with 256
     (bench/population.py).
     """
-    small = config.hidden_units * config.batch_size <= _SMALL
+    small = isinstance(config, OptimizerKeys) and config.hidden_units * config.batch_size <= _SMALL
     if config.environment_workers:  # of which every member has its own
         return False
     return small and reason_not_to(simulation_of(config), updates) is None
@@ -47,46 +54,39 @@ def worth_sharing(config: TrainConfig, updates: int) -> bool:
 
 @final
 class Population:
-    """Takes the updates of agents over, as ``CompiledUpdates`` does of one.
+    """Takes the updates of learners over, as ``CompiledUpdates`` does of one.
 
     Args:
-        members: agents as they are, with their replay buffers; of one :func:`shared_kind`, after as many updates.
+        members: as they are; of one :func:`shared_kind`, after as many updates.
 
     Raises:
-        Exception: whatever the compiler has failed with; the agents are as they were.
+        Exception: whatever the compiler has failed with; the learners are as they were.
     """
 
-    def __init__(self, members: Sequence[tuple[Any, Any]]) -> None:
-        kinds = {(shared_kind(agent.config), agent.updates) for agent, _ in members}
+    def __init__(self, members: Sequence[Learner]) -> None:
+        kinds = {(shared_kind(learner.config), learner.updates) for learner in members}
         assert len(kinds) == 1, "members are of one kind"
-        self._agents = [agent for agent, _ in members]
-        self._traced = [TracedAgent(*member) for member in members]
+        self._members = list(members)
+        self._traced = [TracedLearner(learner) for learner in members]
         self._tensors: dict[str, Any] = tree_map(lambda *own: torch.stack(own), *[own.tensors for own in self._traced])
-        simulations = [agent.simulation for agent in self._agents]
-        programs = programs_of(f"{len(members)} {shared_kind(self._agents[0].config)}")
-        first = self._traced[0]
-        self._critic = PopulationStep(first.update_critic, simulations, programs[0])
-        self._actor = PopulationStep(first.update_actor_and_temperature, simulations, programs[1])
-        self._target = PopulationStep(first.update_target, simulations, programs[2])
-        self._inputs = self._prepare(members[0][1].rows.shape[1])
-        for i, (agent, replay) in enumerate(members):
-            agent.compiled = _Member(self, i)
-            compile_acting(agent, replay)
-        self._actors = [agent.actor.flat for agent in self._agents]
-
-    def _prepare(self, row_size: int) -> list[tuple[torch.Tensor, ...]]:
-        """Compiles, while nothing depends on it yet; returns what members learn from that have nothing to learn."""
-        agent = self._agents[0]
-        shape = (len(self._agents), agent.config.batch_size)
-        rows = torch.zeros(*shape, row_size, dtype=agent.dtype)
-        noise = torch.zeros(*shape, agent.actor.layers[-1].shape[-1] // 2, dtype=agent.dtype)
-        self._critic.prepare(self._tensors, rows, noise)
-        self._actor.prepare(self._tensors, rows, noise)
-        self._target.prepare(self._tensors)
-        return list(zip(rows, noise, noise, strict=True))
+        simulations = [learner.simulation for learner in members]
+        first = members[0]
+        programs = programs_of(first, len(members))
+        self._steps = {
+            part.name: PopulationStep(self._traced[0].program(part), simulations, programs[part.name])
+            for part in first.parts
+        }
+        # What each learns from; of those that have nothing to learn, something of the same shape.
+        self._inputs = [self._nothing(first) for _ in members]
+        for part in first.parts:  # compiled while nothing depends on it yet
+            self._steps[part.name].prepare(self._tensors, *self._stacked(part))
+        for i, learner in enumerate(members):
+            learner.compiled = _Member(self, i)
+            compile_acting(learner)
+        self._actors = [learner.networks["actor"].flat for learner in members]
 
     def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
-        """As ``agent.update``, of several.
+        """As ``learner.update``, of several.
 
         Args:
             batches: of the members, by number. Those that are missing have ended, and are left to whatever becomes of
@@ -96,17 +96,15 @@ class Population:
             What an update of each of them returns.
         """
         for i, batch in batches.items():
-            prepared, *noises = self._agents[i].begin_update(batch)
-            self._inputs[i] = (prepared.rows, *noises)
-        leader = self._agents[next(iter(batches))]
-        rows, critic_noise, actor_noise = (torch.stack(own) for own in zip(*self._inputs, strict=True))
-        metrics: Metrics = self._critic(self._tensors, rows, critic_noise)
-        if leader.actor_is_due:
-            metrics |= self._actor(self._tensors, rows, actor_noise)
-            # Members act alone.
-            torch._foreach_copy_(self._actors, list(self._tensors["actor"]["parameters"]))
-        if leader.target_is_due:
-            self._target(self._tensors)
+            prepared, noises = self._members[i].begin_update(batch)
+            self._inputs[i] = (prepared.rows, noises)
+        leader = self._members[next(iter(batches))]
+        metrics: Metrics = {}
+        for part in leader.parts:
+            if leader.is_due(part):
+                metrics |= self._steps[part.name](self._tensors, *self._stacked(part))
+                if part.name == "actor":  # members act alone
+                    torch._foreach_copy_(self._actors, list(self._tensors["actor"]["parameters"]))
         return {i: {name: values[i] for name, values in metrics.items()} for i in batches}
 
     def write_back(self, i: int) -> None:
@@ -116,10 +114,22 @@ class Population:
             mine.copy_(all_of_them[i])
         own.write_back()
 
+    def _stacked(self, part: Part) -> tuple[torch.Tensor, ...]:
+        """The inputs of a part, of all members."""
+        own = [part.inputs(rows, noises) for rows, noises in self._inputs]
+        return tuple(torch.stack(values) for values in zip(*own, strict=True))
+
+    @staticmethod
+    def _nothing(learner: Learner) -> _Inputs:
+        batch_size = learner.config.batch_size
+        row_size = 2 * learner.observation_size + learner.action_size + 2
+        noises = [torch.zeros(n, learner.action_size, dtype=learner.dtype) for n in learner.noise_sizes(batch_size)]
+        return torch.zeros(batch_size, row_size, dtype=learner.dtype), tuple(noises)
+
 
 @final
 class _Member:
-    """What an agent knows of its population."""
+    """What a learner knows of its population, which computes its parts."""
 
     reason: str | None = None
 
@@ -127,6 +137,10 @@ class _Member:
         self._population = population
         self._number = number
 
+    def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
+        """Nothing is computed of one member alone."""
+        raise AssertionError(part, inputs)
+
     def write_back(self) -> None:
-        """Tells the agent what has become of it."""
+        """Tells the learner what has become of it."""
         self._population.write_back(self._number)

@@ -1,9 +1,8 @@
-"""A run in progress: the agent, its environments and memory, step by step to the end."""
+"""A run in progress: its learner, environments and experience, step by step to the end."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -16,13 +15,13 @@ from roundoff.origin import origin
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..experience.sampling import Sampler
-from ..streams import Stream, sequence, torch_generator
+from ..streams import Stream, sequence
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .evaluate import Evaluation, evaluate
 from .metrics import MetricsLog
 from .observed import Numerics
-from .parts import make_agent, make_intake
+from .parts import make_learner
 from .snapshots import write_networks, write_states
 from .stopping import Stopped, StopRequest
 from .stopwatch import Stopwatch
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from ..algorithms.sac.agent import Metrics
+    from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample
@@ -53,7 +52,7 @@ class Progress:
         step: environment steps taken.
         steps: environment steps of the whole run.
         last_return: mean return of the last evaluation of this process; None before the first.
-        loss_scale: of the critics' gradients.
+        loss_scale: that of the learner's leading optimizer.
     """
 
     step: int
@@ -64,7 +63,7 @@ class Progress:
 
 @final
 class Run:
-    """A run in progress: the agent, its environments and memory, and where it stands.
+    """A run in progress: its learner, environments and experience, and where it stands.
 
     Args:
         config: of the run.
@@ -75,8 +74,8 @@ class Run:
         stop: likewise.
 
     Attributes:
-        agent: as it is.
-        intake: with its replay buffer.
+        learner: as it is.
+        recorder: with its experience.
     """
 
     def __init__(
@@ -101,14 +100,10 @@ class Run:
         # Of each group, in the run's format: what its next action answers to.
         self.observations: list[torch.Tensor] = []
         self.metrics: Metrics = {}
-        self.action_size = environments.action_size
-        self.agent = make_agent(config, environments, device)
-        self.intake = make_intake(config, environments, self.agent.dtype, device)
-        self.numerics = Numerics(self.agent.simulation) if config.observe and self.agent.simulation else None
-        self.replay_generator = torch_generator(config.seed, Stream.REPLAY, device)
-        self.seed_actions = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
+        self.learner, self.recorder = make_learner(config, environments, device)
+        self.intake = self.recorder.intake
+        self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         self.step = 0
-        self.agent_steps = 0
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
         self.seconds_before = 0.0
@@ -153,7 +148,7 @@ class Run:
         observations = self.sampler.begin()
         for part in observations:
             for observation in part:
-                self.intake.begin(observation)
+                self.recorder.begin(observation)
         self.observations = [self.intake.perceive(part) for part in observations]
         return 0
 
@@ -171,18 +166,16 @@ class Run:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("replay"):
-            rows = self.intake.rows(self.observations[sample.group], sample)
+            rows = self.recorder.rows(self.observations[sample.group], sample)
             self.observations[sample.group] = self.intake.perceive(steps.observations)
         ends = zip(steps.last.tolist(), sample.returns.tolist(), strict=True)
         for i, (last, episode_return) in enumerate(ends):
             if self.step >= config.steps:
                 return None
             with self.stopwatch.measure("replay"):
-                self.intake.remember(rows[i], steps, i)
+                self.recorder.add(rows[i], steps, i)
             self.step += config.action_repeat
-            self.agent_steps += 1
-            if self.agent_steps > config.seed_steps:
-                yield from self._update()
+            yield from self._update()
             if self.step % config.eval_every < config.action_repeat:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
@@ -190,28 +183,32 @@ class Run:
                     return crash
             if last:
                 with self.stopwatch.measure("logging"):
-                    values = self.agent.summarize(self.metrics) if self.metrics else {}
+                    values = self.learner.summarize(self.metrics) if self.metrics else {}
                     log.write("train", self.step, {"episode_return": episode_return, **values})
             if last or time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
                 self._report()
         return None
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
-        with self.stopwatch.measure("replay"):
-            batch = self.intake.replay.sample(self.config.batch_size, self.replay_generator)
-        began = time.perf_counter()
-        metrics, seconds = yield batch
-        self.seconds_away += time.perf_counter() - began - seconds
-        # The first one compiles, or reads from the disk what was compiled.
-        self.stopwatch.add("updates" if self.metrics else "first update", seconds)
-        self.metrics |= metrics
+        due = self.recorder.due()
+        while True:
+            with self.stopwatch.measure("replay"):
+                batch = next(due, None)
+            if batch is None:
+                return
+            began = time.perf_counter()
+            metrics, seconds = yield batch
+            self.seconds_away += time.perf_counter() - began - seconds
+            # The first one compiles, or reads from the disk what was compiled.
+            self.stopwatch.add("updates" if self.metrics else "first update", seconds)
+            self.metrics |= metrics
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
-        """Numbers of the format for each actuator: random during the seed steps, then the policy's."""
-        if self.agent_steps + self.sampler.under_way < self.config.seed_steps:
-            shape = (len(observations), self.action_size)
-            return self.intake.from_format(self.intake.to_format(self.seed_actions.uniform(-1, 1, shape)))
-        return self.intake.from_format(self.agent.act(observations, deterministic=False))
+        """Numbers of the format for each actuator: the recorder's at first, then the learner's."""
+        explored = self.recorder.explore(len(observations), self.sampler.under_way)
+        if explored is not None:
+            return explored
+        return self.intake.from_format(self.learner.act(observations, deterministic=False))
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
@@ -219,7 +216,7 @@ class Run:
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
             seen = self.intake.perceive(observations)
-            return self.intake.from_format(self.agent.act(seen, deterministic=True, number=next(numbers)))
+            return self.intake.from_format(self.learner.act(seen, deterministic=True, number=next(numbers)))
 
         evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.step)
         if evaluation.crashed:
@@ -232,7 +229,7 @@ class Run:
         }
         log.write("eval", self.step, values)
         if self.config.keep_networks:
-            write_networks(self.files.snapshots, self.step, self.agent.networks())
+            write_networks(self.files.snapshots, self.step, self.learner.layers())
         if self.numerics:
             log.write("numerics", self.step, self.numerics.record())
         self._report()
@@ -247,15 +244,12 @@ class Run:
         self.last_checkpoint = self.step
         state = {
             "config": self.config.as_json(),
-            "agent": self.agent.state_dict(),
-            "replay": self.intake.replay.state_dict(),
-            "replay_generator": self.replay_generator.get_state(),
-            "seed_actions": json.dumps(self.seed_actions.bit_generator.state),
+            "agent": self.learner.state_dict(),
+            **self.recorder.state_dict(),
             "environment": self.sampler.state_dict(),
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "numerics": self.numerics.state_dict() if self.numerics else None,
             "step": self.step,
-            "agent_steps": self.agent_steps,
             "seconds": self._seconds(),
             "metrics_length": log.synced_length(),
         }
@@ -266,17 +260,14 @@ class Run:
         state = checkpoint.load(self.files.checkpoint)
         try:
             check_same_config(state["config"], self.config, str(self.files.checkpoint))
-            self.agent.load_state_dict(state["agent"])
-            self.intake.replay.load_state_dict(state["replay"])
-            self.replay_generator.set_state(state["replay_generator"])
-            self.seed_actions.bit_generator.state = json.loads(state["seed_actions"])
+            self.learner.load_state_dict(state["agent"])
+            self.recorder.load_state_dict(state)
             observations = self.sampler.load_state_dict(state["environment"])
             self.observations = [self.intake.perceive(part) for part in observations]
             self.metrics = {name: value.to(self.device) for name, value in state["metrics"].items()}
             if self.numerics:
                 self.numerics.load_state_dict(state["numerics"])
             self.step = self.last_checkpoint = state["step"]
-            self.agent_steps = state["agent_steps"]
             self.seconds_before = state["seconds"]
             length: int = state["metrics_length"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -293,7 +284,7 @@ class Run:
         else:
             assert self.last_evaluation is not None
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.step)
-        checkpoint.save(self.files.agent, dict(self.agent.weights()))
+        checkpoint.save(self.files.agent, dict(self.learner.weights()))
         if self.config.keep_networks:
             assert isinstance(self.intake.replay, Replay)  # refused for pixels
             write_states(self.files.snapshots, self.intake.replay)
@@ -315,5 +306,5 @@ class Run:
         self.last_report = time.perf_counter()
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
-            loss_scale = self.agent.critic_optimizer.scale
+            loss_scale = self.learner.loss_scale
             self.on_progress(Progress(self.step, self.config.steps, last_return, loss_scale))

@@ -1,22 +1,50 @@
-"""What a run is made of, as its config asks for it: environments, agent, replay buffer; from states or pixels."""
+"""What a run is made of, as its config asks for it: environments, learner and recorder."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...formats import Format
-from ..algorithms.sac.agent import SAC, SoftActorCritic
 from ..environments.parallel import VectorEnvironment
-from ..experience.frame_replay import FrameReplay
-from ..experience.intake import PixelIntake, StateIntake
-from ..experience.replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     import torch
+    from numpy.typing import NDArray
 
+    from ..algorithms.learner import Learner
     from ..config.train_config import TrainConfig
+    from ..environments.parallel import Sizes, Steps
+    from ..experience.intake import Intake
+    from ..experience.sampling import Sample
+
+
+class Recorder(Protocol):
+    """What a run asks of that which keeps its experience; see ``OffPolicyRecorder``."""
+
+    intake: Intake
+
+    def begin(self, observation: NDArray[Any]) -> None:
+        """Notes the first observation of an episode."""
+
+    def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
+        """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
+
+    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
+        """The transitions of a sample, which began with ``observations``."""
+
+    def add(self, row: torch.Tensor, steps: Steps, i: int) -> None:
+        """Keeps one of them, that of environment ``i``."""
+
+    def due(self) -> Iterator[Any]:
+        """The batches to learn from now."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it over."""
 
 
 def open_environments(
@@ -31,36 +59,13 @@ def open_environments(
     groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
     opening: dict[str, Any] = {"task": config.task, "action_repeat": config.action_repeat}
     opening["allow_imports"] = list(allow_imports)
-    if config.observations == "pixels":
-        opening["pixels"] = {"size": config.image_size, "frames": config.frames, "fast": config.fast_rendering}
+    opening |= config.world()
     begin_next = [*(True for _ in groups[:-1]), False]
     return VectorEnvironment(opening, groups, begin_next, workers=config.environment_workers, on_stop=on_stop)
 
 
-def make_agent(config: TrainConfig, environments: VectorEnvironment, device: torch.device) -> SoftActorCritic[Any, Any]:
-    """The agent with its initial weights."""
-    if config.observations == "pixels":
-        from ..algorithms.drq.agent import DrQ  # noqa: PLC0415  states need none of it
-
-        return DrQ(environments.action_size, config, device)
-    return SAC(environments.observation_size, environments.action_size, config, device)
-
-
-def make_intake(
-    config: TrainConfig, environments: VectorEnvironment, dtype: torch.dtype, device: torch.device
-) -> StateIntake | PixelIntake:
-    """The way into the run, with the empty replay buffer.
-
-    The buffer is no longer than the run, so that a short one does not claim memory for a long one.
-    """
-    fmt, transitions = Format.parse(config.format), -(-config.steps // config.action_repeat)
-    sizes = (environments.observation_size, environments.action_size)
-    if config.observations == "states":
-        replay = Replay(min(config.replay_capacity, transitions), *sizes, dtype=dtype, device=device)
-        return StateIntake(replay, fmt, dtype, device)
-    image_shape = (3, config.image_size, config.image_size)
-    # The shortest episodes have two images and one transition.
-    capacity = min(config.replay_capacity, max(2 * transitions, config.frames + 1))
-    row_size = environments.action_size + 2
-    images = FrameReplay(capacity, image_shape, stack=config.frames, row_size=row_size, dtype=dtype, device=device)
-    return PixelIntake(images, image_shape, fmt, dtype, device)
+def make_learner(config: TrainConfig, sizes: Sizes, device: torch.device) -> tuple[Learner, Recorder]:
+    """The learner with its initial weights, and what keeps its experience, by the algorithm's ``make``."""
+    module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
+    made: tuple[Learner, Recorder] = module.make(config, sizes, device)
+    return made

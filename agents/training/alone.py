@@ -96,7 +96,7 @@ def open_run(
 
 def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
-    notice = compile_updates(run.agent, run.intake.replay, run.updates_to_come, wanted=compiled, on_notice=on_notice)
+    notice = compile_updates(run.learner, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:
         on_notice(notice)
     training = run.training()
@@ -104,7 +104,7 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
         batch = next(training)
         while True:
             began = time.perf_counter()
-            metrics = run.agent.update(batch)
+            metrics = run.learner.update(batch)
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:
         result: Result = end.value

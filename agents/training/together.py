@@ -96,7 +96,7 @@ def _kind(run: Run, *, forced: bool) -> Any:
     if not forced and not worth_sharing(run.config, run.updates_to_come):
         return None
     shared = shared_kind(run.config)
-    return (shared, run.agent.updates) if shared and not reason_against_compiling() else None
+    return (shared, run.learner.updates) if shared and not reason_against_compiling() else None
 
 
 def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:
@@ -113,7 +113,7 @@ def _population(runs: Sequence[_Open]) -> Population | None:
         return None
     keep_freed_memory()
     try:
-        population = Population([(opened.run.agent, opened.run.intake.replay) for opened in runs])
+        population = Population([opened.run.learner for opened in runs])
     except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
         _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
         return None

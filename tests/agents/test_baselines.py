@@ -178,15 +178,15 @@ def test_everything_but_the_update_is_of_the_format_with_master_weights(policy):
     agent = run(make(baseline="mixed_precision", policy=policy), 12)
     low = agent.weights()
     masters = {
-        "actor": agent.actor_optimizer.parameters,
-        "critic": agent.critic_optimizer.parameters,
-        "log_temperature": agent.temperature_optimizer.parameters,
-        "target": agent.target_average.state_dict()["master"],
+        "actor": agent.optimizers["actor"].parameters,
+        "critic": agent.optimizers["critic"].parameters,
+        "log_temperature": agent.optimizers["temperature"].parameters,
+        "target": agent.averages["target"].state_dict()["master"],
     }
     for name, master in masters.items():
         assert torch.equal(low[name], round(master, HALF)), name
         assert not torch.equal(low[name], master), name
-    buffers = agent.critic_optimizer.optimizer.state[masters["critic"]]
+    buffers = agent.optimizers["critic"].optimizer.state[masters["critic"]]
     assert not torch.equal(buffers["moment"], round(buffers["moment"], HALF))
     if policy == {}:
         assert torch.equal(agent.critic.flat.grad, round(agent.critic.flat.grad, HALF))
@@ -196,15 +196,15 @@ def test_everything_but_the_update_is_of_the_format_with_master_weights(policy):
 @natively
 def test_the_average_in_full_precision_follows_the_master_weights(native):
     agent = run(make(native=native, baseline="mixed_precision", tau=1.0), 2)
-    master = agent.target_average.state_dict()["master"]
-    assert torch.equal(master, agent.critic_optimizer.parameters)
+    master = agent.averages["target"].state_dict()["master"]
+    assert torch.equal(master, agent.optimizers["critic"].parameters)
     assert torch.equal(agent.weights()["target"], agent.critic.flat)
 
 
 def test_master_weights_are_as_wide_as_the_carrier():
     agent = run(make("e5m20", baseline="mixed_precision"), 2)
-    assert agent.critic_optimizer.parameters.dtype == torch.float64
-    assert torch.equal(agent.critic.flat, round(agent.critic_optimizer.parameters, "e5m20"))
+    assert agent.optimizers["critic"].parameters.dtype == torch.float64
+    assert torch.equal(agent.critic.flat, round(agent.optimizers["critic"].parameters, "e5m20"))
 
 
 def test_full_precision_ends_with_the_update():
@@ -235,9 +235,9 @@ def test_coercion_keeps_everything_finite_where_the_naive_agent_is_nan(native):
     for _ in zip(steps(naive, 6), steps(coerced, 6), strict=True):
         assert all(x.isfinite().all() for x in leaves(coerced))
     assert coerced.critic.flat.abs().max() == HALF.max  # 0.1 / 0 was an infinite step
-    coerced.target_average.average.fill_(-math.inf)
+    coerced.averages["target"].average.fill_(-math.inf)
     coerced.update_target()
-    assert coerced.target_average.average.tolist() == pytest.approx([-HALF.max] * len(coerced.critic.flat))
+    assert coerced.averages["target"].average.tolist() == pytest.approx([-HALF.max] * len(coerced.critic.flat))
     # Infinity minus infinity within the network: large weights of both signs.
     for agent in (naive, coerced):
         signs = torch.randn(agent.actor.flat.shape, generator=torch.Generator().manual_seed(0)).sign()
@@ -291,7 +291,7 @@ def test_what_amp_and_loss_scaling_begin_with():
         ("loss_scaling", 1e4, 10_000),
         ("mixed_precision", 1e4, 10_000),
     ):
-        scaler = make(baseline=name).critic_optimizer.scaler
+        scaler = make(baseline=name).optimizers["critic"].scaler
         assert isinstance(scaler, LossScaler)
         assert (scaler.scale, scaler.growth_interval, scaler.largest) == (scale, interval, 65504)
 

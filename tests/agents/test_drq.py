@@ -117,7 +117,7 @@ class ByTheBook:
         options = {"lr": 1e-3, "eps": 1e-6}
         self.optimizers = [torch.optim.Adam(p, **options) for p in (critic, actor, [self.log_temperature])]
         self.noise = torch.Generator()
-        self.noise.set_state(agent._update_noise.get_state())
+        self.noise.set_state(agent.generators["update_noise"].get_state())
         self.updates = 0
 
     def sample(self, images, noise):
@@ -181,12 +181,12 @@ def test_is_drq_by_the_book_in_float64_with_any_fix(monkeypatch, fixes, keys):
     agent = make(fixes=fixes, **keys)
     reference = ByTheBook(agent)
     replay, generator = make_replay(agent), torch.Generator().manual_seed(3)
-    prepare, prepared = agent._prepare, []
-    monkeypatch.setattr(agent, "_prepare", lambda batch: prepared.append(prepare(batch)) or prepared[-1])
+    prepare, prepared = agent.prepare, []
+    monkeypatch.setattr(agent, "prepare", lambda batch: prepared.append(prepare(batch)) or prepared[-1])
     for _ in range(4):
         batch = replay.sample(BATCH, generator)
         agent.update(batch)
-        copies = prepared[-1][0]
+        copies = prepared[-1]
         original = images_to_format(batch.observations, Format.parse("fp64"), torch.float64)
         assert torch.equal(copies.images[:BATCH], original) == agent.config.original_images
         assert not torch.equal(copies.images[BATCH:], original)
@@ -197,8 +197,8 @@ def test_is_drq_by_the_book_in_float64_with_any_fix(monkeypatch, fixes, keys):
 def test_the_actor_moves_no_convolution():
     agent = make()
     replay = make_replay(agent)
-    batch, critic_samples, actor_samples = agent._prepare(replay.sample(BATCH, torch.Generator()))
-    assert (critic_samples, actor_samples) == (2 * BATCH, BATCH)
+    batch = agent.prepare(replay.sample(BATCH, torch.Generator()))
+    assert agent.noise_sizes(BATCH) == (2 * BATCH, BATCH)
     critic, actor = agent.critic.flat.clone(), agent.actor.flat.clone()
     agent.update_actor_and_temperature(batch, torch.zeros(BATCH, ACTION, dtype=torch.float64))
     assert torch.equal(agent.critic.flat, critic)

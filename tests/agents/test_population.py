@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import defaultdict
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
 
     assert reason_against_compiling() is None  # which is found out once
     monkeypatch.setattr(graphs, "compile_graph", fail)
-    monkeypatch.setattr(population, "programs_of", lambda _: ({}, {}, {}, {}))
+    monkeypatch.setattr(population, "programs_of", lambda *_: defaultdict(dict))
     runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=400, eval_every=400)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))

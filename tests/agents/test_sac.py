@@ -62,7 +62,7 @@ class ByTheBook:
             for parameters in (self.critics.parameters(), self.actor.parameters(), [self.log_temperature])
         ]
         self.noise = torch.Generator()
-        self.noise.set_state(agent._update_noise.get_state())
+        self.noise.set_state(agent.generators["update_noise"].get_state())
         self.updates = 0
 
     @staticmethod
@@ -142,12 +142,12 @@ def test_no_combination_of_fixes_changes_anything_in_float64(fixes, seed, layers
 def test_each_fix_is_where_it_belongs(fixes):
     agent = make("e5m10", fixes)
     on = set(agent.config.fixes)
-    optimizers = (agent.critic_optimizer, agent.temperature_optimizer, agent.actor_optimizer)
+    optimizers = (agent.optimizers["critic"], agent.optimizers["temperature"], agent.optimizers["actor"])
     assert {type(o.optimizer) for o in optimizers} == {HAdam if "hadam" in on else Adam}
     assert {o.scaler is not None for o in optimizers} == {"compound_loss_scaling" in on}
     kahan = "kahan_gradients" in on
     assert [o.optimizer.param_groups[0]["kahan"] for o in optimizers] == [kahan, kahan, False]
-    assert type(agent.target_average) is (KahanEMA if "kahan_momentum" in on else PlainEMA)
+    assert type(agent.averages["target"]) is (KahanEMA if "kahan_momentum" in on else PlainEMA)
     assert agent.simulation is not None
     with agent.simulation:
         # u = -6: exp(12) overflows; sigma = exp(-14): sigma^2 underflows.

@@ -185,7 +185,7 @@ def journey(agent, of, updates):
     generator = torch.Generator().manual_seed(1)
     for _ in range(updates):
         batch, noise = batch_of(agent, generator)
-        with agent._arithmetic(0, 0):
+        with agent.constructing():
             agent.update_critic(batch, noise[0])
             agent.update_actor_and_temperature(batch, noise[1])
             agent.update_target()
@@ -221,7 +221,7 @@ def critics_ahead(format, fixes, granularity):
     agent.critic.flat.copy_(round(agent.critic.flat * 1.02, HALF))
     start = agent.weights()["target"].double().clone()
     for _ in range(300):
-        with agent._arithmetic(0, 0):
+        with agent.constructing():
             agent.update_target()
     return agent.weights()["target"].double() - start
 

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ....formats import Format
 from ...experience.augmentation import images_to_format, random_shift
-from ...models.encoder import Parts, PixelNetwork, convolve, features
+from ...experience.frame_replay import FrameReplay
+from ...experience.intake import PixelIntake
+from ...experience.off_policy import OffPolicyRecorder
 from ...models.networks import forward
 from ...streams import Stream, torch_generator
-from ..sac.agent import Metrics, SoftActorCritic
+from ..sac.agent import SoftActorCritic
+from ..twin_critics import step_critics
+from .encoder import Parts, PixelNetwork, convolve, features
 
 if TYPE_CHECKING:
-    from ...config.train_config import TrainConfig
+    from ...environments.parallel import Sizes
     from ...experience.frame_replay import FrameBatch
+    from ..part import Metrics
+    from .settings import DrQConfig
 
 _COPIES = 2
 
@@ -44,7 +49,7 @@ class AugmentedBatch:
 
 
 @final
-class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
+class DrQ(SoftActorCritic):
     """Soft actor-critic on features of images; see :class:`SoftActorCritic`.
 
     The convolutions belong to the critics, and the actor uses them as they are: its gradient stops there. From the
@@ -62,62 +67,64 @@ class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
         Section 4.6 and Appendix G.
     """
 
-    def __init__(self, action_size: int, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, action_size: int, config: DrQConfig, device: torch.device) -> None:
         def networks(**options: Any) -> tuple[PixelNetwork, PixelNetwork]:
             actor = PixelNetwork(config, extra=0, outputs=2 * action_size, ensemble=1, convolutional=False, **options)
             return actor, PixelNetwork(config, extra=action_size, outputs=1, ensemble=2, convolutional=True, **options)
 
-        super().__init__(networks, action_size, config, device)
-        self._format = Format.parse(config.format)
-        self._shifts = torch_generator(config.seed, Stream.AUGMENTATION, device)
-        self._generators["augmentation"] = self._shifts
+        super().__init__(networks, 0, action_size, config, device)
+        self.generators["augmentation"] = torch_generator(config.seed, Stream.AUGMENTATION, device)
+
+    def bind(self) -> None:
+        """The layers of both networks by what they do."""
+        super().bind()
         self._actor = Parts.of(self.actor.layers, convolutional=False)
         self._critic = Parts.of(self.critic.layers, convolutional=True)
 
-    def _policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+    def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        """What the actor's network gives for what the critics' convolutions give: (n, 2 action)."""
         return self._of_actor(self._actor, convolve(self._critic.convolutions, observations))
 
-    def _prepare(self, batch: FrameBatch) -> tuple[AugmentedBatch, int, int]:
-        n = len(batch.rows)
+    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
+        """A sample of the policy per copy of a transition for the critics, and one per transition for the actor."""
+        return _COPIES * batch_size, batch_size
+
+    def prepare(self, batch: FrameBatch) -> AugmentedBatch:
+        """Copies and shifts the images."""
         rows = batch.rows.repeat(_COPIES, 1)
-        prepared = AugmentedBatch(
-            size=n,
+        return AugmentedBatch(
+            size=len(batch.rows),
             images=self._augment(batch.observations),
             next_images=self._augment(batch.next_observations),
             actions=rows[:, :-2],
             rewards=rows[:, -2:-1],
             discounts=rows[:, -1:],
         )
-        return prepared, _COPIES * n, n
 
     def _augment(self, images: torch.Tensor) -> torch.Tensor:
         """Two copies of bytes, one after the other, as numbers of the format."""
-        most = self.config.image_shift
-        first = images if self.config.original_images else random_shift(images, most, self._shifts)
-        copies = torch.cat((first, random_shift(images, most, self._shifts)))
-        return images_to_format(copies, self._format, self.dtype)
+        most, shifts = self.config.image_shift, self.generators["augmentation"]
+        first = images if self.config.original_images else random_shift(images, most, shifts)
+        copies = torch.cat((first, random_shift(images, most, shifts)))
+        return images_to_format(copies, self.format, self.dtype)
 
     def update_critic(self, batch: AugmentedBatch, noise: torch.Tensor) -> Metrics:
         """Moves both critics, for both copies, towards the mean target of both copies."""
         with torch.no_grad():
             next_actions, next_log_prob = self.policy.sample_with_log_prob(
-                self._policy_outputs(batch.next_images), noise
+                self.policy_outputs(batch.next_images), noise
             )
             averaged = Parts.of(self.target, convolutional=True)
             next_q = self._of_critics(averaged, convolve(averaged.convolutions, batch.next_images), next_actions).amin(
                 0
             )
-            targets = self._targets(batch.rewards, batch.discounts, next_q, next_log_prob)
+            targets = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
             first, second = torch.split(targets, batch.size)
             target = ((first + second) / 2).repeat(_COPIES, 1)
         trainable = Parts.of(self.critic.trainable, convolutional=True)
         q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
-        error = q.detach() - target
-        # The derivative of each critic's mean squared error, summed over the copies, by its outputs.
-        self.critic.compute_gradients(q, error * self.critic_optimizer.mean_weight(2, batch.size))
-        self._begin_next_part()
-        self.critic_optimizer.step()
-        return {"td_error": error, "q": target}
+        # Summed over the copies.
+        return step_critics(self, q, target, batch.size)
 
     def update_actor_and_temperature(self, batch: AugmentedBatch, noise: torch.Tensor) -> Metrics:
         """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
@@ -126,7 +133,7 @@ class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
         outputs = self._of_actor(Parts.of(self.actor.trainable, convolutional=False), convolved)
         actions, log_prob = self.policy.sample_with_log_prob(outputs, noise)
         q = self._of_critics(self._critic, convolved, actions).min(dim=0).values
-        return self._step_actor_and_temperature(q, log_prob)
+        return self.step_actor_and_temperature(q, log_prob)
 
     def _of_actor(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
         """(n, 2 action)."""
@@ -139,3 +146,15 @@ class DrQ(SoftActorCritic["FrameBatch", AugmentedBatch]):
     def _features(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
         keys = self.config
         return features(parts.head, convolved, standardization=keys.weight_standardization, limit=keys.feature_limit)
+
+
+def make(config: DrQConfig, sizes: Sizes, device: torch.device) -> tuple[DrQ, OffPolicyRecorder]:
+    """The learner with its initial weights, and what keeps its images."""
+    learner = DrQ(sizes.action_size, config, device)
+    image_shape = (3, config.image_size, config.image_size)
+    # The shortest episodes have two images and one transition.
+    capacity = min(config.replay_capacity, max(2 * config.transitions, config.frames + 1))
+    options: dict[str, Any] = {"dtype": learner.dtype, "device": device}
+    images = FrameReplay(capacity, image_shape, stack=config.frames, row_size=sizes.action_size + 2, **options)
+    intake = PixelIntake(images, image_shape, learner.format, learner.dtype, device)
+    return learner, OffPolicyRecorder(config, intake, sizes.action_size)

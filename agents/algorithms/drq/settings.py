@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ...config.fields import key
 from ..sac.settings import LEADING, PANELS, SACConfig
@@ -12,6 +12,8 @@ __all__ = ["CONFIG", "LEADING", "PANELS"]
 
 class DrQConfig(SACConfig):
     """DrQ; the defaults are the paper's (Low-precision SAC, Appendix G)."""
+
+    reason_not_compiled: ClassVar[str | None] = "agents that learn from pixels are not compiled"
 
     algorithm: str = key("drq", "What learns; each has keys of its own.", since="0.2")
     observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/pixels.md.")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self, final
 import torch
 from torch.nn import functional
 
-from .networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
-from .weight_standardization import scale_down, standardize_matrix, standardize_units
+from ...models.networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
+from ...models.weight_standardization import scale_down, standardize_matrix, standardize_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..config.train_config import TrainConfig
+    from .settings import DrQConfig
 
 _STRIDES = (2, 1, 1, 1)
 _CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases
@@ -49,12 +49,12 @@ class PixelNetwork(FlatNetwork):
         outputs: numbers they give.
         ensemble: how many perceptrons there are.
         convolutional: whether the network has convolutions of its own.
-        dtype: see :class:`FlatNetwork`, also for the other arguments.
+        dtype: see ``FlatNetwork``, also for the other arguments.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: DrQConfig,
         *,
         extra: int,
         outputs: int,
@@ -75,8 +75,7 @@ class PixelNetwork(FlatNetwork):
                 shapes += [(filters, channels, 3, 3), (filters,)]
                 channels = filters
         shapes += [(features, filters * side * side), (features,), (features,), (features,)]
-        hidden = [config.hidden_units] * config.hidden_layers
-        shapes += perceptron_shapes([features + extra, *hidden, outputs], ensemble)
+        shapes += perceptron_shapes([features + extra, *config.hidden_widths, outputs], ensemble)
         super().__init__(shapes, dtype=dtype, device=device, generator=generator)
 
     def _initialize(self, generator: torch.Generator) -> None:

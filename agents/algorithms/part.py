@@ -1,0 +1,54 @@
+"""The parts of an update, and what may compute them in a learner's place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+Metrics: TypeAlias = "dict[str, torch.Tensor]"
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """A part of an update: computed eagerly, as a compiled program, or of a population at once.
+
+    Attributes:
+        name: what it moves; ``actor``, where that is the network that acts.
+        compute: a function of the learner and the inputs below, which changes the learner's tensors in place and
+            returns tensors whose means are worth logging. It has no branches that depend on numbers in tensors.
+        every: how many updates there are from one of its turns to the next.
+        draws: which random bits it begins with, 1 to 6; :meth:`Learner.next_draws` goes on to the following ones.
+        batch: whether it takes the batch.
+        noise: which of the update's noises it takes; None: none.
+    """
+
+    name: str
+    compute: Callable[..., Metrics]
+    every: int
+    draws: int
+    batch: bool = True
+    noise: int | None = None
+
+    def inputs(self, batch: Any, noises: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+        """What it takes of a prepared batch and all noises of the update."""
+        return (*((batch,) if self.batch else ()), *(() if self.noise is None else (noises[self.noise],)))
+
+
+class Elsewhere(Protocol):
+    """What has taken over the updates of a learner: programs of its own, or those of a population."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is no better than the learner's own way, in words; None if it is."""
+
+    def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
+        """Runs a part."""
+
+    def write_back(self) -> None:
+        """Tells the learner what it has become; waits for the device."""

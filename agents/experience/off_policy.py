@@ -1,0 +1,103 @@
+"""Learning from a replay buffer: random actions first, then an update for every transition."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from ...formats import Format
+from ..streams import Stream, sequence, torch_generator
+from .intake import StateIntake
+from .replay import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from numpy.typing import NDArray
+
+    from ..config.learning_keys import OffPolicyKeys
+    from ..environments.parallel import Sizes, Steps
+    from .frame_replay import FrameBatch
+    from .intake import Intake
+    from .replay import Batch
+    from .sampling import Sample
+
+
+@final
+class OffPolicyRecorder:
+    """What a run does with its experience: keeps all of it, and learns from a random batch after each transition.
+
+    Args:
+        config: of the run.
+        intake: with its replay buffer.
+        action_size: numbers in an action.
+
+    Attributes:
+        intake: the same.
+        transitions: how many there were.
+    """
+
+    def __init__(self, config: OffPolicyKeys, intake: Intake, action_size: int) -> None:
+        self.intake = intake
+        self.transitions = 0
+        self._config = config
+        self._action_size = action_size
+        self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
+        self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
+
+    def begin(self, observation: NDArray[Any]) -> None:
+        """Notes the first observation of an episode."""
+        self.intake.begin(observation)
+
+    def explore(self, count: int, under_way: int) -> NDArray[np.floating[Any]] | None:
+        """Uniform random actions, (count, action), for as long as nothing is learned; then None.
+
+        Args:
+            count: how many.
+            under_way: actions that were taken, of which the transitions are still to come.
+        """
+        if self.transitions + under_way >= self._config.seed_steps:
+            return None
+        drawn = self._random.uniform(-1, 1, (count, self._action_size))
+        return self.intake.from_format(self.intake.to_format(drawn))
+
+    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
+        """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        return self.intake.rows(observations, sample)
+
+    def add(self, row: torch.Tensor, steps: Steps, i: int) -> None:
+        """Keeps the transition of environment ``i`` of a group."""
+        self.intake.remember(row, steps, i)
+        self.transitions += 1
+
+    def due(self) -> Iterator[Batch | FrameBatch]:
+        """The batches to learn from now, after a transition: one, or none at first."""
+        if self.transitions > self._config.seed_steps:
+            yield self.intake.replay.sample(self._config.batch_size, self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        return {
+            "replay": self.intake.replay.state_dict(),
+            "replay_generator": self._generator.get_state(),
+            "seed_actions": json.dumps(self._random.bit_generator.state),
+            "agent_steps": self.transitions,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self.intake.replay.load_state_dict(state["replay"])
+        self._generator.set_state(state["replay_generator"])
+        self._random.bit_generator.state = json.loads(state["seed_actions"])
+        self.transitions = state["agent_steps"]
+
+
+def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
+    """A recorder of states. Its buffer is no longer than the run, so that a short one claims no memory for more."""
+    observation_size, action_size = sizes.observation_size, sizes.action_size
+    capacity = min(config.replay_capacity, config.transitions)
+    replay = Replay(capacity, observation_size, action_size, dtype=dtype, device=device)
+    return OffPolicyRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), action_size)

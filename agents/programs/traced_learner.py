@@ -1,0 +1,64 @@
+"""The updates of a learner from states as functions of tensors: what is traced and compiled of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ..experience.replay import Batch
+from ..optimizers.kahan_momentum import KahanEMA, PlainEMA
+from ..optimizers.traced import OptimizerState, average_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..algorithms.learner import Learner
+    from ..algorithms.part import Metrics, Part
+
+
+@final
+class TracedLearner:
+    """A learner as programs see it: tensors, which they change, and functions of such tensors.
+
+    Args:
+        learner: as it is, new or resumed.
+
+    Attributes:
+        learner: the same.
+        tensors: all that an update reads and writes: of each optimizer and each average its tensors, by its name, and
+            under ``numbers`` the hyper-parameters that are data to programs.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self._optimizers = {name: OptimizerState(one) for name, one in learner.optimizers.items()}
+        self.tensors: dict[str, Any] = {name: state.tensors for name, state in self._optimizers.items()}
+        for name, average in learner.averages.items():
+            assert isinstance(average, (KahanEMA, PlainEMA))
+            self.tensors[name] = average_state(average)
+        options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
+        self.tensors["numbers"] = {name: torch.tensor(value, **options) for name, value in learner.numbers.items()}
+
+    def write_back(self) -> None:
+        """Tells the learner what its parts keep as Python numbers; waits for the device."""
+        for state in self._optimizers.values():
+            state.write_back()
+        for name, average in self.learner.averages.items():
+            if isinstance(average, KahanEMA):
+                average.scale = float(self.tensors[name]["scale"])
+
+    def program(self, part: Part) -> Callable[..., Metrics]:
+        """A part as a function of ``tensors`` and of what :func:`as_tensors` gives."""
+
+        def compute(tensors: dict[str, Any], *inputs: torch.Tensor) -> Metrics:
+            learner = self.learner.bound_to(tensors)
+            rest = inputs[part.batch :]
+            return part.compute(learner, *((learner.unpacked(inputs[0]),) if part.batch else ()), *rest)
+
+        return compute
+
+
+def as_tensors(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The inputs of a part, with the batch as its rows."""
+    return tuple(x.rows if isinstance(x, Batch) else x for x in inputs)
