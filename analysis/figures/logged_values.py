@@ -32,7 +32,7 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     runs, logged = experiment.runs, experiment.training
     series = [experiment.conditions.series(run) for run in records(runs)]
     wanted = [name for name in panels() if name in logged]
-    wanted = wanted or [name for name in logged if name not in _ABOUT][:_MOST]
+    wanted = wanted or [str(name) for name in logged if name not in _ABOUT][:_MOST]
     if not wanted:
         return None
     return logged[["id", "step", *wanted]].merge(runs[["id", "task", "format"]].assign(series=series), on="id")
