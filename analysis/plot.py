@@ -10,8 +10,8 @@ import matplotlib as mpl
 import pandas as pd
 
 from .errors import AnalysisError
+from .figures.catalogue import ALWAYS, FIGURES
 from .figures.style import SIZES, drawable
-from .figures.writing import ALWAYS, FIGURES
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .statistics.summary import ended, summarize

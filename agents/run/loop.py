@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 
 from roundoff.files import write_json
+from roundoff.origin import origin
 
 from ..errors import FileError
 from ..experience.replay import Replay
@@ -292,7 +293,7 @@ class Run:
         seconds = self._seconds()
         spent = {name: round(value, 3) for name, value in self.stopwatch.seconds.items()}
         timing = {"seconds": seconds, "steps_per_second": self.step / seconds, "spent": spent}
-        write_json(self.files.timing, timing)
+        write_json(self.files.timing, timing | origin())
         write_json(self.files.result, result.as_json())
         self.files.checkpoint.unlink(missing_ok=True)
         return result

@@ -6,14 +6,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..statistics.summary import ALL_TASKS
+from ..statistics.summary import ALL_TASKS, ended
 from .axes import return_limits, titles
+from .degradation import marks
 from .style import CRASH, SCREEN, Size, figure, look, points
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+
+def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
+    """The marks of the comparison of conditions: columns and kinds as of the degradation plot, worst first.
+
+    ``series`` is the format and condition, in words.
+    """
+    keys = experiment.conditions.keys
+
+    series = experiment.conditions.series
+    table = marks(summary, ended(experiment.runs), series)
+    means = summary.groupby(["format", *keys], dropna=False)["mean"].mean().sort_values()
+    names = [series(dict(zip(["format", *keys], where, strict=True))) for where in means.index]
+    order = {name: i for i, name in enumerate(names)}
+    return table.sort_values("series", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 
 def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
@@ -23,7 +41,7 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figu
 
     Args:
         name: of the experiment.
-        table: from :func:`roundoff.analysis.figures.axes.comparison_points`.
+        table: from :func:`comparison_table`.
         size: of the figure.
     """
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)

@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import isotonic_regression
 
+from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
-from .axes import return_limits
+from .axes import from_wide_to_narrow, return_limits
 from .style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ..runs.experiment import Experiment
+
 _LABEL_GAP = 0.045  # of the height of a panel, between labels at the ends of lines
+
+
+def curves_table(experiment: Experiment) -> pd.DataFrame:
+    """The learning curves: a row of ``kind`` mean per task, condition, format and step, and one for each crash.
+
+    Columns: ``task``, ``panel`` (the task and condition, in words), ``seeds`` and ``steps`` (of the panel; how many
+    its longest run was to have), ``format``, ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated there; a
+    crashed run counts as 0 from its crash on), ``return`` (mean over them), ``ci_low``, ``ci_high`` (95 %, bootstrap
+    over runs). A crash has its ``step`` and the ``return`` 0.
+    """
+    runs = experiment.runs
+    keys = experiment.conditions.keys
+    rows: list[dict[str, Any]] = []
+    curves = dict(list(experiment.curves.drop_duplicates(["id", "step"], keep="last").groupby("id")))
+    for where, group in runs.groupby(["task", *keys], dropna=False):
+        panel = ", ".join([str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))])
+        seeds = group["seed"].nunique() if "seed" in group else len(group)
+        steps = group["steps"].map(_length).max() if "steps" in group else np.nan
+        for name in sorted(group["format"].unique(), key=from_wide_to_narrow):
+            mine = group[group["format"] == name]
+            table = _on_grid(mine, curves)
+            generator = generator_for(name)
+            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, "format": name}
+            for step, row in table.iterrows():
+                scores = row.dropna().to_numpy(float)
+                low, high = bootstrap_interval([scores], generator, replicates=2000)
+                point = {"n": scores.size, "return": scores.mean(), "ci_low": low, "ci_high": high}
+                rows.append({**about, "kind": "mean", "step": step, **point})
+            crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
+            rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": 0.0} for step in crashes]
+    columns = ["task", "panel", "seeds", "steps", "format", "kind", "step", "n", "return", "ci_low", "ci_high"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
@@ -26,7 +61,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
 
     Args:
         name: of the experiment.
-        table: from :func:`roundoff.analysis.figures.axes.curve_points`.
+        table: from :func:`curves_table`.
         size: of the figure.
     """
     panels = list(table.groupby("panel", sort=False))
@@ -87,3 +122,21 @@ def _label_ends(axis: Axes, ends: list[tuple[float, float, str, Look]]) -> None:
     for y, (_, _, name, style) in zip(heights, ends, strict=True):
         axis.annotate(name, (x, y), xytext=(points(8), 0), textcoords="offset points", va="center", color=style.color,
                       fontsize="small", annotation_clip=False)  # fmt: skip
+
+
+def _length(steps: Any) -> float:
+    """As planned; NaN if the config of a run says nothing sensible."""
+    return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
+
+
+def _on_grid(runs: pd.DataFrame, curves: dict[Any, pd.DataFrame]) -> pd.DataFrame:
+    """Returns by step (rows) and run (columns), NaN where a run was not evaluated."""
+    runs = runs.sort_values("id")
+    columns = {
+        run: curves[run].set_index("step")["return"] if run in curves else pd.Series(dtype=float) for run in runs["id"]
+    }
+    table = pd.DataFrame(columns).sort_index()
+    crashed = runs[runs["status"] == "crashed"]
+    for identity, step in zip(crashed["id"], crashed["crash_step"], strict=True):
+        table.loc[table.index >= step, identity] = 0.0
+    return table.dropna(how="all")

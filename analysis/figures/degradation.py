@@ -5,18 +5,71 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ..statistics.summary import ALL_TASKS
+from ..statistics.summary import ALL_TASKS, ended, exponent_bits, records, significand_bits
 from ..statistics.summary import REFERENCE as FP32
 from .axes import return_limits, titles
 from .style import CRASH, REFERENCE, SCREEN, Size, figure, look, points
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ..runs.experiment import Experiment
+
 _WORDS = {"significand_bits": "significand bits m", "exponent_bits": "exponent bits e"}
+
+
+_MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]
+_MARKS += ["return", "ci_low", "ci_high"]
+
+
+def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str = "significand_bits") -> pd.DataFrame:
+    """The marks of the degradation plot: a row of ``kind`` mean for each row of the summary, and one for each run.
+
+    Args:
+        experiment: the runs.
+        summary: of the same experiment, from :func:`roundoff.analysis.statistics.summary.summarize`.
+        across: the column that varies along a series: ``significand_bits``, or ``exponent_bits``.
+
+    Columns: ``task``, ``series`` (the other width, and condition; or fp32), ``format``,
+    ``exponent_bits``, ``significand_bits``, ``kind`` (mean or run), ``seed`` and ``status`` of runs, ``n`` and
+    ``crashed`` of means, ``return``, ``ci_low`` and ``ci_high`` of means. Formats that are no floats are left out.
+    """
+
+    def series(row: dict[str, Any]) -> str:
+        width = (
+            f"e{row['exponent_bits']:.0f}mX" if across == "significand_bits" else f"eXm{row['significand_bits']:.0f}"
+        )
+        return experiment.conditions.series(row if row["format"] == FP32 else row | {"format": width})
+
+    runs = ended(experiment.runs)
+    runs = runs.assign(
+        exponent_bits=runs["format"].map(exponent_bits), significand_bits=runs["format"].map(significand_bits)
+    )
+    return marks(summary[summary["significand_bits"].notna()], runs[runs["significand_bits"].notna()], series)
+
+
+def marks(summary: pd.DataFrame, runs: pd.DataFrame, series: Callable[[dict[str, Any]], str]) -> pd.DataFrame:
+    """A row of ``kind`` mean for each row of the summary, then one of ``kind`` run for each run, seed by seed.
+
+    Means come first, in the summary's order, which becomes the order of the series.
+
+    Args:
+        summary: the means.
+        runs: those that have ended.
+        series: names the series that a row of either belongs to.
+    """
+    ordered = runs.sort_values([key for key in ("task", "format", "seed", "id") if key in runs])
+    rows = [
+        {**{key: row.get(key) for key in _MARKS}, "kind": kind, "series": series(row), "return": row[value]}
+        for kind, table, value in (("mean", summary, "mean"), ("run", ordered, "return"))
+        for row in records(table)
+    ]
+    return pd.DataFrame(rows, columns=_MARKS)
 
 
 def draw_degradation(name: str, table: pd.DataFrame, size: Size = SCREEN, x: str = "significand_bits") -> Figure:
@@ -27,7 +80,7 @@ def draw_degradation(name: str, table: pd.DataFrame, size: Size = SCREEN, x: str
 
     Args:
         name: of the experiment.
-        table: from :func:`roundoff.analysis.figures.axes.degradation_points`.
+        table: from :func:`degradation_table`.
         size: of the figure.
         x: the column across: ``significand_bits``, or ``exponent_bits``.
     """

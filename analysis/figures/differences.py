@@ -11,28 +11,26 @@ import pandas as pd
 
 from roundoff.files import LARGEST, open_to_read
 
-from ..statistics.summary import REFERENCE, exponent_bits, significand_bits
+from ...agents.config.fields import Role
+from ...agents.config.registry import keys_with
+from ..statistics.summary import REFERENCE
+from .axes import from_wide_to_narrow
 from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from matplotlib.figure import Figure
 
     from ..runs.experiment import Experiment
 
-# These may differ in a pair: what the arithmetic is, and what changes no number.
-_ARITHMETIC = {"format", "native", "policy", "observe", "device", "threads", "checkpoint_every", "environment_workers"}
 _STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
-_COLUMNS = {
-    "actor_l1": "mean |difference| of actor weights",
-    "critic_l1": "mean |difference| of critic weights",
-    "q_difference": "mean |difference| of Q values",
-}
+_DISTANCE = "_l1"  # after the name of the network
+_VALUES = "q_difference"
 
 
-def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
+def differences_table(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     """Compares every run that kept its networks with the fp32 run of the same config otherwise, seed included.
 
     Args:
@@ -41,10 +39,10 @@ def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
 
     Returns:
         A row per run and evaluation that both have: ``task``, ``format``, ``seed``, ``id``, ``reference`` (id of the
-        fp32 run), ``step``, ``actor_l1`` and ``critic_l1``, the mean absolute difference of their weights, and
-        ``q_difference``, the mean absolute difference of the Q values of both critics, computed in float64, on up
-        to 2000 states and actions that the fp32 run met; NaN before that has ended. A weight that is not finite makes
-        its mean NaN.
+        fp32 run), ``step``, for each network the mean absolute difference of its weights (``actor_l1``), and
+        ``q_difference``, the mean absolute difference of what the networks that take states and actions make of up to
+        2000 of them that the fp32 run met, computed in float64; NaN before that has ended. A weight that is not finite
+        makes its mean NaN.
 
     Source:
         Low-precision SAC, Appendix, Figures 11 and 12.
@@ -62,16 +60,24 @@ def differences(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
                     rows.append({**known, "step": int(path.stem), **_compared(a, b, inputs)})
                 except (KeyError, IndexError, ValueError):  # layers are missing, or do not fit each other
                     warnings.append(f"{path}: holds no networks that can be compared with {there / path.name}")
-    return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *_COLUMNS])
+    distances = sorted({name for row in rows for name in row if name.endswith(_DISTANCE)})
+    return pd.DataFrame(rows, columns=["task", "format", "seed", "id", "reference", "step", *distances, _VALUES])
+
+
+def distances_of(table: pd.DataFrame) -> dict[str, str]:
+    """The columns of :func:`differences_table` that are distances of weights, by the name of the network."""
+    return {name.removesuffix(_DISTANCE): name for name in table.columns if name.endswith(_DISTANCE)}
 
 
 def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`differences`: a row per task, a line per format for the mean over pairs, thinner ones for pairs."""
+    """Draws :func:`differences_table`: a row per task, a thick line per format for the mean, a thin one per pair."""
     tasks = sorted(table["task"].unique())
-    formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
+    formats = sorted(table["format"].unique(), key=from_wide_to_narrow)
     looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
-    panels = [(task, column) for task in tasks for column in _COLUMNS]
-    columns = min(len(_COLUMNS), size.columns)
+    labels = {column: f"mean |difference| of {network} weights" for network, column in distances_of(table).items()}
+    labels[_VALUES] = "mean |difference| of Q values"
+    panels = [(task, column) for task in tasks for column in labels]
+    columns = min(len(labels), size.columns)
     with figure(columns, len(panels) // columns, width=4.4, height=3.6, size=size) as canvas:
         axes = list(canvas.subplots(len(panels) // columns, columns, squeeze=False).flat)
         for axis, (task, column) in zip(axes, panels, strict=True):
@@ -85,7 +91,7 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Fig
                     markersize=points(4), label=fmt,
                 )  # fmt: skip
             axis.set_title(task)
-            axis.set_ylabel(_COLUMNS[column])
+            axis.set_ylabel(labels[column])
             axis.set_xlabel("environment steps")
             axis.set_ylim(bottom=0)
         axes[0].legend(fontsize="small")
@@ -98,7 +104,8 @@ def _pairs(experiment: Experiment) -> list[tuple[str, pd.Series[Any]]]:
     runs = experiment.runs
     if "keep_networks" not in runs:
         return []
-    keys = [key for key in runs.columns if key in experiment.config_keys and key not in _ARITHMETIC]
+    aside = keys_with(Role.ARITHMETIC | Role.EXECUTION)  # these may differ in a pair
+    keys = [key for key in runs.columns if key in experiment.config_keys and key not in aside]
     kept = runs[runs["keep_networks"].eq(other=True)]
     plain = kept[(kept["format"] == REFERENCE) & (kept.get("policy", "none") == "none")]
     references = {tuple(row[keys]): str(row["id"]) for _, row in plain[::-1].iterrows()}
@@ -127,32 +134,35 @@ def _numbers(values: np.ndarray) -> np.ndarray:
 
 
 def _compared(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> dict[str, float]:
+    there, here = _networks(a), _networks(b)
     with np.errstate(all="ignore"):  # weights that are not finite
-        return {
-            "actor_l1": _distance(a, b, "actor"),
-            "critic_l1": _distance(a, b, "critic"),
-            "q_difference": _of_values(a, b, inputs),
-        }
+        distances = {f"{name}{_DISTANCE}": _distance(there[name], here[name]) for name in there}
+        return {**distances, _VALUES: _of_values(there.values(), here.values(), inputs)}
 
 
-def _layers(networks: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
-    count = sum(key.startswith(f"{name}_") for key in networks)
-    return [networks[f"{name}_{i}"] for i in range(count)]
+def _networks(arrays: Mapping[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+    """The layers of each network: layer i of a network is the array ``<network>_<i>``."""
+    names = sorted({name.rpartition("_")[0] for name in arrays})
+    counts = {name: sum(key.rpartition("_")[0] == name for key in arrays) for name in names}
+    return {name: [arrays[f"{name}_{i}"] for i in range(count)] for name, count in counts.items()}
 
 
-def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], name: str) -> float:
-    parts = [np.abs(x - y).ravel() for x, y in zip(_layers(a, name), _layers(b, name), strict=True)]
-    together = np.concatenate(parts)
+def _distance(a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> float:
+    together = np.concatenate([np.abs(x - y).ravel() for x, y in zip(a, b, strict=True)])
     if not together.size:
-        raise ValueError(f"no weights of {name}")
+        raise ValueError("it has no weights")
     return float(together.mean())
 
 
-def _of_values(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], inputs: np.ndarray | None) -> float:
+def _of_values(a: Iterable[list[np.ndarray]], b: Iterable[list[np.ndarray]], inputs: np.ndarray | None) -> float:
+    """How far those networks of two runs are apart that take what was stored of the run: states and actions."""
     if inputs is None or not inputs.size:
         return float("nan")
-    values = [_forward(_layers(networks, "critic"), inputs) for networks in (a, b)]
-    return float(np.abs(values[0] - values[1]).mean())
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x[0].shape[-2] == inputs.shape[-1]]
+    if not pairs:
+        return float("nan")
+    values = [np.abs(_forward(x, inputs) - _forward(y, inputs)).ravel() for x, y in pairs]
+    return float(np.concatenate(values).mean())
 
 
 def _forward(layers: list[np.ndarray], x: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
-from ..statistics.summary import REFERENCE, conditions, ended
+from ..statistics.summary import REFERENCE, ended
 from .axes import from_wide_to_narrow
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Size, figure, ordered_looks, points
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FEWEST = 3  # draws that make a distribution
 
 
-def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
+def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
     """The mean return of every draw of hyper-parameters in every format, over seeds and tasks.
 
     Columns: ``draw`` (1, 2, ... in the order of the values), the numeric keys that vary, ``format``, ``n``,
@@ -32,7 +32,7 @@ def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
         Low-precision SAC, Appendix F, Tables 6 and 7.
     """
     runs = ended(experiment.runs)
-    keys = [key for key in conditions(experiment.runs) if pd.api.types.is_numeric_dtype(runs[key])]
+    keys = [key for key in experiment.conditions.keys if pd.api.types.is_numeric_dtype(runs[key])]
     keys = [key for key in keys if not pd.api.types.is_bool_dtype(runs[key])]
     columns = ["draw", *keys, "format", "n", "return", "std", "ci_low", "ci_high"]
     if len(keys) < 2 or len(runs[keys].drop_duplicates()) < _FEWEST:
@@ -52,7 +52,7 @@ def hyperparameter_points(experiment: Experiment) -> pd.DataFrame:
 
 
 def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`hyperparameter_points`: every draw, and beside it the share of draws above each return."""
+    """Draws :func:`hyperparameters_table`: every draw, and beside it the share of draws above each return."""
     formats = sorted(set(table["format"]), key=from_wide_to_narrow)
     narrow = [fmt for fmt in formats if fmt != REFERENCE]
     looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)

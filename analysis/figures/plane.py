@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plane_points(marks: pd.DataFrame) -> pd.DataFrame:
+def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
     """The means of formats with both widths, and of fp32, for the heat map.
 
     Args:
-        marks: from :func:`roundoff.analysis.figures.axes.degradation_points`.
+        marks: from :func:`roundoff.analysis.figures.degradation.degradation_table`.
 
     Returns:
         Its rows of ``kind`` mean, with ``condition`` (in words; empty if none varies) for ``series``; none unless there
@@ -35,7 +35,7 @@ def plane_points(marks: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`plane_points`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
+    """Draws :func:`plane_table`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
 
     Widths that were run stand side by side; formats that were not stay white. The mean of fp32 is in the title.
     """

@@ -4,14 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..statistics.summary import ALL_TASKS, REFERENCE
-from .axes import titles
+import numpy as np
+import pandas as pd
+
+from ..statistics.intervals import generator_for, performance_profile, profile_band
+from ..statistics.summary import ALL_TASKS, REFERENCE, ended, records
+from .axes import from_wide_to_narrow, return_limits, titles
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Size, figure, ordered_looks
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+
+def profiles_table(experiment: Experiment) -> pd.DataFrame:
+    """Score distributions: the share of runs above each return tau, per task, and over all tasks.
+
+    Columns: ``task``, ``series`` (format, and condition if any varies), ``n``, ``return`` (tau, 51 of them over the
+    range of returns), ``fraction``, ``ci_low``, ``ci_high`` (95 % for each tau by itself, bootstrap over runs).
+    """
+    runs = ended(experiment.runs)
+    keys = experiment.conditions.keys
+    tasks = sorted(set(runs["task"]))
+    low, high = return_limits(tasks, runs["return"], margin=0)
+    tau = np.linspace(low, high, 51)
+    rows = []
+    selections = records(runs[["format", *keys]].drop_duplicates())
+    for values in sorted(selections, key=lambda values: from_wide_to_narrow(values["format"])):
+        name = experiment.conditions.series(values)
+        here = runs[(runs[list(values)].astype(str) == pd.Series(values).astype(str)).all(axis=1)]
+        groups = {task: part["return"].to_numpy(float) for task, part in here.groupby("task")}
+        chosen = [(task, [scores]) for task, scores in groups.items()]
+        chosen += [(ALL_TASKS, list(groups.values()))] if len(tasks) > 1 and len(groups) == len(tasks) else []
+        for task, scores in chosen:
+            profile = performance_profile(scores, tau)
+            band = profile_band(scores, tau, generator_for("profile", task, name))
+            rows += [
+                {"task": task, "series": name, "n": sum(map(len, scores)), "return": at, "fraction": share}
+                | {"ci_low": ends[0], "ci_high": ends[1]}
+                for at, share, ends in zip(tau, profile, band, strict=True)
+            ]
+    return pd.DataFrame(rows, columns=["task", "series", "n", "return", "fraction", "ci_low", "ci_high"])
 
 
 def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
@@ -19,7 +54,7 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure
 
     Args:
         name: of the experiment.
-        table: from :func:`roundoff.analysis.figures.axes.profile_points`.
+        table: from :func:`profiles_table`.
         size: of the figure.
 
     Source:

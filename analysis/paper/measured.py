@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..figures.axes import exponent_points, titles
-from ..figures.differences import differences
-from ..figures.hyperparameters import hyperparameter_points
-from ..statistics.summary import ALL_TASKS, condition_label, conditions, records
+from ..figures.axes import titles
+from ..figures.differences import differences_table, distances_of
+from ..figures.hyperparameters import hyperparameters_table
+from ..figures.magnitudes import magnitudes_table
+from ..statistics.summary import ALL_TASKS, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,12 +35,12 @@ class Measured(NamedTuple):
 
 def returns(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
     """Every row of the summary: mean and standard deviation of the returns, runs and crashes."""
-    keys = conditions(experiment.runs)
+    conditions = experiment.conditions
     several = ALL_TASKS in set(summary["task"])
     rows = []
     for row in records(summary):
         (task,) = titles([row["task"]])
-        condition = {"condition": condition_label(experiment.runs, row)} if keys else {}
+        condition = {"condition": conditions.label(row)} if conditions.keys else {}
         cells = {"task": task, "format": row["format"], **condition, "return": _spread(row["mean"], row["std"])}
         cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
         rows.append(Measured(cells, row, not several or row["task"] == ALL_TASKS))
@@ -48,7 +49,7 @@ def returns(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
 
 def draws(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Mean and standard deviation of the returns for every draw of hyper-parameters, over all tasks."""
-    table = hyperparameter_points(experiment)
+    table = hyperparameters_table(experiment)
     keys = [key for key in table.columns if key in experiment.config_keys and key != "format"]
     rows = []
     for row in records(table):
@@ -60,7 +61,7 @@ def draws(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Between which powers of two the results of the backward pass lie."""
-    table = exponent_points(experiment)
+    table = magnitudes_table(experiment)
     rows = []
     for name, of_format in table[table["role"] == "backward"].groupby("format", sort=False):
         ordered = of_format.sort_values("exponent")
@@ -75,17 +76,18 @@ def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 def distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Mean |difference| of weights over pairs of runs, at the first evaluation, in the middle and at the end."""
-    return _of_pairs(experiment, {"actor weights": "actor_l1", "critic weights": "critic_l1"})
+    table = differences_table(experiment, [])
+    return _of_pairs(table, {f"{network} weights": column for network, column in distances_of(table).items()})
 
 
 def q_distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Mean |difference| of Q values over pairs of runs, likewise."""
-    return _of_pairs(experiment, {"Q values": "q_difference"})
+    return _of_pairs(differences_table(experiment, []), {"Q values": "q_difference"})
 
 
-def _of_pairs(experiment: Experiment, columns: dict[str, str]) -> list[Measured]:
+def _of_pairs(table: pd.DataFrame, columns: dict[str, str]) -> list[Measured]:
     rows = []
-    for (task, name), pairs in differences(experiment, []).groupby(["task", "format"]):
+    for (task, name), pairs in table.groupby(["task", "format"]):
         steps = sorted(set(pairs["step"]))
         for step in sorted({steps[0], steps[(len(steps) - 1) // 2], steps[-1]}):
             here = pairs[pairs["step"] == step]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import AnalysisError
-from ..figures.writing import FIGURES
+from ..figures.catalogue import FIGURES
 from ..plot import Named, about_open_runs, write_figure
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file

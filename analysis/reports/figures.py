@@ -21,7 +21,7 @@ _NO = float("nan")
 
 
 def degradation_figure(points: pd.DataFrame) -> Safe:
-    """Return against significand bits, a panel per task; from :func:`~.axes.degradation_points`."""
+    """Return against significand bits, a panel per task; from :func:`~.figures.degradation.degradation_table`."""
     tasks = _tasks(points)
     names = list(dict.fromkeys(points["series"]))
     plain = [name for name in names if name.split(",")[0] != REFERENCE]
@@ -75,7 +75,7 @@ def _degradation_series(rows: pd.DataFrame, name: str, rank: int, count: int) ->
 
 
 def comparison_figure(points: pd.DataFrame) -> Safe:
-    """Conditions beside each other, best on top; from :func:`roundoff.analysis.figures.axes.comparison_points`."""
+    """Conditions beside each other, best on top; from :func:`roundoff.analysis.figures.comparison.comparison_table`."""
     tasks = _tasks(points)
     panels = []
     for task, title in zip(tasks, titles(tasks), strict=True):
@@ -108,7 +108,7 @@ def comparison_figure(points: pd.DataFrame) -> Safe:
 
 
 def curves_figure(points: pd.DataFrame) -> Safe:
-    """Learning curves, a panel per task and condition; from :func:`roundoff.analysis.figures.axes.curve_points`."""
+    """Learning curves, a panel per task and condition; from :func:`roundoff.analysis.figures.curves.curves_table`."""
     formats = list(dict.fromkeys(points["format"]))
     formats.sort(key=lambda name: name != REFERENCE)
     narrow = [name for name in formats if name != REFERENCE]
@@ -152,7 +152,7 @@ def curves_figure(points: pd.DataFrame) -> Safe:
 
 
 def profiles_figure(profiles: pd.DataFrame) -> Safe:
-    """Score distributions, a panel per task; from :func:`roundoff.analysis.figures.axes.profile_points`."""
+    """Score distributions, a panel per task; from :func:`roundoff.analysis.figures.profiles.profiles_table`."""
     names = list(dict.fromkeys(profiles["series"]))
     narrow = [name for name in names if name.split(",")[0] != REFERENCE]
     panels = []
@@ -184,7 +184,7 @@ def profiles_figure(profiles: pd.DataFrame) -> Safe:
 
 
 def exponents_figure(shares: pd.DataFrame) -> Safe:
-    """Where results lie, at the end of training; from :func:`roundoff.analysis.figures.axes.exponent_points`."""
+    """Where results lie, at the end of training; from :func:`roundoff.analysis.figures.magnitudes.magnitudes_table`."""
     panels, legend = [], []
     for role, here in shares.groupby("role", sort=False):
         series = []

@@ -7,6 +7,8 @@ import json
 import re
 import shlex
 from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,37 +17,41 @@ import yaml
 
 from roundoff.files import parse_json, read_bytes
 
-from ..figures.axes import ROLES, from_wide_to_narrow
-from .markup import number, plural
+from ..figures.axes import from_wide_to_narrow
+from ..figures.magnitudes import ROLES
+from .markup import number, percent, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ..runs.experiment import Experiment
 
+_MADE_WITH = ("python", "torch", "numpy", "processor", "commit")
+_SETTINGS = ("device", "threads", "native")
+_NOT_RECORDED = "not recorded"
+_LARGEST = 1e15
 _COUNTS = ["results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed"]
 
 
 def environment(experiment: Experiment) -> dict[str, str]:
-    """What the runs' ``config.json`` and ``timing.json`` say about versions, machine and time, by name, in words."""
-    facts: dict[str, list[Any]] = {"version": []}
-    for identity in experiment.runs["id"]:
-        folder = experiment.folders[identity]
-        about = {key: value for key, value in _read(folder / "config.json").items() if key != "config"}
-        for key, value in (about | _read(folder / "timing.json")).items():
-            facts.setdefault(key, []).append(value)
-    for key in ("device", "threads", "native"):
-        if key in experiment.runs:
-            facts[key] = list(experiment.runs[key])
-    seconds, speeds = (
-        [value for value in facts.pop(key, []) if isinstance(value, (int, float))]
-        for key in ("seconds", "steps_per_second")
-    )
-    found = {key: _counted(Counter(map(_text, values))) for key, values in facts.items() if values}
-    if "version" in found:
-        found = {"roundoff": found.pop("version")} | found
+    """With what, where, when and how fast runs were made, by name, in words.
+
+    The version of roundoff stands in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
+    ends. What a run of an earlier version does not say is not recorded.
+    """
+    folders = [experiment.folders[identity] for identity in experiment.runs["id"]]
+    begun = [_read(folder / "config.json") for folder in folders if (folder / "config.json").exists()]
+    ended = [_read(folder / "timing.json") for folder in folders if (folder / "timing.json").exists()]
+    found = {"roundoff": _counted([about.get("version") for about in begun])}
+    found |= {key: _counted([about.get(key) for about in ended]) for key in _MADE_WITH}
+    found["ended"] = _period([about.get("ended") for about in ended])
+    found |= {key: _counted(list(experiment.runs[key])) for key in _SETTINGS if key in experiment.runs}
+    seconds, speeds = (_numbers(about.get(key) for about in ended) for key in ("seconds", "steps_per_second"))
     if seconds:
         found["time"] = f"{number(sum(seconds) / 3600)} hours for {plural(len(seconds), 'run')}, one after the other"
+    if spent := _shares([about.get("spent") for about in ended]):
+        found["spent on"] = spent
     if speeds:
         found["speed"] = f"{number(min(speeds))} to {number(max(speeds))} environment steps per second and run"
     return found
@@ -139,10 +145,43 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _counted(counts: Counter[str]) -> str:
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{name} ({count} runs)" for name, count in sorted(counts.items()))
+def _counted(values: list[Any]) -> str:
+    """Every value, with the number of runs that have it if there are several."""
+    simple = (str, int, float)
+    counts = Counter(_text(value) if isinstance(value, simple) else _NOT_RECORDED for value in values)
+    if len(counts) < 2:
+        return next(iter(counts), _NOT_RECORDED)
+    return ", ".join(f"{name} ({plural(count, 'run')})" for name, count in sorted(counts.items()))
+
+
+def _period(values: list[Any]) -> str:
+    """From the first to the last of some times."""
+    times = []
+    for value in values:
+        with suppress(TypeError, ValueError, OverflowError):
+            times.append(datetime.fromisoformat(value).astimezone(UTC))
+    if not times:
+        return _NOT_RECORDED
+    ends = dict.fromkeys(f"{time:%Y-%m-%d %H:%M}" for time in (min(times), max(times)))
+    missing = len(values) - len(times)
+    return " to ".join(ends) + " UTC" + (f", {_NOT_RECORDED} for {plural(missing, 'run')}" if missing else "")
+
+
+def _shares(spent: list[Any]) -> str:
+    """Shares of the time that went into each activity, over all runs, the largest first."""
+    seconds: dict[str, float] = {}
+    for activities in spent:
+        if isinstance(activities, dict):
+            for name, value in activities.items():
+                seconds[name] = seconds.get(name, 0.0) + sum(_numbers([value]))
+    total = sum(seconds.values())
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {percent(value / total)}" for name, value in ordered if value > 0)
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    """Those that are numbers of a size that can be shown."""
+    return [float(value) for value in values if isinstance(value, (int, float)) and 0 <= value < _LARGEST]
 
 
 def _yaml(content: dict[str, Any]) -> str:

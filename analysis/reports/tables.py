@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..statistics.summary import ALL_TASKS, condition_label, conditions, records
+from ..statistics.summary import ALL_TASKS, records
 from .markup import Column, Safe, element, interval, number, percent, table, tick
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def crash_table(experiment: Experiment) -> Safe | None:
         return None
     columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
     columns += [Column("seed"), Column("outcome", **_TEXT), Column("at step"), Column("reason", **_TEXT)]
-    order = [key for key in ("task", "format", *conditions(experiment.runs), "seed") if key in runs]
+    order = [key for key in ("task", "format", *experiment.conditions.keys, "seed") if key in runs]
     rows = [
         [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row.get("seed"),
          row["status"], None if math.isnan(row["crash_step"]) else tick(row["crash_step"]), row["reason"]]
@@ -170,7 +170,7 @@ def _missing(value: object) -> bool:
 
 
 def _condition(row: dict[str, Any], experiment: Experiment) -> str:
-    return f", {condition_label(experiment.runs, row)}" if conditions(experiment.runs) else ""
+    return f", {experiment.conditions.label(row)}" if experiment.conditions.keys else ""
 
 
 def _task_columns(experiment: Experiment) -> list[Column]:
@@ -182,11 +182,11 @@ def _task_cells(row: dict[str, Any], experiment: Experiment) -> list[str]:
 
 
 def _condition_columns(experiment: Experiment) -> list[Column]:
-    return [Column("condition", **_TEXT)] if conditions(experiment.runs) else []
+    return [Column("condition", **_TEXT)] if experiment.conditions.keys else []
 
 
 def _condition_cells(row: dict[str, Any], experiment: Experiment) -> Iterable[str]:
-    return [condition_label(experiment.runs, row)] if conditions(experiment.runs) else []
+    return [experiment.conditions.label(row)] if experiment.conditions.keys else []
 
 
 def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:

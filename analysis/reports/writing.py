@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..figures.axes import (
-    comparison_points,
-    curve_points,
-    degradation_points,
-    exponent_points,
-    profile_points,
-)
+from ..figures.comparison import comparison_table
+from ..figures.curves import curves_table
+from ..figures.degradation import degradation_table
+from ..figures.magnitudes import magnitudes_table
+from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
 from ..statistics.needed_bits import LEVEL, MARGIN
-from ..statistics.summary import REFERENCE, conditions, ended, summarize
+from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, percent, plural
 from .page import page
@@ -144,12 +142,12 @@ def _returns(experiment: Experiment) -> list[Safe]:
         return []
     summary = summarize(experiment)
     parts = []
-    marks = degradation_points(experiment, summary)
+    marks = degradation_table(experiment, summary)
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
-    if len(marks) and (several_widths or not conditions(experiment.runs)):
+    if len(marks) and (several_widths or not experiment.conditions.keys):
         parts.append(figures.degradation_figure(marks))
-    if conditions(experiment.runs):
-        parts.append(figures.comparison_figure(comparison_points(experiment, summary)))
+    if experiment.conditions.keys:
+        parts.append(figures.comparison_figure(comparison_table(experiment, summary)))
     return [*parts, tables.summary_table(summary, experiment)]
 
 
@@ -165,7 +163,7 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
 
 
 def _curves(experiment: Experiment) -> list[Safe]:
-    points = curve_points(experiment)
+    points = curves_table(experiment)
     return [figures.curves_figure(points)] if len(points) else []
 
 
@@ -185,14 +183,14 @@ def _profiles(experiment: Experiment) -> list[Safe]:
     scored = ended(experiment.runs)
     if len(scored) < 2:
         return []
-    return [figures.profiles_figure(profile_points(experiment))]
+    return [figures.profiles_figure(profiles_table(experiment))]
 
 
 def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
     counts = numerics(experiment, warnings)
     parts = [tables.numerics_table(counts)] if len(counts) else []
     if len(experiment.exponents):
-        parts.append(figures.exponents_figure(exponent_points(experiment)))
+        parts.append(figures.exponents_figure(magnitudes_table(experiment)))
     return parts
 
 

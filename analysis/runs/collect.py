@@ -15,11 +15,12 @@ from roundoff.files import parse_json, read_bytes
 
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
+from .outcome import read_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Always there, in this order; numbers that a run may log beyond these follow in alphabetical order.
+# Always there, in this order; the numbers that runs log follow in alphabetical order.
 _RECORD_COLUMNS = {
     "kind": pa.string(),
     "step": pa.int64(),
@@ -27,13 +28,6 @@ _RECORD_COLUMNS = {
     "return_std": pa.float64(),
     "returns": pa.list_(pa.float64()),
     "episode_return": pa.float64(),
-    "critic_loss": pa.float64(),
-    "q": pa.float64(),
-    "entropy": pa.float64(),
-    "temperature": pa.float64(),
-    "actor_loss_scale": pa.float64(),
-    "critic_loss_scale": pa.float64(),
-    "temperature_loss_scale": pa.float64(),
     "numerics": pa.string(),
 }
 # A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
@@ -62,7 +56,8 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
     records: list[pa.Table] = []
     for directory in directories:
         for sweep, folder, config in _find(Path(directory), warnings):
-            runs.append({"sweep": sweep, "run": folder.name, "status": _status(folder, warnings), "config": config})
+            status = read_outcome(folder, warnings)["status"]
+            runs.append({"sweep": sweep, "run": folder.name, "status": status, "config": config})
             records.append(_records(folder / "metrics.jsonl", warnings))
     if not runs:
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
@@ -93,13 +88,6 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         warnings += [f"{runs / stranger}: is not in {marker.name}; left out" for stranger in strangers]
     for identity, config in planned.items():
         yield name, runs / identity, config
-
-
-def _status(folder: Path, warnings: list[str]) -> str:
-    result = read_json(folder / "result.json", warnings)
-    if isinstance(result, dict) and result.get("status") in ("done", "crashed"):
-        return str(result["status"])
-    return "failed" if (folder / "failed.json").exists() else "unfinished"
 
 
 def _records(path: Path, warnings: list[str]) -> pa.Table:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,18 @@ import pandas as pd
 
 from roundoff.files import parse_json, read_bytes
 
+from ...agents.config.fixes import FIXES
 from ..errors import AnalysisError
-from .files import planned_runs, read_json
+from .conditions import Conditions
+from .files import MALFORMED, planned_runs, read_json
+from .outcome import COLUMNS, finite, read_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # JSON, but not what it should be
 _LARGEST = 2.0**63
-_LOGGED = ("q", "temperature", "critic_loss_scale", "actor_loss_scale")
-_RUN_COLUMNS = ["id", "status", "return", "return_std", "step", "crash_step", "reason"]
+_MOST_LOGGED = 200  # names: each is a column, which every record fills
+_RUN_COLUMNS = ["id", *COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,15 @@ class Experiment:
     Attributes:
         name: of the sweep, or of the folder.
         description: of the sweep, in words; empty if it has none.
-        runs: one row per run: ``id``, ``status`` (done, crashed, failed, unfinished or missing), ``return`` (0 for a
-            crash, NaN before the end), ``return_std`` over the episodes of the final evaluation, ``step``,
-            ``crash_step``, ``reason`` (of a crash or a failure, else empty), and every key of the config (``fixes``
-            as text).
+        runs: one row per run: ``id``; ``status`` (done, crashed, failed or waiting: see :func:`.outcome.read_outcome`);
+            ``return`` (0 for a crash, NaN before the end); ``return_std`` over the episodes of the final evaluation;
+            ``step``; ``crash_step``; ``reason`` (of a crash or a failure, else empty); every key of the config
+            (``fixes`` as text).
         curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
-        training: one row per training episode: ``id``, ``step``, and what was logged at its end: ``q``,
-            ``temperature``, ``critic_loss_scale``, ``actor_loss_scale``; NaN where it was not.
+        training: one row per training episode: ``id``, ``step``, and every number that a run has logged at its end, by
+            name (at most 200 of them); NaN where it was not.
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
@@ -56,6 +58,11 @@ class Experiment:
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
     warnings: tuple[str, ...]
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What sets the runs apart beside task, format and seed."""
+        return Conditions(self.runs, self.config_keys - set(_RUN_COLUMNS))
 
 
 def read_experiment(directory: str | Path) -> Experiment:
@@ -87,16 +94,18 @@ def read_experiment(directory: str | Path) -> Experiment:
             warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
         else:
             configs[identity] = config
-    known_fixes = {str(name) for config in configs.values() for name in _list(config.get("fixes"))}
     for identity, config in configs.items():
         folder = folders[identity]
-        rows.append({"id": identity, **_outcome(folder, warnings), **_flat(config, known_fixes)})
+        rows.append({"id": identity, **read_outcome(folder, warnings), **_flat(config)})
         config_keys |= config.keys()
         for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
             points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     _make_alike(rows, config_keys)
+    logged = sorted({name for point in points["train"] for name in point} - {"id", "step"})
+    if len(logged) > _MOST_LOGGED:
+        warnings.append(f"{path}: its runs log {len(logged)} values; all but the first {_MOST_LOGGED} are left out")
     runs = pd.DataFrame(rows)
     return Experiment(
         name,
@@ -104,7 +113,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
         pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
-        pd.DataFrame(points["train"], columns=["id", "step", *_LOGGED]),
+        pd.DataFrame(points["train"], columns=["id", "step", *logged[:_MOST_LOGGED]]),
         frozenset(config_keys),
         configs,
         folders,
@@ -140,7 +149,7 @@ def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dic
     content = read_json(path, warnings)
     try:
         return str(content["name"]), str(content.get("description") or ""), planned_runs(content)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise AnalysisError(
             f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
         ) from error
@@ -155,15 +164,11 @@ def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _flat(config: dict[str, Any], known_fixes: set[str]) -> dict[str, Any]:
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
     fixes = config.get("fixes")
     return {key: _text(value) for key, value in config.items()} | (
-        {"fixes": _fixes(fixes, known_fixes)} if isinstance(fixes, list) else {}
+        {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
     )
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> Any:
@@ -188,40 +193,13 @@ def _make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
                     row[key] = str(row[key])
 
 
-def _fixes(names: list[str], known: set[str]) -> str:
-    """A short text for a selection of the six fixes; ``known`` are those of all runs together."""
+def _fixes(names: list[Any]) -> str:
+    """A short text for a selection of fixes."""
     names = [str(name) for name in names]
-    if len(names) in (0, 6):
-        return "all" if names else "none"
-    missing = known - set(names)
-    if len(missing) == 1 and len(names) == 5:
-        return f"all but {missing.pop()}"
-    return "+".join(names)
-
-
-def _outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
-    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan, "reason": ""}
-    if not (folder / "config.json").exists():
-        return {"status": "missing", **nothing}
-    result = read_json(folder / "result.json", warnings)
-    if result is None:
-        failure = read_json(folder / "failed.json", warnings)
-        if failure is None:
-            return {"status": "unfinished", **nothing}
-        reason = failure.get("reason") if isinstance(failure, dict) else None
-        return {"status": "failed", **nothing, "reason": str(reason or "unknown")}
-    try:
-        return {
-            "status": {"done": "done", "crashed": "crashed"}[result["status"]],
-            "return": _finite(result["return"]),
-            "return_std": float(result["return_std"]),
-            "step": int(result["step"]),
-            "crash_step": float(int(result["crash"]["step"])) if result["crash"] else math.nan,
-            "reason": str(result["crash"].get("reason", "unknown")) if result["crash"] else "",
-        }
-    except _MALFORMED:
-        warnings.append(f"{folder / 'result.json'}: is not the result of a run; the run is left out")
-        return {"status": "unfinished", **nothing}
+    missing = set(FIXES) - set(names)
+    if len(names) == len(FIXES) - len(missing) and len(missing) < 2:
+        return f"all but {missing.pop()}" if missing else "all"
+    return "+".join(names) or "none"
 
 
 def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -238,7 +216,7 @@ def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, 
         records = parse_json(b"[%b]" % b",".join(whole))
         if len(records) == len(whole):
             return [point for record in records for point in _points(record)]
-    except _MALFORMED:
+    except MALFORMED:
         pass
     return list(_points_of_undamaged(lines, path, warnings))
 
@@ -247,30 +225,28 @@ def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) ->
     for number, line in enumerate(lines, 1):
         try:
             yield from _points(parse_json(line)) if line else []
-        except _MALFORMED:
+        except MALFORMED:
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
 
 
 def _points(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if record["kind"] == "eval":
-        return [("eval", {"step": int(record["step"]), "return": _finite(record["return_mean"])})]
+        return [("eval", {"step": int(record["step"]), "return": finite(record["return_mean"])})]
     if record["kind"] == "numerics":
         return [("numerics", point) for point in _exponents(record)]
     if record["kind"] == "train":
-        logged = {name: _number(record.get(name)) for name in _LOGGED}
-        return [("train", {"step": int(record["step"]), **logged})]
+        return [("train", {"step": int(record["step"]), **_numbers(record)})]
     return []
 
 
-def _finite(value: Any) -> float:
-    if not math.isfinite(value):
-        raise ValueError
-    return float(value)
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+def _numbers(record: dict[str, Any]) -> dict[str, float]:
+    """What a record holds beside its kind and step; NaN for null, which stands for what is not finite."""
+    return {
+        name: float("nan") if value is None else float(value)
+        for name, value in record.items()
+        if name not in ("kind", "step", "id") and (value is None or isinstance(value, (int, float)))
+    }
 
 
 def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:

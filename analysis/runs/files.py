@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from typing import IO
 
 
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What taking JSON apart raises if it is not what it should be."""
+
+
 def read_json(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
     try:

@@ -13,8 +13,6 @@ from .needed_bits import LEVEL, MARGIN, needed_bits
 from .summary import (
     ALL_TASKS,
     REFERENCE,
-    condition_label,
-    conditions,
     ended,
     exponent_bits,
     significand_bits,
@@ -39,7 +37,7 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
     ``p`` (permutation test), ``p_holm`` (adjusted for all rows of single tasks, or all rows of ``all``).
     """
     runs = ended(experiment.runs)
-    keys = conditions(experiment.runs)
+    keys = experiment.conditions.keys
     rows: list[dict[str, Any]] = []
     for values, tasks, reference in _matched(runs, keys):
         for task, names in _selections(tasks, set(runs["task"])):
@@ -54,7 +52,7 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
                 {
                     "task": task,
                     **values,
-                    "reference": condition_label(experiment.runs, reference[0]) if keys else "",
+                    "reference": experiment.conditions.label(reference[0]) if keys else "",
                     "improvement": better.value,
                     "improvement_low": better.interval.low,
                     "improvement_high": better.interval.high,
@@ -85,7 +83,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = 
     (widths tested), ``margin``, ``level``.
     """
     runs = ended(experiment.runs)
-    keys = conditions(experiment.runs)
+    keys = experiment.conditions.keys
     families: dict[tuple[Any, ...], dict[int, ByTask]] = {}
     references: dict[tuple[Any, ...], ByTask] = {}
     for values, tasks, reference in _matched(runs, keys):

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -116,27 +116,14 @@ def profile_band(
     return result
 
 
-def mean_of_means(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The mean over tasks of the mean over runs, of each replicate; arrays of shape (replicates, runs)."""
-    result: NDArray[np.float64] = np.mean([sample.mean(axis=1) for sample in samples], axis=0)
-    return result
-
-
-def pooled_interquartile_mean(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The interquartile mean of all tasks' runs together, of each replicate; arrays of shape (replicates, runs)."""
-    result: NDArray[np.float64] = stats.trim_mean(np.concatenate(samples, axis=1), 0.25, axis=1)
-    return result
-
-
 def bootstrap_interval(
     groups: Sequence[ArrayLike],
     generator: np.random.Generator,
     *,
     level: float = 0.95,
     replicates: int = 10_000,
-    statistic: Callable[[Sequence[NDArray[np.float64]]], NDArray[np.float64]] = mean_of_means,
 ) -> Interval:
-    """Percentile interval of a statistic over tasks and runs, by stratified bootstrap.
+    """Percentile interval of the mean over tasks of the mean over runs, by stratified bootstrap.
 
     In each replicate, the runs of each task are drawn anew with replacement among the runs of that task, so that
     every task keeps its weight.
@@ -146,7 +133,6 @@ def bootstrap_interval(
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
-        statistic: of resampled scores, one array of shape (replicates, runs) per task; shape (replicates,).
 
     Returns:
         The interval; of zero width if all scores of each task are equal; NaN if a task has fewer than two runs (one
@@ -162,8 +148,8 @@ def bootstrap_interval(
     values = []
     for start in range(0, replicates, at_a_time):
         count = min(at_a_time, replicates - start)
-        drawn = [array[generator.integers(array.size, size=(count, array.size))] for array in arrays]
-        values.append(statistic(drawn))
+        drawn = (array[generator.integers(array.size, size=(count, array.size))] for array in arrays)
+        values.append(np.mean([scores.mean(axis=1) for scores in drawn], axis=0))
     return percentiles(np.concatenate(values), level)
 
 

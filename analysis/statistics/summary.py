@@ -11,40 +11,12 @@ from ...formats import FloatFormat, Format, FormatError
 from .intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..runs.experiment import Experiment
 
 ALL_TASKS = "all"
 REFERENCE = "fp32"
-
-_OUTCOME = {"id", "status", "return", "return_std", "step", "crash_step", "reason"}
-# These set runs apart without making them different conditions.
-_NOT_CONDITIONS = {"seed", "task", "format", "device", "threads", "checkpoint_every", "environment_workers"}
-
-
-def conditions(runs: pd.DataFrame) -> list[str]:
-    """Config keys other than task, format and seed that take more than one value, in alphabetical order."""
-    keys = sorted(set(runs.columns) - _OUTCOME - _NOT_CONDITIONS)
-    return [key for key in keys if len(runs[key].drop_duplicates()) > 1]
-
-
-def condition_label(runs: pd.DataFrame, values: Mapping[str, object]) -> str:
-    """A condition in words: ``values`` by key, without keys whose value another one of the conditions settles.
-
-    (A baseline settles the fixes, which it has none of.)
-    """
-    keys = conditions(runs)
-    told = [key for key in keys if not any(_settles(runs, other, key, keys) for other in keys if other != key)]
-    return ", ".join(f"{key} {values[key]}" for key in told) or "as it is"
-
-
-def _settles(runs: pd.DataFrame, one: str, other: str, keys: list[str]) -> bool:
-    """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
-    if runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
-        return False
-    mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
-    return not mutual or keys.index(one) < keys.index(other)
 
 
 def significand_bits(name: str) -> float:
@@ -87,7 +59,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     to narrow.
     """
     runs = ended(experiment.runs)
-    keys = conditions(experiment.runs)
+    keys = experiment.conditions.keys
     all_tasks = set(runs["task"])
     rows = []
     for where, group in runs.groupby(["format", *keys], dropna=False):

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from roundoff.analysis import AnalysisError
-from roundoff.analysis.runs import collect as collecting
 from roundoff.analysis.runs.collect import collect
 
 CONFIG = {"task": "walker_walk", "seed": 0, "lr": 1, "fixes": ["hadam", "normal_fix"], "policy": {}, "native": False}
@@ -57,7 +56,7 @@ def test_a_row_for_each_record_with_the_settings_of_its_run(sweep, tmp_path):
     }  # fmt: skip
     assert evaluation["returns"] == [1.0, 2.0]
     assert json.loads(numerics["numerics"]) == {"weights": NUMERICS["weights"]}
-    assert (torn["run"], torn["status"], torn["config_seed"], torn["config_lr"]) == ("torn", "unfinished", 1, 0.5)
+    assert (torn["run"], torn["status"], torn["config_seed"], torn["config_lr"]) == ("torn", "waiting", 1, 0.5)
 
 
 def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
@@ -83,16 +82,21 @@ def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
     assert len(warnings) == 8
 
 
-def test_the_fast_way_and_the_slow_way_agree(tmp_path):
-    content = lines(TRAIN, EVAL, TRAIN | {"q": 0.1 + 0.2, "another": None}, {"kind": "train", "step": 7, "mine": 1})
-    warnings = []
-    fast = collecting._read_whole(content.encode())
-    slow = collecting._read_lines(tmp_path, content.encode(), warnings)
-    assert fast.select(slow.column_names).equals(slow)
-    assert len(fast.column_names) == len(slow.column_names)
-    assert warnings == []
-    for other in (lines(NUMERICS), lines(EVAL)[:-9], lines(EVAL | {"step": None}), lines(EVAL | {"note": "text"}), ""):
-        assert collecting._read_whole(other.encode()) is None
+RECORDS = (TRAIN, EVAL, TRAIN | {"of_our_own": 0.5, "another": None}, {"kind": "train", "step": 7, "mine": 1})
+
+
+@pytest.mark.parametrize(
+    "further", [lines(NUMERICS), lines(EVAL)[:-9], lines(EVAL | {"step": None}), lines(EVAL | {"note": "text"})]
+)
+def test_a_line_that_needs_care_changes_nothing_of_the_others(tmp_path, further):
+    """Files of plain records are read as a whole; with such a line, one by one."""
+    for name, content in (("plain", lines(*RECORDS)), ("with more", lines(*RECORDS) + further)):
+        run = add_run(tmp_path, name, content, config={"config": CONFIG}, result=DONE)
+        collect([run], tmp_path / f"{name}.parquet")
+    plain, more = (pq.read_table(tmp_path / f"{name}.parquet").drop("run") for name in ("plain", "with more"))
+    assert plain["of_our_own"].to_pylist() == [7.0, None, 0.5, None]
+    assert {"another", "mine"} <= set(plain.column_names)
+    assert more.select(plain.column_names).slice(0, len(RECORDS)).combine_chunks().equals(plain.combine_chunks())
 
 
 def test_single_runs_and_mistakes(sweep, tmp_path):

@@ -11,7 +11,7 @@ from roundoff.agents import TrainConfig, train
 from roundoff.agents.models.networks import forward
 from roundoff.agents.run import checkpoint
 from roundoff.analysis import plot, read_experiment
-from roundoff.analysis.figures.differences import differences
+from roundoff.analysis.figures.differences import differences_table
 from roundoff.formats import Format
 
 SMALL = {
@@ -52,7 +52,7 @@ def critic_layers(flat, inputs):
 
 def test_they_are_those_of_the_agents(folder):
     warnings = []
-    table = differences(read_experiment(folder), warnings)
+    table = differences_table(read_experiment(folder), warnings)
     assert not warnings
     assert sorted(table["id"]) == sorted(2 * ["e5m10", "e8m7", "fp32 again"])
     assert set(table["reference"]) == {"fp32"}
@@ -94,4 +94,4 @@ def test_nothing_is_kept_unless_asked_for(tmp_path):
     train(config, tmp_path)
     assert not (tmp_path / "snapshots").exists()
     assert json.loads((tmp_path / "config.json").read_text())["config"]["keep_networks"] is False
-    assert differences(read_experiment(tmp_path), []).empty
+    assert differences_table(read_experiment(tmp_path), []).empty

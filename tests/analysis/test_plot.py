@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
+from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.style import SIZES
-from roundoff.analysis.figures.writing import FIGURES
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.statistics.summary import summarize
 
@@ -154,6 +154,72 @@ def test_conditions_are_compared_by_short_names(tmp_path):
     assert [label.get_text() for label in axis.get_yticklabels()] == ["fixes none", "fixes all but hadam", "fixes all"]
 
 
+@pytest.mark.parametrize(
+    ("fixes", "name"),
+    [
+        (FIXES, "all"),
+        ([], "none"),
+        (FIXES[1:], "all but hadam"),
+        ([*FIXES[1:], "noise_log_prob"], "+".join([*FIXES[1:], "noise_log_prob"])),
+        ([*FIXES, "noise_log_prob"], "+".join([*FIXES, "noise_log_prob"])),
+        (FIXES[:2], "hadam+softplus_fix"),
+    ],
+)
+def test_selections_of_fixes_have_names(tmp_path, fixes, name):
+    write_run(tmp_path, "e5m10", 0, fixes=fixes)
+    assert read_experiment(tmp_path / "runs").runs["fixes"].tolist() == [name]
+
+
+def log(folder, **values):
+    """What a run logs at the end of two episodes, instead of what it did."""
+    records = [{"kind": "train", "step": step, **values} for step in (1000, 2000)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_what_runs_log_is_found_in_their_files(tmp_path):
+    """An algorithm says which of its values are drawn; of one that says nothing, all are."""
+    known, unknown = (tmp_path / name for name in ("known", "unknown"))
+    for root, values in (
+        (known, {"q": 5.0, "critic_loss_scale": 1e4, "entropy": 1.0, "episode_return": 3.0}),
+        (unknown, {"epsilon": 0.5, "loss": None, "note": "text"}),
+    ):
+        for seed in (0, 1):
+            log(root / "runs" / write_run(root, "fp32", seed)["id"], **values)
+    (run, _) = sorted((unknown / "runs").iterdir())
+    log(run, epsilon=1, regret=2)
+    plot(known / "runs", only=["training"], formats=["svg"])
+    drawn = draw("training", read_experiment(known / "runs"))
+    assert [axis.get_ylabel() for axis in drawn.axes] == ["mean Q value", "loss scale of the critics"]
+    assert [axis.get_yscale() for axis in drawn.axes] == ["linear", "log"]
+    table = FIGURES["training"].table(read_experiment(known / "runs"), None, [])
+    assert list(table.columns) == ["id", "step", "q", "critic_loss_scale", "task", "format", "series"]
+    drawn = draw("training", read_experiment(unknown / "runs"))
+    assert [axis.get_ylabel() for axis in drawn.axes] == ["epsilon", "loss", "regret"]
+    assert [list(line.get_ydata()) for line in drawn.axes[0].lines[:2]] == [[1, 1], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [({}, None), ({"task": 1, "format": 2, "loss": 3}, 1), ({f"value {i}": i for i in range(1000)}, 12)],
+)
+def test_odd_names_of_logged_values(tmp_path, values, drawn):
+    log(tmp_path / "runs" / write_run(tmp_path, "fp32", 0)["id"], **values)
+    written, warnings = plot(tmp_path / "runs", only=["training"], formats=["svg"])
+    assert any("log 1000 values" in warning for warning in warnings) == (len(values) == 1000)
+    table = FIGURES["training"].table(read_experiment(tmp_path / "runs"), None, [])
+    assert (table is None) == (drawn is None) == (len(written) == 2)
+    assert drawn is None or len(table.columns) == 5 + drawn
+
+
+def test_how_a_run_is_carried_out_is_no_condition(tmp_path):
+    for seed, threads in ((0, 1), (1, 2)):
+        folder = tmp_path / "runs" / write_run(tmp_path, "fp32", seed)["id"]
+        content = json.loads((folder / "config.json").read_text())
+        content["config"] |= {"threads": threads, "environment_workers": seed, "checkpoint_every": 10 + seed}
+        (folder / "config.json").write_text(json.dumps(content))
+    assert read_experiment(tmp_path / "runs").conditions.keys == []
+
+
 def test_returns_of_other_environments_have_their_own_range(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / "all", "fp32", seed, task="gym:Pendulum-v1".replace(":", "_"), score=-1400.0 + 100 * seed)
@@ -257,7 +323,7 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
     (sweep / "runs" / "cartpole_swingup-e5m5-s1-all" / "result.json").write_text('{"status": "odd"}')
     _, warnings = plot(sweep, only=["degradation"], formats=["svg"])
     text = "\n".join(warnings)
-    assert "4 runs have not ended (3 unfinished, 1 missing)" in text
+    assert "4 runs have not ended (2 waiting, 2 failed)" in text
     assert "result.json: is not JSON" in text
     assert "is not the result of a run" in text
     table = pd.read_csv(sweep / "summary.csv").set_index("format")
@@ -272,7 +338,7 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
         (lambda p: ((p / "file").write_text("") and None) or p / "file", "is no folder"),
         (lambda p: (p / "sweep.json").write_text("[]") and p, "not the list of a sweep's runs"),
         (lambda p: write_sweep(p, []) or p, "holds no runs"),
-        (lambda p: write_sweep(p, [write_run(p, "fp32", 0, status="unfinished")]) or p, "none of its 1 runs has ended"),
+        (lambda p: write_sweep(p, [write_run(p, "fp32", 0, status="waiting")]) or p, "none of its 1 runs has ended"),
     ],
 )
 def test_folders_without_results_are_refused(tmp_path, prepare, message):

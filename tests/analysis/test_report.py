@@ -86,13 +86,45 @@ def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
     assert "e5m2 1 crashed 1 500 the policy took a non-finite action" in page.text
     assert "roundoff sweep demo.yaml" in page.text
     assert "Abacus 9" in page.text
-    assert "0.0600 hours for 12 runs" not in page.text
     assert "0.120 hours for 12 runs" in page.text
     headings = [attributes.get("scope") for tag, attributes in page.tags if tag == "th"]
     assert {"col", "row"} == set(headings)
     report(sweep)
     assert path.read_bytes() == before
     assert "no width is shown to be within 0 %" in page_of(sweep, margin=0).text
+
+
+MADE = {"python": "3.12.1", "torch": "2.5.0", "numpy": "2.1.0", "processor": "Abacus 9", "commit": "c0ffee"}
+
+
+def environment_of(sweep):
+    """The section "Environment" of the page, as a reader sees it."""
+    return re.search(r"Environment (roundoff .*?) Again", page_of(sweep).text)[1]
+
+
+def test_the_page_says_what_runs_were_made_with(sweep):
+    for i, path in enumerate(sorted(sweep.glob("runs/*/timing.json"))):
+        timing = MADE | {"ended": f"2026-03-0{i % 3 + 1}T10:30:00+00:00", "seconds": 60.0, "steps_per_second": 50.0}
+        timing["torch"] = "2.6.0" if i < 4 else "2.5.0"
+        path.write_text(json.dumps(timing | {"spent": {"updates": 15.0, "replay": 5.0, "logging": 0.0}}))
+    assert environment_of(sweep) == (
+        "roundoff 0.1.0 python 3.12.1 torch 2.5.0 (8 runs), 2.6.0 (4 runs) numpy 2.1.0 processor Abacus 9 commit c0ffee"
+        " ended 2026-03-01 10:30 to 2026-03-03 10:30 UTC time 0.200 hours for 12 runs, one after the other"
+        " spent on updates 75 %, replay 25 % speed 50.0 to 50.0 environment steps per second and run"
+    )
+
+
+def test_what_earlier_versions_did_not_record_is_said(sweep):
+    timings = sorted(sweep.glob("runs/*/timing.json"))
+    for path in timings:
+        path.write_text('{"seconds": 36.0, "steps_per_second": 80.0}')
+    told = environment_of(sweep)
+    assert all(f"{name} not recorded" in told for name in (*MADE, "ended"))
+    assert "time 0.120 hours" in told
+    timings[0].write_text(json.dumps(MADE | {"ended": "2026-03-01T10:30:00+00:00", "spent": ["odd"]}))
+    told = environment_of(sweep)
+    assert "torch 2.5.0 (1 run), not recorded (11 runs) numpy" in told
+    assert "ended 2026-03-01 10:30 UTC, not recorded for 11 runs time" in told
 
 
 def test_the_page_needs_nothing_else(sweep):
@@ -168,6 +200,11 @@ def test_damage_is_said_on_the_page(sweep):
         ("config.json", '"fixes": []', '"fixes": [{}, [1]]'),
         ("config.json", '"seed": 0', '"seed": [null]'),
         ("timing.json", "36.0", "[[]]"),
+        ("timing.json", "36.0", "1e400"),
+        ("timing.json", "36.0", f"1{400 * '0'}"),
+        ("timing.json", '"seconds": 36.0', '"spent": {"updates": 1e400, "replay": [], "logging": null}'),
+        ("timing.json", '"seconds": 36.0', '"ended": "yesterday", "commit": {}, "torch": [1]'),
+        ("timing.json", '"seconds": 36.0', '"ended": "0001-01-01T00:00:00+14:00"'),
     ],
 )
 def test_odd_values_are_no_traceback(sweep, file, old, new):

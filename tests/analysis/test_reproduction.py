@@ -1,8 +1,10 @@
 """Figures of the paper from finished runs: which runs belong, what the paper prints beside them, what is copied."""
 
 import json
+import re
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -169,4 +171,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 
 def test_text_stays_text():
     assert plain("a|b\n<i> [x](y) `c` *d*") == r"a\|b \<i> \[x](y) \`c\` \*d\*"
-    assert "python -m bench" in performance_page("table2")
+
+
+def test_pages_of_performance_name_measurements_that_exist():
+    for name in PERFORMANCE:
+        (module,) = re.findall(r"python -m bench\.(\w+)", performance_page(name))
+        assert (Path(__file__).parents[2] / "bench" / f"{module}.py").exists()

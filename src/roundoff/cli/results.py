@@ -39,7 +39,7 @@ def report(
     ] = 0.1,
 ) -> None:
     """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
-    from roundoff.analysis.reports.writing import report as write_report
+    from roundoff.analysis import report as write_report
 
     written, warnings = write_report(directory, margin)
     print_warnings(warnings)

@@ -1,4 +1,4 @@
-"""Where the numbers of a training run lie: exponent histograms per role over training, and what the format can hold."""
+"""Magnitudes of the results of observed runs: by role over training, and of the backward pass at its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.patheffects import withStroke
 
 from ...formats import FloatFormat, Format
-from ..statistics.summary import exponent_bits, significand_bits
-from .style import SCREEN, Size, figure, points
+from .axes import from_wide_to_narrow
+from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from ..runs.experiment import Experiment
 
-_ROLES = ("forward", "backward", "optimizer")
+ROLES = ("forward", "backward", "optimizer")
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white
 
 
-def exponents_over_time(experiment: Experiment) -> pd.DataFrame:
+def exponents_table(experiment: Experiment) -> pd.DataFrame:
     """How results are spread over binary exponents during training, all observed runs of a format together.
 
     Columns: ``format``, ``role``, ``step``, ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
@@ -33,17 +33,38 @@ def exponents_over_time(experiment: Experiment) -> pd.DataFrame:
     return table.groupby(["format", "role", "step", "exponent"], as_index=False).agg({"results": "sum"})
 
 
+def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
+    """How results are spread over binary exponents in the last interval of each observed format.
+
+    Columns: ``role``, ``format``, ``exponent`` k, ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of the
+    format, ``share`` of all results of the role that are neither zero nor infinite.
+    """
+    table = experiment.exponents.merge(experiment.runs[["id", "format"]], on="id")
+    last = table[table["step"] == table.groupby("id")["step"].transform("max")]
+    counts = last.groupby(["role", "format", "exponent"], as_index=False)["results"].sum()
+    counts = counts[counts["results"] > 0]
+    counts["share"] = counts["results"] / counts.groupby(["role", "format"])["results"].transform("sum")
+    order = {name: i for i, name in enumerate(sorted(counts["format"].unique(), key=from_wide_to_narrow))}
+    roles = {name: i for i, name in enumerate(ROLES)}
+    ordered: pd.DataFrame = counts.sort_values(
+        ["role", "format", "exponent"],
+        key=lambda column: column.map(lambda value: order.get(value, roles.get(value, value))),
+        ignore_index=True,
+    )
+    return ordered
+
+
 def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`exponents_over_time`: a row per format and a column per role.
+    """Draws :func:`exponents_table`: a row per format and a column per role.
 
     Each column of pixels is one interval between evaluations, over all observed runs of the format; its shade is the
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
     format, and its smallest subnormal one.
     """
-    formats = sorted(table["format"].unique(), key=lambda name: (-exponent_bits(name), -significand_bits(name)))
+    formats = sorted(table["format"].unique(), key=from_wide_to_narrow)
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
-    panels = [(fmt, role) for fmt in formats for role in _ROLES]
-    columns = min(len(_ROLES), size.columns)
+    panels = [(fmt, role) for fmt in formats for role in ROLES]
+    columns = min(len(ROLES), size.columns)
     with figure(columns, len(panels) // columns, width=3.6, height=2.8, size=size) as canvas:
         axes = canvas.subplots(len(panels) // columns, columns, squeeze=False, sharex=True, sharey=True)
         drawn = None
@@ -61,6 +82,34 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
             canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8)
         if size.titled:
             canvas.suptitle(f"{name}: where results lie")
+        return canvas
+
+
+def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+    """Draws shares of results against their magnitude, both logarithmic, a line per format.
+
+    Args:
+        name: of the experiment.
+        table: the rows of the backward pass from :func:`magnitudes_table`.
+        size: of the figure.
+
+    Source:
+        Low-precision SAC, Figure 6, which shows the gradients of actor and critic apart; runs record them together.
+    """
+    formats = list(dict.fromkeys(table["format"]))
+    with figure(1, 1, size=size) as canvas:
+        axis = canvas.subplots()
+        for fmt, style in zip(formats, ordered_looks(len(formats)), strict=True):
+            here = table[table["format"] == fmt].sort_values("exponent")
+            axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color, linestyle=style.line,
+                      linewidth=points(1.6), label=fmt)  # fmt: skip
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("magnitude of a result of the backward pass")
+        axis.set_ylabel("share of results in [2^k, 2^(k+1))")
+        axis.legend(fontsize="small")
+        if size.titled:
+            canvas.suptitle(f"{name}: gradients")
         return canvas
 
 

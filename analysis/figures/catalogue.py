@@ -1,0 +1,76 @@
+"""Every figure that ``roundoff plot`` can draw, by the name of its file: what it is drawn from, as a table, and how."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..statistics.summary import REFERENCE
+from .comparison import comparison_table, draw_comparison
+from .curves import curves_table, draw_curves
+from .degradation import degradation_table, draw_degradation
+from .differences import differences_table, draw_differences
+from .hyperparameters import draw_hyperparameters, hyperparameters_table
+from .logged_values import draw_training, training_table
+from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
+from .plane import draw_plane, plane_table
+from .profiles import draw_profiles, profiles_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+
+    Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
+
+
+class Drawable(NamedTuple):
+    """A figure.
+
+    Attributes:
+        table: of an experiment and its summary; also gets the list that warnings are added to. None: there is nothing
+            to draw.
+        draw: name of the experiment, table and size to a figure.
+    """
+
+    table: Table
+    draw: Callable[..., Any]
+
+
+def _exponent_sweep(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
+    table = degradation_table(experiment, summary, across="exponent_bits")
+    narrow = table[table["format"] != REFERENCE]
+    several = any(len(set(widths)) > 1 for _, widths in narrow.groupby(["task", "series"])["exponent_bits"])
+    return table if several else None
+
+
+def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
+    return comparison_table(experiment, summary) if experiment.conditions.keys else None
+
+
+def _gradients(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
+    table = magnitudes_table(experiment)
+    return table[table["role"] == "backward"]
+
+
+# Those without rows are not drawn, but for the first two, which say so by being empty.
+FIGURES = {
+    "degradation": Drawable(lambda experiment, summary, _: degradation_table(experiment, summary), draw_degradation),
+    "curves": Drawable(lambda experiment, _summary, _: curves_table(experiment), draw_curves),
+    "degradation-exponent": Drawable(_exponent_sweep, partial(draw_degradation, x="exponent_bits")),
+    "plane": Drawable(lambda experiment, summary, _: plane_table(degradation_table(experiment, summary)), draw_plane),
+    "comparison": Drawable(_comparison, draw_comparison),
+    "hyperparameters": Drawable(
+        lambda experiment, _summary, _: hyperparameters_table(experiment), draw_hyperparameters
+    ),
+    "profiles": Drawable(lambda experiment, _summary, _: profiles_table(experiment), draw_profiles),
+    "training": Drawable(lambda experiment, _summary, _: training_table(experiment), draw_training),
+    "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
+    "gradients": Drawable(_gradients, draw_gradients),
+    "differences": Drawable(
+        lambda experiment, _summary, warnings: differences_table(experiment, warnings), draw_differences
+    ),
+}
+ALWAYS = {"degradation", "curves"}

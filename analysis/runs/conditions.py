@@ -1,0 +1,49 @@
+"""Conditions: what sets runs apart beside task, format and seed, and what each is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...agents.config.fields import Role
+from ...agents.config.registry import keys_with
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pandas as pd
+
+
+class Conditions:
+    """The conditions of an experiment; a condition is the values of all ``keys``.
+
+    Args:
+        runs: a row per run, with a column for each setting.
+        settings: the columns that are keys of the config.
+
+    Attributes:
+        keys: settings that take more than one value, in alphabetical order; task, format, seed and settings that only
+            say how a run is carried out are none of them.
+    """
+
+    def __init__(self, runs: pd.DataFrame, settings: Collection[str]) -> None:
+        varying = sorted(set(settings) - {"task", "format", "seed"} - keys_with(Role.EXECUTION))
+        self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
+        self._told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
+
+    def label(self, values: Mapping[str, object]) -> str:
+        """A condition in words: ``values`` by key, without keys whose value another key settles.
+
+        (A baseline settles the fixes, which it has none of.)
+        """
+        return ", ".join(f"{key} {values[key]}" for key in self._told) or "as it is"
+
+    def series(self, values: Mapping[str, object]) -> str:
+        """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
+        return f"{values['format']}, {self.label(values)}" if self.keys else str(values["format"])
+
+    def _settles(self, runs: pd.DataFrame, one: str, other: str) -> bool:
+        """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
+        if one == other or runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
+            return False
+        mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
+        return not mutual or self.keys.index(one) < self.keys.index(other)

@@ -1,0 +1,66 @@
+"""The state of a run and how it ended, read from its folder."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .files import MALFORMED, read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason")
+"""What :func:`read_outcome` tells of a run."""
+
+
+def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
+    """Tells what has become of a run.
+
+    Args:
+        folder: of the run.
+        warnings: gets a line for each file that is damaged.
+
+    Returns:
+        The :data:`COLUMNS`. ``status`` has the names of ``roundoff status``: ``done`` and ``crashed``, which are
+        results; ``failed``, which the next sweep tries again; ``waiting``, which is every other run: who is at work on
+        one is not looked up, so none is ``running`` here. ``return`` is 0 for a crash, and NaN without a result.
+    """
+    path = folder / "result.json"
+    result = read_json(path, warnings)
+    if result is not None:
+        try:
+            return _ended(result)
+        except MALFORMED:
+            warnings.append(f"{path}: is not the result of a run; left out")
+    if path.exists():
+        return _open("failed", "result.json is damaged; delete it to repeat the run")
+    failure = read_json(folder / "failed.json", warnings)
+    if failure is None:
+        return _open("waiting")
+    reason = failure.get("reason") if isinstance(failure, dict) else None
+    return _open("failed", str(reason or "unknown"))
+
+
+def finite(value: Any) -> float:
+    """A number as it is; raises ValueError or TypeError for NaN, infinity and anything else."""
+    if not math.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
+def _ended(result: dict[str, Any]) -> dict[str, Any]:
+    crash = result["crash"]
+    return {
+        "status": {"done": "done", "crashed": "crashed"}[result["status"]],
+        "return": finite(result["return"]),
+        "return_std": float(result["return_std"]),
+        "step": int(result["step"]),
+        "crash_step": float(int(crash["step"])) if crash else math.nan,
+        "reason": str(crash.get("reason", "unknown")) if crash else "",
+    }
+
+
+def _open(status: str, reason: str = "") -> dict[str, Any]:
+    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
+    return {"status": status, **nothing, "reason": reason}

@@ -1,0 +1,62 @@
+"""What a result was made with, and when: versions, processor, commit, time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def origin() -> dict[str, str]:
+    """Tells with what this process computes; what cannot be told is left out.
+
+    Returns:
+        Versions of ``python``, ``torch`` and ``numpy``, the ``processor``, the ``commit`` of this package's checkout
+        (``-dirty`` follows if files are changed), and ``ended``, the time now (UTC, ISO 8601).
+    """
+    return _lasting() | {"ended": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def commit_of(file: Path) -> str | None:
+    """The commit that is checked out where a file is; None if git does not track the file, or there is no git."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    tracked = [git, "ls-files", "--error-unmatch", file.name]
+    described = [git, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    try:
+        for command in (tracked, described):
+            told = subprocess.run(  # noqa: S603  git itself, with our own arguments
+                command, cwd=file.parent, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
+                capture_output=True, check=True, text=True, timeout=20,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return told.stdout.strip()
+
+
+@cache
+def _lasting() -> dict[str, str]:
+    """What does not change while a process lives."""
+    told = {"python": platform.python_version()}
+    for package in ("torch", "numpy"):
+        try:
+            told[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    commit = commit_of(Path(__file__).resolve())
+    return told | {"processor": _processor()} | ({"commit": commit} if commit else {})
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # another system than Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
