@@ -37,7 +37,7 @@ sweep: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/roundoff plot results/significand-quick
 
 test: $(INSTALLED) lint
-	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The learning runs that are too long for every day.
 test-slow: $(INSTALLED)

@@ -1,6 +1,64 @@
-"""Settings of these tests: no test asserts a time, so Hypothesis has no deadlines either."""
+"""Settings of these tests, and which of two processes runs what (``make test``)."""
 
-from hypothesis import settings
+from pathlib import Path
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+import pytest
+from hypothesis import Phase, settings
+
+# No test asserts a time, so Hypothesis has no deadlines either. When a test fails, it does not explain which parts of
+# the example matter: it traces every line for that, which costs minutes.
+settings.register_profile("ours", deadline=None, phases=[phase for phase in Phase if phase != Phase.explain])
+settings.load_profile("ours")
+
+# The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache), so one of these runs all
+# files that do little else, and begins with them.
+COMPILING = [
+    "agents/test_compiled_updates.py",
+    "agents/test_population.py",
+    "sweeps/test_populations.py",
+    "simulate/compiling/test_step.py",
+    "simulate/compiling/test_population.py",
+    "simulate/compiling/test_step_networks.py",
+    "simulate/compiling/test_step_operators.py",
+]
+# The longest of the others, which come next: short files at the end let all processes end at the same time.
+LONG = [
+    "agents/test_training.py",
+    "statement1/test_agents.py",
+    "formats/cpu/test_float_choice.py",
+    "simulate/accumulation/test_accumulation.py",
+    "test_cli.py",
+    "formats/base/test_kinds_of_tensors.py",
+    "agents/test_several_environments.py",
+    "agents/test_blame.py",
+    "agents/test_native.py",
+    "formats/base/test_interface.py",
+    "formats/families/test_floats_modes.py",
+    "formats/tools/test_verify.py",
+    "formats/test_as_data.py",
+    "test_docs.py",
+    "sweeps/test_faults.py",
+    "sweeps/test_own_formats.py",
+    "agents/test_pixel_training.py",
+    "simulate/exact/test_results.py",
+    "agents/test_sac.py",
+]
+PLACES = {name: place for place, name in enumerate(COMPILING + LONG)}
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # else they run in the usual order
+        items.sort(key=lambda item: PLACES.get(item.path.relative_to(HERE).as_posix(), len(PLACES)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "compiling" if file.removeprefix(f"{HERE.name}/") in COMPILING else file
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -28,6 +28,7 @@ from roundoff.errors import FileError
 from roundoff.files import read_bytes, write_bytes
 
 from .content_names import named_after_content
+from .inlining import inlining_without_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,8 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
     folder = cache_folder("loops", os.environ.get("NUMBA_CACHE_DIR"))
     if folder:
         machine_code._cache = _Kept(folder, f"{named.__qualname__} {error_model}")  # noqa: SLF001  it looks there first
-    machine_code.compile()
+    with inlining_without_copies():
+        machine_code.compile()
     kinds: list[Any] = [_C_TYPES.get(kind, ctypes.c_void_p) for kind in arguments]
     function = ctypes.CFUNCTYPE(None, *kinds)(machine_code.address)
     function.machine_code = machine_code  # type: ignore[attr-defined]  # keeps it alive

@@ -98,7 +98,7 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "compiled"),
     [
-        ({"hidden_units": 8}, True),
+        ({"hidden_units": 8, "batch_size": 8}, True),
         ({"policy": {"rounding": "stochastic"}}, True),
         ({}, False),
         ({}, None),
@@ -106,7 +106,8 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     ids=str,
 )
 def test_what_is_trained_one_by_one(tmp_path, keys, compiled):
-    runs = configs({}, {"seed": 1}, format="e5m7", steps=400, eval_every=400, **keys)
+    """By programs that other tests have compiled: test_compiled_updates.py."""
+    runs = configs({}, {"lr": 3e-4}, format="e5m7", steps=400, eval_every=400, **keys)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))
     assert all(outcome.status == "done" for outcome in outcomes.values())

@@ -6,8 +6,14 @@ from comparing import numbers, same_bits
 from torch.utils._pytree import tree_map
 
 from roundoff import FormatError, Policy, Rule, simulate
+from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.step import CompiledStep
+
+
+def uncompiled(monkeypatch):
+    """Runs the graphs of populations as they are: compiling is what takes time."""
+    monkeypatch.setattr(graphs, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
 
 
 def stack(members):
@@ -44,7 +50,9 @@ def arguments(member, wide):
 
 
 @pytest.mark.parametrize("names", [None, ("e5m10", "e5m2", "e4m3")], ids=str)
-def test_every_operation(names):
+def test_every_operation(names, monkeypatch):
+    if names is None:
+        uncompiled(monkeypatch)
     simulations = [simulate(name) if name else None for name in names or [None] * 3]
     wide = torch.float32 if names else torch.float64  # plain programs may mix them
     mine = [arguments(i, wide) for i in range(3)]
@@ -79,18 +87,7 @@ def member(i, dtype=torch.float32):
     return [*drawn, torch.tensor(0.05 * (i + 1), dtype=dtype)]
 
 
-@pytest.mark.parametrize(
-    ("policies", "dtype"),
-    [
-        (["e5m10", "e5m2", "e6m9"], torch.float32),
-        (["bf16", "e8m3", "e8m5"], torch.float32),
-        (["e11m30", "e11m40"], torch.float64),
-        ([Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], torch.float32),
-        (["int8", "int8"], torch.float32),
-    ],
-    ids=str,
-)
-def test_training(policies, dtype):
+def assert_same_training(policies, dtype):
     simulations = [simulate(policy) for policy in policies]
     step = PopulationStep(train, simulations)
     alone = [member(i, dtype) for i in range(len(policies))]
@@ -103,6 +100,29 @@ def test_training(policies, dtype):
             assert same_bits(expected["loss"], found["loss"][i])
             assert all(same_bits(a, b[i]) for a, b in zip(expected["parts"], found["parts"], strict=True))
             assert all(same_bits(a, b[i]) for a, b in zip(alone[i], together, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("policies", "dtype"),
+    [
+        (["e5m10", "e5m2", "e6m9"], torch.float32),
+        (["bf16", "e8m3", "e8m5"], torch.float32),
+        (["e11m30", "e11m40"], torch.float64),
+    ],
+    ids=str,
+)
+def test_training_in_formats_of_every_kind_of_loop(policies, dtype):
+    assert_same_training(policies, dtype)
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [[Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], ["int8", "int8"]],
+    ids=["rules", "int8"],
+)
+def test_training_in_other_policies(policies, monkeypatch):
+    uncompiled(monkeypatch)
+    assert_same_training(policies, torch.float32)
 
 
 @pytest.mark.parametrize(
