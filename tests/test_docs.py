@@ -1,8 +1,11 @@
 """The code on the pages of docs/ runs, and prints what they say; links lead somewhere; every module has its row."""
 
-import inspect
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from fnmatch import filter as fnmatch_filter
 from importlib import import_module
 from io import StringIO
@@ -13,8 +16,12 @@ from docs_pages import matches, run_command, run_page
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from roundoff.agents import FIXES, TrainConfig
+from roundoff.agents import FIXES
+from roundoff.agents.config import registry
+from roundoff.agents.config.train_config import ALGORITHMS
+from roundoff.analysis import read_experiment
 from roundoff.sweeps import plan_text
+from roundoff.sweeps.language.keys import KEYS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs"
@@ -25,16 +32,21 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOT
 
 
 def keys_table():
-    """The keys of a run, as docs/sweeps.md lists them: from the model and its docstring."""
-    attributes = inspect.getdoc(TrainConfig).split("Attributes:\n")[1]
-    about = {
-        name: " ".join(text.split()).replace("``", "`")
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", attributes, re.MULTILINE)
-    }
-    defaults = {**TrainConfig().as_json(), "fixes": "all"}
-    assert set(about) == set(TrainConfig.model_fields)
-    rows = [f"| `{name}` | `{yaml_text(defaults[name])}` | {text} |" for name, text in about.items()]
-    return "\n".join(["| key | default | what |", "|---|---|---|", *rows])
+    """The keys of a run, as docs/sweeps.md lists them: of which algorithms, and their defaults."""
+    rows = []
+    for name in KEYS:
+        fields = registry.fields(name)
+        texts = [f"`{yaml_text(default_of(field))}`" for field in fields.values()]
+        others = [f"{of} {text}" for of, text in zip(fields, texts, strict=True) if text != texts[0]]
+        default = texts[0] + (f" ({', '.join(others)})" if others else "")
+        about = next(iter(fields.values())).description
+        of = "all" if len(fields) == len(ALGORITHMS) else ", ".join(fields)
+        rows.append(f"| `{name}` | {of} | {default} | {about} |")
+    return "\n".join(["| key | of | default | what |", "|---|---|---|---|", *rows])
+
+
+def default_of(field):
+    return "all" if field.default == FIXES else field.default
 
 
 def yaml_text(value):
@@ -64,9 +76,40 @@ def test_the_code_on_the_page_about_environments_runs():
     assert names["steps"].rewards.shape == (2,)
 
 
+def test_the_algorithm_on_the_page_trains(tmp_path):
+    """Its two files in a copy of the package, with nothing else touched."""
+    package = tmp_path / "roundoff"
+    package.mkdir()
+    for entry in (ROOT / "src/roundoff").iterdir():
+        if entry.name != "agents":
+            (package / entry.name).symlink_to(entry.resolve())
+    shutil.copytree(ROOT / "agents", package / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+    files = {block.partition("\n")[0].removeprefix("# "): block for block, _ in blocks("algorithms.md")}
+    assert len(files) == 2
+    for name, block in files.items():
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(block)
+    (package / "agents/algorithms/ddpg/__init__.py").touch()
+    program = (
+        "import odd_goal, json, sys; from roundoff.agents import TrainConfig, train\n"
+        "keys = dict(algorithm='ddpg', task='gym:Goal-v0', hidden_units=16, batch_size=16, steps=600, seed_steps=200,"
+        " eval_every=600, eval_episodes=5, lr=3e-3, discount=0.0)\n"
+        "for format in ('fp32', 'e5m10'):\n"
+        "    print(train(TrainConfig(format=format, **keys), sys.argv[1] + format).return_mean)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "tests")])}
+    command = [sys.executable, "-c", program, str(tmp_path / "run-")]
+    shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    returns = [float(line) for line in shown.split()]
+    assert len(returns) == 2
+    assert all(mean > 19.0 for mean in returns)  # doing nothing is worth 15.7, always doing the best 20
+    read = read_experiment(tmp_path / "run-fp32")  # and analysis takes what it logs
+    assert len(read.runs) == 1
+
+
 def test_no_page_with_code_is_left_out():
     """All code on pages is run: here, and that of testing.md in test_testing.py."""
-    here = {"simulation.md", "environments.md", "tutorial.md", "compiling.md", "formats.md"}
+    here = {"simulation.md", "environments.md", "tutorial.md", "compiling.md", "formats.md", "algorithms.md"}
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
         f"fixes/{page}" for page in FIX_PAGES
