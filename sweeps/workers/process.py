@@ -85,7 +85,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
     """Brings runs to their end while it holds their leases."""
     from ...formats import RoundoffError  # noqa: PLC0415  after main has imported it
 
-    held: list[_Held] = []
+    held: list[_HeldRun] = []
     for run in order["runs"]:
         wanted = run["lease"]
         try:
@@ -96,7 +96,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
         if lease is None:
             _send(events, run=wanted["run"], event="elsewhere")
         else:
-            held.append(_Held(run, lease, events))
+            held.append(_HeldRun(run, lease, events))
     try:
         _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
     except KeyboardInterrupt:  # out of patience
@@ -108,7 +108,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
             run.give_back()
 
 
-def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
+def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
     from ...agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
     from ...agents.training.together import Job, train_together  # noqa: PLC0415
 
@@ -137,7 +137,7 @@ def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None, modul
 
 
 @final
-class _Held:
+class _HeldRun:
     """A run of which this process has the lease."""
 
     def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
