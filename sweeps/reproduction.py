@@ -64,7 +64,7 @@ def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:
     beside = [path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")) if path.parent != directory]
     found: dict[str, Path] = {}
     for run in plan.runs:
-        if store.status(run) == "new":
+        if not store.run_path(run).exists():
             folders = (folder / "runs" / run.id for folder in beside)
             ended = next((folder for folder in folders if _is_finished(folder, run)), None)
             if ended:
