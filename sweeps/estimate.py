@@ -66,11 +66,11 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     seconds: dict[str, float] = {}
     unknown: dict[str, list[Run]] = {}
     for run in runs:
-        times = past.get(_kind(run.config.as_json(), keys_with(Role.TIMELESS)))
+        times = past.get(_speed_key(run.config.as_json(), keys_with(Role.TIMELESS)))
         if times:
             seconds[run.id] = sum(times) / len(times)
         else:
-            unknown.setdefault(_kind(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT)), []).append(run)
+            unknown.setdefault(_speed_key(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT)), []).append(run)
     notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
     measured: list[_Speed] = []
     unmeasured = 0
@@ -100,7 +100,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     return Estimate(in_order, tuple(notes))
 
 
-def _kind(config: dict[str, Any], ignored: frozenset[str]) -> str:
+def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
     """What runs that take equally long have in common."""
     from ..formats import Format, FormatError  # noqa: PLC0415  imports torch
 
@@ -123,7 +123,7 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
                     seconds = float(read_json(path)["seconds"])
                     config = read_json(path.parent / "config.json")["config"]
                     if 0 <= seconds < _LONGEST:
-                        found.setdefault(_kind(config, keys_with(Role.TIMELESS)), []).append(seconds)
+                        found.setdefault(_speed_key(config, keys_with(Role.TIMELESS)), []).append(seconds)
     return found
 
 

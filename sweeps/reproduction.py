@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
-import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
 from roundoff.errors import RoundoffError
 from roundoff.files import (
-    cannot_be_written,
+    copy_directory,
     directory_lock,
     make_directory,
     make_directory_inside,
     read_json,
     remove_temporaries,
-    sync,
-    temporary_beside,
 )
 
-from ..agents.errors import FileError
 from .catalogue import preset_plans
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory
@@ -69,7 +65,7 @@ def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:
     beside = [path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")) if path.parent != directory]
     found: dict[str, Path] = {}
     for run in plan.runs:
-        if store.status(run) == "new":
+        if not store.run_path(run).exists():
             folders = (folder / "runs" / run.id for folder in beside)
             ended = next((folder for folder in folders if _is_finished(folder, run)), None)
             if ended:
@@ -99,24 +95,8 @@ def take_over(plan: Plan, directory: Path) -> int:
         taken = Leases(store.leases).numbers()
         missing = {x: folder for x, folder in found.items() if x not in taken and not (runs / x).exists()}
         for identity, folder in missing.items():
-            _copy(folder, runs / identity)
+            copy_directory(folder, runs / identity)
     return len(missing)
-
-
-def _copy(folder: Path, target: Path) -> None:
-    """Makes a copy of a folder that is complete, and on the disk, or not there."""
-    temporary = temporary_beside(target.parent)
-    try:
-        shutil.copytree(folder, temporary)
-        for path in (*temporary.rglob("*"), temporary):
-            sync(path)
-        temporary.rename(target)
-        sync(target.parent)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        # shutil.Error has a list of what went wrong, each with its reason as text.
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
-        raise FileError(cannot_be_written(target, reason)) from error
 
 
 def _is_finished(folder: Path, run: Run) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from .folder.directory import Status
+    from .folder.directory import State
     from .language.plan import Plan, Run
     from .workers.pool import Event, Executor
 
@@ -29,8 +29,8 @@ class Watcher(Protocol):
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
         """The sweep begins: the runs to do, and how many of the plan were finished before."""
 
-    def event(self, event: Event, status: Status, score: float) -> None:
-        """Something happened to a run; ``status`` and ``score`` (its return) count when it ended."""
+    def event(self, event: Event, state: State, score: float) -> None:
+        """Something happened to a run; ``state`` and ``score`` (its return) count when it ended."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ def run_sweep(
         runs = make_directory_inside(directory, "runs")
         logs = make_directory_inside(directory, "logs")
         make_directory_inside(directory, "leases")
-    statuses = {run.id: store.status(run) for run in plan.runs}
-    jobs = [(run, store.run_path(run)) for run in plan.runs if statuses[run.id] not in ("done", "crashed")]
+    states = {run.id: store.state(run) for run in plan.runs}
+    jobs = [(run, store.run_path(run)) for run in plan.runs if states[run.id] not in ("done", "crashed")]
     for run, path in jobs:
         if path.is_symlink():
             make_directory_inside(runs, run.id)
         store.forget_failure(run)
     leases = Leases(store.leases)
     for identity in leases.numbers():
-        if statuses.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
+        if states.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
             leases.forget(identity)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
@@ -113,11 +113,11 @@ def run_sweep(
                 score = 0.0
                 if event.kind == "ended":
                     result = store.result(event.run)
-                    statuses[event.run.id], score = result["status"], result["return"]
+                    states[event.run.id], score = result["status"], result["return"]
                     leases.forget(event.run.id)
                 elif event.kind == "failed":
                     store.record_failure(event.run, event.reason)
-                    statuses[event.run.id] = "failed"
-                watcher.event(event, statuses[event.run.id], score)
-    ended = list(statuses.values())
+                    states[event.run.id] = "failed"
+                watcher.event(event, states[event.run.id], score)
+    ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))

@@ -9,8 +9,7 @@ import time
 import traceback
 from contextlib import suppress
 
-import roundoff.agents
-import roundoff.agents.training.alone  # so that no fork has to
+import roundoff.agents.training.together  # so that no fork has to
 from roundoff.sweeps import run_sweep
 from roundoff.sweeps.workers import process as worker
 
@@ -45,7 +44,7 @@ class ForkedWorker:
             sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
             sys.stderr = os.fdopen(2, "w", buffering=1)
             if train:
-                roundoff.agents.train = train
+                roundoff.agents.training.together.train_together = one_by_one(train)
             worker.main()
 
         self.pid = fork(serve)
@@ -81,6 +80,19 @@ class ForkedWorker:
     def death(self):
         self.wait(60)
         return f"the worker ended with status {self.status}"
+
+
+def one_by_one(train):
+    """``train_together`` for which ``train`` does each run."""
+
+    def train_all(jobs, stop, *, compiled):
+        for number, job in enumerate(jobs):
+            try:
+                yield number, train(job.config, job.directory, job.on_progress, stop)
+            except Exception as error:  # noqa: BLE001
+                yield number, error
+
+    return train_all
 
 
 class Silent:
@@ -132,13 +144,3 @@ def wait_for(pid, seconds=120):
             raise TimeoutError
         time.sleep(0.005)
     return status
-
-
-def wait_until(condition, seconds=60):
-    """What ``condition`` returns, once that is something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.005)
-    return found

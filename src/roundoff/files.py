@@ -45,22 +45,65 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
         FileError: it cannot be written.
     """
     path = Path(path)
-    temporary = temporary_beside(path)
-    try:
-        # It is made here, or it is an error: nobody can have put a link there.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+    with _temporary(beside=path, target=path) as temporary:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise FileError(cannot_be_written(path, error.strerror or str(error))) from error
-        raise
+
+
+def create_file(path: Path, content: bytes) -> bool:
+    """Makes the file ``path`` with its content in one step; of several processes that try, one succeeds.
+
+    Returns:
+        Whether this one did; False if something stands there.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with _temporary(beside=path, target=path) as temporary:
+        with temporary.open("xb") as file:
+            file.write(content)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return temporary.stat().st_nlink > 1  # it is ours: NFS has asked twice
+    return True
+
+
+def copy_directory(source: Path, target: Path) -> None:
+    """Copies a folder; at any moment ``target`` is complete, and on the disk, or not there.
+
+    The copy is made beside the folder that ``target`` is to stand in.
+
+    Raises:
+        FileError: it cannot be written, or something stands there.
+    """
+    with _temporary(beside=target.parent, target=target) as temporary:
+        shutil.copytree(source, temporary)
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        temporary.rename(target)
+        sync(target.parent)
+
+
+@contextmanager
+def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
+    """Gives a name for what is to become ``target``; what still has it when the block ends is removed.
+
+    Whoever opens the name must make the file (mode x), or it is an error: nobody can have put a link there.
+    """
+    temporary = temporary_beside(beside)
+    try:
+        yield temporary
+    except OSError as error:
+        # shutil.Error has a list of what went wrong, each with its reason as text.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or str(error)
+        raise FileError(cannot_be_written(target, reason)) from error
+    finally:
+        _remove(temporary)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -76,11 +119,16 @@ def is_temporary(name: str) -> bool:
 def remove_temporaries(folder: Path) -> None:
     """Removes what killed processes have left in a folder in which nobody else writes now."""
     for path in filter(lambda path: is_temporary(path.name), folder.iterdir()):
-        with suppress(OSError):  # in the way of nobody
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, a link or a folder, if that is possible: it is in the way of nobody."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def cannot_be_written(path: str | Path, reason: str | None) -> str:

@@ -30,7 +30,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         values = run.config.as_json()
         settings = [f"{key}={_short(values[key])}" for key in plan.varying]
         named = [f"case={run.case!r}"] if run.case else []
-        yield f"  {run.id:<{width}}  {store.status(run):<7}  {' '.join(named + settings)}"
+        yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
     for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
     steps = sum(run.config.steps for run in plan.runs)
@@ -40,7 +40,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
 def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:
     """How long the runs that are not finished will take."""
     store = SweepDirectory(directory)
-    waiting = [run for run in plan.runs if store.status(run) not in ("done", "crashed")]
+    waiting = [run for run in plan.runs if store.state(run) not in ("done", "crashed")]
     if not waiting:
         yield "nothing is left to do"
         return

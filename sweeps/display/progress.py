@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ...agents import Progress
-    from ..folder.directory import Status
+    from ..folder.directory import State
     from ..language.plan import Run
     from ..workers.pool import Event
 
@@ -65,7 +65,7 @@ class ProgressDisplay:
         else:
             self._console.print(f"nothing to do{before}")
 
-    def event(self, event: Event, status: Status, score: float) -> None:
+    def event(self, event: Event, state: State, score: float) -> None:
         """Shows what happened to a run."""
         run = event.run
         if event.kind == "started":
@@ -80,13 +80,13 @@ class ProgressDisplay:
             self._active.pop(run.id, None)
         else:
             self._active.pop(run.id, None)
-            self._counts[status] += 1
+            self._counts[state] += 1
             self._steps_ended += run.config.steps
             began = self._begun.get(run.id)
             took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
-            what = event.reason if status == "failed" else f"return {score:.1f}"
+            what = event.reason if state == "failed" else f"return {score:.1f}"
             number = sum(self._counts.values())
-            self._console.print(f"[{number}/{self._total}] {run.id}: {status}, {printable(what)}, {took}", markup=False)
+            self._console.print(f"[{number}/{self._total}] {run.id}: {state}, {printable(what)}, {took}", markup=False)
 
     def _render(self) -> Group:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())

@@ -25,7 +25,8 @@ MARKER = "sweep.json"
 FAILURE = "failed.json"
 _OURS = {"runs", MARKER, ".lock"}
 
-Status = Literal["new", "started", "failed", "done", "crashed"]
+State = Literal["running", "waiting", "done", "crashed", "failed"]
+"""Of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried again."""
 
 
 class SweepDirectory:
@@ -93,15 +94,17 @@ class SweepDirectory:
         if not self.marker.exists() or self.read() != content:
             write_json(self.marker, content)
 
-    def status(self, run: Run) -> Status:
-        """What has become of a run, from its folder."""
+    def state(self, run: Run) -> State:
+        """What has become of a run, from its folder alone: one that somebody works on is ``waiting``, too.
+
+        Raises:
+            SweepError: its result is damaged.
+        """
         path = self.run_path(run)
         if (path / "result.json").exists():
-            status: Status = self.result(run)["status"]
-            return status
-        if (path / FAILURE).exists():
-            return "failed"
-        return "started" if (path / "config.json").exists() else "new"
+            state: State = self.result(run)["status"]
+            return state
+        return "failed" if (path / FAILURE).exists() else "waiting"
 
     def result(self, run: Run) -> dict[str, Any]:
         """The content of an ended run's ``result.json``.

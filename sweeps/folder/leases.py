@@ -24,9 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from roundoff.files import cannot_be_written, make_directory, open_to_read, parse_json, temporary_beside
-
-from ...agents.errors import FileError
+from roundoff.files import create_file, make_directory, open_to_read, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,20 +120,9 @@ class Lease:
             FileError: it cannot be written.
         """
         path = make_directory(folder) / f"{run}.{number}"
-        temporary = temporary_beside(path)
         first = json.dumps(this_process()).encode() + b"\n"
-        try:
-            try:
-                with temporary.open("xb") as file:
-                    file.write(first + b" " * (_ROOM - 1) + b"\n")
-                os.link(temporary, path)
-            except FileExistsError:
-                if temporary.stat().st_nlink < 2:  # else it was ours, and NFS has asked twice
-                    return None
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileError(cannot_be_written(path, error.strerror)) from error
+        if not create_file(path, first + b" " * (_ROOM - 1) + b"\n"):
+            return None
         numbers = sorted(_numbers(folder)[run])
         if numbers[-1] > number:
             path.unlink(missing_ok=True)

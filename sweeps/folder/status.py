@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from roundoff.files import open_to_read, parse_json, read_bytes
 
 from ..errors import SweepError
-from .directory import FAILURE, SweepDirectory
+from .directory import FAILURE, State, SweepDirectory
 from .leases import STALE, Leases, alive
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-State = Literal["running", "waiting", "done", "crashed", "failed"]
 STATES: tuple[State, ...] = get_args(State)
 
 _LARGEST = 1e300  # of a number that a run notes; NaN and infinity are none
@@ -27,8 +26,7 @@ class RunStatus(NamedTuple):
 
     Attributes:
         run: its id.
-        state: ``running``; ``waiting`` for somebody to work on it; ``done`` and ``crashed``, which are results;
-            ``failed``, which the next sweep tries again.
+        state: see :data:`State`.
         steps: environment steps of the whole run.
         progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``; those that are known.
         reason: of a crash or a failure; who is at work; why nobody is.

@@ -13,9 +13,11 @@ from roundoff.files import read_bytes
 from ..errors import SweepError, SweepFileError
 from .keys import KEYS, shown, unknown
 from .located_yaml import Located, parse
-from .outline import SECTIONS, Outline, texts
+from .merging import merge
+from .outline import Outline, alternatives
 from .preset_files import includable_files, preset_files
-from .sections import apply
+from .shape import sections
+from .sweep_file import SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,9 +83,6 @@ def argument_document(argument: str, outline: Outline) -> Located | None:
     name, value = found
     path = [part.strip() for part in name.split(".")]
     if name in KEYS:
-        if isinstance(value.value, list) and not value.value:
-            outline.complain(value.place, "an empty list leaves no run")
-            return None
         path.insert(0, "grid" if isinstance(value.value, list) else "base")
     for key in reversed(path):
         value = Located({key: value}, value.place, {key: value.place})
@@ -108,21 +107,10 @@ def read_argument(argument: str, outline: Outline, known: Sequence[str]) -> tupl
         outline.complain(place, unknown("key", name, [key for key in known if key not in SECTIONS]))
     else:
         try:
-            return name, placed(parse(text, place), place)
+            return name, parse(text, place, columns=False)
         except SweepFileError as error:
-            for problem in error.problems:
-                outline.complain(place, problem.message)
+            outline.problems += error.problems
     return None
-
-
-def placed(value: Located, place: str) -> Located:
-    """``value`` with all its places replaced: a column within an argument helps nobody."""
-    if isinstance(value.value, list):
-        return Located([placed(item, place) for item in value.value], place)
-    if isinstance(value.value, dict):
-        inside = {key: placed(item, place) for key, item in value.value.items()}
-        return Located(inside, place, dict.fromkeys(inside, place))
-    return Located(value.value, place)
 
 
 class _Reader:
@@ -141,15 +129,10 @@ class _Reader:
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
-        if isinstance(document.value, dict) and "include" in document.value:
-            item = document.value["include"]
-            names = texts(item) if item.value is not None else []
-            if names is None:
-                message = f"include must be a name, or a list of names, of presets or files, got {shown(item.plain())}"
-                self.outline.complain(item.place, message)
-            for name in names or []:
-                self._include(name, path, chain)
-        apply(self.outline, document, own=not chain, strict=strict)
+        found = sections(document, self.outline)
+        for name in alternatives(found["include"]) if "include" in found else ():
+            self._include(name, path, chain)
+        merge(self.outline, found, own=not chain, strict=strict)
 
     def _include(self, name: Located, path: Path, chain: tuple[Path, ...]) -> None:
         named = includable_files()

@@ -14,13 +14,14 @@ from ...agents import TrainConfig
 from ...agents.config.train_config import config_class
 from .draws import draw_choices
 from .keys import canonical, complaint, mistakes, shown, unknown
-from .outline import CASE, Choice, names_of_cases
+from .outline import names_of_cases
+from .sweep_file import CASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .located_yaml import Located
-    from .outline import Exclusion, Outline
+    from .outline import Choice, Exclusion, Outline
 
 MAX_RUNS = 100_000
 _MAX_MISTAKES = 20  # of runs whose values do not go together
@@ -52,39 +53,32 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
         return
     excluding, choosing = filters[: len(outline.exclusions)], filters[len(outline.exclusions) :]
     left = 0
-    for config, given, located, case in _product(outline):
-        excluded = [entry.matches(given if config is None else config, case) for entry in excluding]
-        chosen = [entry.matches(given if config is None else config, case) for entry in choosing]
+    for settings, case in _product(outline):
+        given = {key: value.plain() for key, value in settings.items()}
+        run: TrainConfig | dict[str, Any]
+        try:
+            run, error = TrainConfig(**given), None
+        except ValidationError as reason:
+            run, error = given, reason
+        excluded = [entry.matches(run, case) for entry in excluding]
+        chosen = [entry.matches(run, case) for entry in choosing]
         if any(excluded) or not all(chosen):
             continue
-        if config is None:
-            _complain_of_run(outline, given, located, source)
-            continue
-        left += 1
-        yield Planned(config, case)
+        if isinstance(run, TrainConfig):
+            left += 1
+            yield Planned(run, case)
+        elif error:
+            _complain_of_run(outline, error, given, settings, source)
     _complain_of_filters(outline, excluding, choosing, source, left)
 
 
-def _product(outline: Outline) -> Iterator[tuple[TrainConfig | None, dict[str, Any], dict[str, Located], str]]:
-    """Of every run its config (None if its values do not go together), its settings plain and located, its case."""
-    constants = {key: value.plain() for key, value in outline.base.items()}
-    axes = [
-        [({key: value.plain() for key, value in choice.settings.items()}, choice) for choice in axis.choices]
-        for axis in outline.axes.values()
-    ]
-    for combination in itertools.product(*axes):
-        given = dict(constants)
-        for settings, _ in combination:
-            given |= settings
-        located = dict(outline.base)
-        case = ""
-        for _, choice in combination:
-            located |= choice.settings
-            case = case or choice.case
-        try:
-            yield TrainConfig(**given), given, located, case
-        except ValidationError:
-            yield None, given, located, case
+def _product(outline: Outline) -> Iterator[tuple[dict[str, Located], str]]:
+    """The settings of every run, and its case."""
+    for choices in itertools.product(*(axis.choices for axis in outline.axes.values())):
+        settings = dict(outline.base)
+        for choice in choices:
+            settings |= choice.settings
+        yield settings, next((choice.case for choice in choices if choice.case), "")
 
 
 def _check_values(outline: Outline) -> None:
@@ -169,20 +163,19 @@ def _setting(settings: TrainConfig | dict[str, Any], key: str, case: str) -> Any
     return field.default if field else None
 
 
-def _complain_of_run(outline: Outline, given: dict[str, Any], located: dict[str, Located], source: str) -> None:
+def _complain_of_run(
+    outline: Outline, error: ValidationError, given: dict[str, Any], settings: dict[str, Located], source: str
+) -> None:
     """Notes what is wrong with values that are right one by one, once for all runs that share it."""
     if len(outline.problems) >= _MAX_MISTAKES:
         return
-    try:
-        TrainConfig(**given)
-    except ValidationError as error:
-        for found in error.errors():
-            message = complaint(found)
-            if any(problem.message.startswith(message) for problem in outline.problems):
-                continue
-            named = [key for key in re.findall(r"\w+", message) if key in located]
-            place = located[named[0]].place if named else source
-            outline.complain(place, f"{message} in the run {shown(given)}")
+    for found in error.errors():
+        message = complaint(found)
+        if any(problem.message.startswith(message) for problem in outline.problems):
+            continue
+        named = [key for key in re.findall(r"\w+", message) if key in settings]
+        place = settings[named[0]].place if named else source
+        outline.complain(place, f"{message} in the run {shown(given)}")
 
 
 def _complain_of_filters(

@@ -17,6 +17,8 @@ from roundoff.printable import printable
 from ..errors import Problem, SweepFileError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from yaml.error import Mark
     from yaml.nodes import MappingNode, Node, ScalarNode
 
@@ -60,46 +62,47 @@ class Located:
         return self.value
 
 
-def parse(text: str, source: str) -> Located:
+def parse(text: str, source: str, *, columns: bool = True) -> Located:
     """Reads one YAML document.
 
     Args:
         text: the document.
         source: what to call it in places.
+        columns: whether places say line and column, or, since that helps nobody in an argument, the source alone.
 
     Raises:
         SweepFileError: it is no YAML, has duplicate or non-text keys, tags, or is absurdly large.
     """
+
+    def place(mark: Mark) -> str:
+        return f"{source}:{mark.line + 1}:{mark.column + 1}" if columns else source
+
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = _place(source, mark) if mark else source
-        raise SweepFileError([Problem(place, f"is not YAML: {error.problem or error.context}")]) from error
+        where = place(mark) if mark else source
+        raise SweepFileError([Problem(where, f"is not YAML: {error.problem or error.context}")]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise SweepFileError([Problem(source, f"is not YAML: {what}")]) from error
     if node is None:
         raise SweepFileError([Problem(source, "is empty; a sweep needs at least name and grid")])
-    reader = _Reader(source)
+    reader = _Reader(place)
     result = reader.read(node, 0)
     if reader.problems:
         raise SweepFileError(reader.problems)
     return result
 
 
-def _place(source: str, mark: Mark) -> str:
-    return f"{source}:{mark.line + 1}:{mark.column + 1}"
-
-
 class _Reader:
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, place: Callable[[Mark], str]) -> None:
+        self.place = place
         self.problems: list[Problem] = []
         self._values = 0
 
     def read(self, node: Node, depth: int) -> Located:
-        place = _place(self.source, node.start_mark)
+        place = self.place(node.start_mark)
         self._values += 1
         if depth > _MAX_DEPTH or self._values > _MAX_VALUES:
             what = f"nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else f"more than {_MAX_VALUES} values"
@@ -115,7 +118,7 @@ class _Reader:
         values: dict[str, Located] = {}
         places: dict[str, str] = {}
         for key_node, value_node in node.value:
-            key_place = _place(self.source, key_node.start_mark)
+            key_place = self.place(key_node.start_mark)
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem(key_place, "a key must be text, not a list or a mapping"))
                 continue

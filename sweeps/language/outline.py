@@ -12,10 +12,6 @@ if TYPE_CHECKING:
 
     from .located_yaml import Located
 
-SECTIONS = ("name", "description", "reproduces", "include", "base", "grid", "zip", "cases", "random", "exclude")
-CASE = "case"
-"""What the name of a case is called where runs are chosen by it."""
-
 
 class Choice(NamedTuple):
     """One of the alternatives of an axis: settings that go together."""
@@ -56,7 +52,7 @@ class Outline:
         reproduces: names of figures and tables.
         base: values of all runs, unless an axis says otherwise.
         axes: by key those of the grid, and by section the others; the last varies fastest.
-        random: the parts of the section, from which its axis is drawn.
+        random: ``draws`` and ``seed``, and the distributions of ``values`` by key, from which its axis is drawn.
         exclusions: runs to leave out.
         problems: every mistake so far.
     """
@@ -78,12 +74,6 @@ class Outline:
 def alternatives(value: Located) -> list[Located]:
     """The values of a list, or the one value; as in the grid, one list of fixes is a list in a list."""
     return value.value if isinstance(value.value, list) else [value]
-
-
-def texts(item: Located) -> list[Located] | None:
-    """One text, or a list of them, as a list; None if it is neither."""
-    found = alternatives(item)
-    return found if all(isinstance(entry.value, str) for entry in found) else None
 
 
 def names_of_cases(axes: Iterable[Axis]) -> list[str]:

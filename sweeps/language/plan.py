@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import SweepFileError
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
-from .keys import KEYS, shown
+from .keys import KEYS
 from .located_yaml import parse
-from .outline import CASE, Exclusion, Outline, alternatives
-from .sections import complain_of_unknown
+from .outline import Exclusion, Outline, alternatives
+from .shape import settings
+from .sweep_file import CASE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...agents import TrainConfig
-    from .located_yaml import Located
 
 
 class Run(NamedTuple):
@@ -113,11 +113,10 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
         document = parse(read_file(path), source)
         if isinstance(document.value, dict) and "config" in document.value:
             document = document.value["config"]
-        outline.base = _settings(outline, document)
+        outline.base = settings(document, outline)
     for override in overrides:
-        setting = read_argument(override, outline, KEYS)
-        if setting:
-            outline.base[setting[0]] = setting[1]  # a list is a value here, not several runs
+        if setting := read_argument(override, outline, KEYS):
+            outline.base |= [setting]  # a list is a value here, not several runs
     configs = [planned.config for planned in expand(outline, (), source)]
     if outline.problems:
         raise SweepFileError(outline.problems)
@@ -139,13 +138,3 @@ def _choice(outline: Outline, argument: str) -> Exclusion | None:
         return None
     key, value = found
     return Exclusion({key: alternatives(value)}, value.place, must_match=True)
-
-
-def _settings(outline: Outline, document: Located) -> dict[str, Located]:
-    """The settings of a run's file."""
-    if not isinstance(document.value, dict):
-        message = f"a run must be a mapping from keys to values, got {shown(document.plain())}"
-        outline.complain(document.place, message)
-        return {}
-    complain_of_unknown(outline, document, "key in a run", KEYS)
-    return {key: value for key, value in document.value.items() if key in KEYS}

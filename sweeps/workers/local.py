@@ -48,7 +48,7 @@ class LocalProcesses:
 
 @final
 class WorkerProcess:
-    """A process that trains, told what by JSON lines on its standard input; see ``Worker`` in ``executor.py``."""
+    """A process that trains, told what by JSON lines on its standard input; see ``Worker`` in ``pool.py``."""
 
     def __init__(
         self, log: Path, say: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND

@@ -109,7 +109,7 @@ class RayExecutor:
         for node in self._ray.nodes():
             if node["Alive"]:
                 wanted = (("CPU", self._cpus), ("GPU", self._gpus))
-                total += int(min(node["Resources"].get(kind, 0.0) / each for kind, each in wanted if each))
+                total += int(min(node["Resources"].get(resource, 0.0) / each for resource, each in wanted if each))
         return total
 
 

@@ -1,4 +1,4 @@
-"""Bringing runs to their end: a pool of workers, wherever they are (``processes.py``, ``ray_executor.py``)."""
+"""Bringing runs to their end: a pool of workers, wherever they are (``local.py``, ``on_ray.py``)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Event:
 
 
 class Worker(Protocol):
-    """Something that trains, one run after another; see ``worker.py`` for what it is told and what it says."""
+    """Something that trains, one run after another; see ``process.py`` for what it is told and what it says."""
 
     def send(self, order: dict[str, Any]) -> None:
         """Gives it a run; it may be dead already."""

@@ -24,6 +24,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
+from roundoff.errors import RoundoffError
+
 from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
 from ..folder.leases import Lease
 
@@ -41,7 +43,7 @@ def main() -> None:
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     stop, serving = StopRequest(), threading.Event()
     threading.Thread(target=_read_orders, args=(orders, stop, serving), daemon=True).start()
-    import roundoff.agents.training.alone  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
+    import roundoff.agents.training.together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
     while True:
@@ -83,9 +85,7 @@ def _leave_to_another() -> NoReturn:
 
 def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
     """Brings runs to their end while it holds their leases."""
-    from ...formats import RoundoffError  # noqa: PLC0415  after main has imported it
-
-    held: list[_Held] = []
+    held: list[_HeldRun] = []
     for run in order["runs"]:
         wanted = run["lease"]
         try:
@@ -96,7 +96,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
         if lease is None:
             _send(events, run=wanted["run"], event="elsewhere")
         else:
-            held.append(_Held(run, lease, events))
+            held.append(_HeldRun(run, lease, events))
     try:
         _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
     except KeyboardInterrupt:  # out of patience
@@ -108,36 +108,24 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
             run.give_back()
 
 
-def _train(held: list[_Held], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
-    from ...agents import TrainConfig, train  # noqa: PLC0415  after main has imported them
+def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
+    from ...agents import TrainConfig  # noqa: PLC0415  after main has imported it
     from ...agents.training.together import Job, train_together  # noqa: PLC0415
 
     try:
         for module in modules:  # in which formats are registered that runs name
             import_module(module)
         jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
-    except Exception as error:  # noqa: BLE001  likewise
+    except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         for run in held:
             run.end(error)
-        return
-    if len(jobs) == 1:
-        (job,) = jobs
-        try:
-            train(
-                job.config, job.directory, job.on_progress, stop,
-                compiled=compiled, on_notice=job.on_notice, allow_imports=job.allow_imports,
-            )  # fmt: skip
-        except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
-            held[0].end(error)
-        else:
-            held[0].end(None)
         return
     for i, outcome in train_together(jobs, stop, compiled=compiled):
         held[i].end(outcome if isinstance(outcome, Exception) else None)
 
 
 @final
-class _Held:
+class _HeldRun:
     """A run of which this process has the lease."""
 
     def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
@@ -169,8 +157,6 @@ class _Held:
 
     def end(self, error: Exception | None) -> None:
         """Gives it back, and says how it has ended."""
-        from ...formats import RoundoffError  # noqa: PLC0415
-
         if error is None:
             self.give_back(ended=True)
             _send(self._events, run=self._id, event="ended")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
+from processes import alive
 
 from roundoff.agents import RunError, TrainConfig
 from roundoff.agents.environments.opening import open_environment
@@ -41,13 +42,6 @@ def rollout(environments, steps=40):
     seen += [*training[0].collect(), np.array(outcome.returns)]
     states = [group.random_states(stepped=stepped) for group in training for stepped in (False, True)]
     return [part.tolist() for part in seen], states
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_the_number_of_processes_changes_nothing_and_their_death_is_an_error():

@@ -114,7 +114,7 @@ def test_runs_of_a_folder_beside_are_taken_over_once(tmp_path):
     assert set(finished_elsewhere(plan, tmp_path / plan.name)) == expected
     assert take_over(plan, tmp_path / plan.name) == len(expected)
     store = SweepDirectory(tmp_path / plan.name)
-    assert {run.id for run in plan.runs if store.status(run) == "done"} == expected
+    assert {run.id for run in plan.runs if store.state(run) == "done"} == expected
     assert take_over(plan, tmp_path / plan.name) == 0
     assert not list((tmp_path / plan.name).glob(".roundoff*"))
 

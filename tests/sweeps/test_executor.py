@@ -1,15 +1,13 @@
 """The worker pool, with workers that do what the test says: end, fail, die, hang."""
 
 import json
-import os
 import queue
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from processes import alive, children, wait_until
 
 from roundoff.agents import RunError
 from roundoff.sweeps import SweepError, plan_text, run_sweep
@@ -168,21 +166,6 @@ def test_a_damaged_result_is_named(tmp_path):
             run(tmp_path, [0])
 
 
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-
-
-def wait_until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_closing_the_iterator_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setattr("roundoff.sweeps.workers.pool._GRACE", 0.5)  # this worker does not listen
     jobs = [(r, tmp_path / r.id) for r in plan([9, 0]).runs]
@@ -214,17 +197,15 @@ def test_workers_end_with_their_parent_however_it_dies(tmp_path):
     """The real worker: a parent killed with SIGKILL closes its pipes, and that is the signal."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path], stdout=subprocess.PIPE)
     assert parent.stdout.readline() == b"started\n"
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    wait_until(children.read_text)
-    child = int(children.read_text().split()[0])
+    (child,) = wait_until(lambda: children(parent.pid))
     assert alive(child)
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
     wait_until(lambda: not alive(child))
 
 
-def test_status_of_runs(tmp_path):
+def test_states_of_runs(tmp_path):
     store = SweepDirectory(tmp_path)
     runs = plan([0, 3, 5, 6]).runs
     run(tmp_path, [0, 3, 5])
-    assert [store.status(r) for r in runs] == ["done", "failed", "crashed", "new"]
+    assert [store.state(r) for r in runs] == ["done", "failed", "crashed", "waiting"]

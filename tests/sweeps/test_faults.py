@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for, wait_until
+from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for
+from processes import alive, children, wait_until
 
 from roundoff.agents import train
 from roundoff.agents.errors import FileError
@@ -57,13 +58,6 @@ def undisturbed(tmp_path_factory):
     for run in PLAN.runs:
         train(run.config, SweepDirectory(folder).run_path(run))
     return results(folder)
-
-
-def children(pid):
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def disturb(folder, rounds, source):
@@ -159,8 +153,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     os.kill(pid, signal.SIGINT)
     assert wait_for(pid, 10) == 130
     assert len(workers) == 2
-    for worker in workers:
-        assert not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()
+    assert not any(map(alive, workers))
 
 
 def stopping_train(config, directory, report, stop, **_):
@@ -200,13 +193,6 @@ def test_a_full_disk(undisturbed, tmp_path):
     assert results(tmp_path) == undisturbed
 
 
-def lives(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_damaged_checkpoint_is_named_and_its_run_can_be_begun_anew(undisturbed, tmp_path):
     found = []
     while not found:  # a run can end before it is killed
@@ -217,7 +203,7 @@ def test_a_damaged_checkpoint_is_named_and_its_run_can_be_begun_anew(undisturbed
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         wait_for(pid)
-        wait_until(lambda: not any(lives(worker) for worker in workers))  # noqa: B023
+        wait_until(lambda: not any(alive(worker) for worker in workers))  # noqa: B023
         found = list(tmp_path.glob("runs/*/checkpoint.pt"))
         if not found:
             shutil.rmtree(tmp_path)

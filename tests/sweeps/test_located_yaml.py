@@ -104,5 +104,5 @@ Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:y
     )
 )
 def test_what_is_written_with_all_text_quoted_comes_back(value):
-    text = yaml.dump({"v": value}, Dumper=Quoting, allow_unicode=True)
-    assert parse(text, "f").plain() == {"v": value}
+    text = yaml.dump({"v": value}, Dumper=Quoting, allow_unicode=True, sort_keys=False)
+    assert repr(parse(text, "f").plain()) == repr({"v": value})  # 1 and 1.0 and True are equal

@@ -2,12 +2,13 @@
 
 import json
 import os
+import queue
 import subprocess
 import sys
 
 import pytest
 
-from roundoff.sweeps.workers import process as worker
+from roundoff.sweeps.workers.local import LocalProcesses
 
 MODULE = """
 from dataclasses import dataclass
@@ -95,20 +96,23 @@ def test_a_module_that_is_none_is_named(folder, module):
     assert "Traceback" not in refused.stderr
 
 
-class Held:
-    directory, report, notice, imports = "nowhere", None, None, ()
-
-    def __init__(self):
-        self.config = {"policy": {"rules": [{"role": "parameters", "format": "whole_to_3"}]}}
-
-    def end(self, error):
-        self.error = error
-
-
 @pytest.mark.parametrize(
     ("modules", "message"), [(["gone_since"], "No module named 'gone_since'"), ([], "unknown format 'whole_to_3'")]
 )
-def test_a_worker_without_the_module_says_so(modules, message):
-    held = Held()
-    worker._train([held], None, compiled=None, modules=modules)
-    assert message in str(held.error)
+def test_a_worker_without_the_module_says_so(tmp_path, modules, message):
+    said = queue.SimpleQueue()
+    worker = LocalProcesses(1).start(tmp_path / "log", said.put)
+    run = {
+        "config": {"policy": {"rules": [{"role": "parameters", "format": "whole_to_3"}]}},
+        "directory": str(tmp_path / "run"),
+        "imports": [],
+        "lease": {"folder": str(tmp_path / "leases"), "run": "own", "number": 1},
+    }
+    worker.send({"runs": [run], "modules": modules})
+    assert said.get() == {"event": "ready"}
+    event = said.get()
+    worker.stop()
+    worker.wait(60)
+    assert (event["run"], event["event"]) == ("own", "failed")
+    assert message in event["reason"]
+    assert not (tmp_path / "run").exists()

@@ -15,10 +15,10 @@ PROGRESS = {"step": 1000, "return": 12.34, "rate": 99.6, "loss_scale": 1024.0}
 def show(console):
     with ProgressDisplay(console) as display:
         display.begin(RUNS, 2, 2)
-        display.event(Event("started", RUNS[0]), "new", 0.0)
-        display.event(Event("progress", RUNS[0], progress=PROGRESS), "new", 0.0)
-        display.event(Event("started", RUNS[1]), "new", 0.0)
-        display.event(Event("elsewhere", RUNS[1]), "new", 0.0)
+        display.event(Event("started", RUNS[0]), "waiting", 0.0)
+        display.event(Event("progress", RUNS[0], progress=PROGRESS), "waiting", 0.0)
+        display.event(Event("started", RUNS[1]), "waiting", 0.0)
+        display.event(Event("elsewhere", RUNS[1]), "waiting", 0.0)
         display.event(Event("ended", RUNS[1]), "done", 5.0)
     return console.file.getvalue()
 

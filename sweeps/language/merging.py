@@ -1,0 +1,138 @@
+"""Merges documents into an outline, one after the other: what the later says of a key replaces what was said before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .outline import Axis, Choice, Exclusion, Outline, alternatives
+
+if TYPE_CHECKING:
+    from .located_yaml import Located
+
+_TOGETHER = ("zip", "cases")  # sections whose keys go together
+
+
+def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: bool) -> None:
+    """Takes over what a document says.
+
+    Args:
+        outline: of the documents before; mistakes are noted there, too.
+        sections: of the document, of the right shape, in the order of the file.
+        own: whether its name and description are this sweep's; those of included files are not.
+        strict: whether its exclusions must match something.
+    """
+    if own and "name" in sections:
+        outline.name = sections["name"].value
+    if own and "description" in sections:
+        outline.description = sections["description"].value.strip()
+    if own and "reproduces" in sections:
+        outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
+    _Merge(outline).take(sections)
+    if "exclude" in sections:
+        outline.exclusions = [
+            Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
+            for entry in sections["exclude"].value
+            if entry.value
+        ]
+
+
+class _Merge:
+    """Of one document, whose sections must not say different things of one key."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self._stands: dict[str, tuple[str, str]] = {}
+
+    def take(self, sections: dict[str, Located]) -> None:
+        """Base first, the others as they stand in the file: that is the order in which they vary."""
+        for section in _TOGETHER:
+            if section in sections and section in self._outline.axes:
+                self._outline.axes[section].choices = []  # given anew
+        if "base" in sections:
+            for key, value in sections["base"].value.items():
+                self._claim(key, "base", value.place)
+                self._release(key, value.place)
+                self._outline.base[key] = value
+        readers = {"grid": self._grid, "zip": self._zip, "cases": self._cases, "random": self._random}
+        for section, item in sections.items():
+            if section in readers:
+                readers[section](item)
+
+    def _claim(self, key: str, section: str, place: str) -> None:
+        """Complains where one document gives a key in two sections. A case may differ from the base."""
+        if key in self._stands and (self._stands[key][0], section) != ("base", "cases"):
+            where, there = self._stands[key]
+            self._outline.complain(place, f"{key} stands in {section} and in {where} ({there}); keep one of them")
+        self._stands.setdefault(key, (section, place))
+
+    def _release(self, key: str, place: str, *, keep: str = "") -> None:
+        """Takes a key away from where earlier documents have put it, before it is put elsewhere."""
+        outline = self._outline
+        if keep != "cases":
+            outline.base.pop(key, None)
+        if key != keep:
+            outline.axes.pop(key, None)
+        drawn = outline.random.get("values", {})
+        if drawn.pop(key, None) and not drawn and keep != "random":
+            outline.axes.pop("random", None)
+            outline.random.clear()
+        for section in _TOGETHER:
+            axis = outline.axes.get(section)
+            keys = axis.all_keys() if axis and section != keep else []
+            if axis and key in keys and self._stands.get(key, ("",))[0] != section:
+                advice = "all of its keys" if section == "zip" else "all cases"
+                outline.complain(
+                    place,
+                    f"{key} stands in {section} ({axis.place}), where values belong together; give {section} anew"
+                    f" ({advice}), or choose among its runs with --only {key}=...",
+                )
+
+    def _grid(self, item: Located) -> None:
+        for key, values in item.value.items():
+            self._claim(key, "grid", values.place)
+            self._release(key, values.place, keep=key)
+            self._outline.axes[key] = Axis("grid", values.place, [Choice({key: v}, v.place) for v in values.value])
+
+    def _zip(self, item: Located) -> None:
+        lists: dict[str, list[Located]] = {key: values.value for key, values in item.value.items()}
+        longest = max(lists, key=lambda key: len(lists[key]), default="")
+        for key, values in lists.items():
+            self._claim(key, "zip", item.value[key].place)
+            if len(values) != len(lists[longest]):
+                self._outline.complain(
+                    item.value[key].place,
+                    f"the lists of zip go together, so they need the same length: {key} has {len(values)} values,"
+                    f" {longest} has {len(lists[longest])}",
+                )
+        rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]
+        if rows:
+            self._set("zip", item, [Choice(row, next(iter(row.values())).place) for row in rows])
+
+    def _cases(self, item: Located) -> None:
+        choices, names = [], dict[str, str]()
+        for entry in item.value:
+            settings = dict(entry.value)
+            name = settings.pop("name", None)
+            if name and names.setdefault(name.value, name.place) != name.place:
+                self._outline.complain(name.place, f"the case {name.value!r} stands twice ({names[name.value]})")
+            choices.append(Choice(settings, entry.place, name.value if name else ""))
+        for key in dict.fromkeys(key for choice in choices for key in choice.settings):
+            self._claim(key, "cases", next(c.settings[key].place for c in choices if key in c.settings))
+        self._set("cases", item, choices)
+
+    def _set(self, section: str, item: Located, choices: list[Choice]) -> None:
+        """Gives an axis whose keys go together anew; its place in the order stays."""
+        axis = self._outline.axes.setdefault(section, Axis(section, item.place, []))
+        axis.place, axis.choices = item.place, choices
+        for key in axis.all_keys():
+            self._release(key, item.place, keep=section)
+
+    def _random(self, item: Located) -> None:
+        parts = self._outline.random
+        parts |= {key: part for key, part in item.value.items() if key != "values"}
+        drawn = parts.setdefault("values", {})
+        for key, how in item.value["values"].value.items() if "values" in item.value else ():
+            self._claim(key, "random", how.place)
+            self._release(key, how.place, keep="random")
+            drawn[key] = how
+        self._outline.axes.setdefault("random", Axis("random", item.place, []))

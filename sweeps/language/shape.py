@@ -1,0 +1,88 @@
+"""Checks the shape of documents, and says what is wrong at its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from .keys import KEYS, shown, unknown
+from .sweep_file import DISTRIBUTIONS, OTHER_KEYS, RUN, SWEEP
+
+if TYPE_CHECKING:
+    from .located_yaml import Located
+    from .outline import Outline
+
+    Location = tuple[str | int, ...]
+
+_MOST = 20  # unknown keys of a mapping that are named one by one: what each may have meant takes a while to find out
+_INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand
+
+
+def sections(document: Located, outline: Outline) -> dict[str, Located]:
+    """The sections of a sweep file, without those that are empty, and without what is wrong, which is noted."""
+    found = _checked(document, SWEEP, "a sweep", outline)
+    return {name: item for name, item in found.items() if item.value is not None}
+
+
+def settings(document: Located, outline: Outline) -> dict[str, Located]:
+    """The settings in the file of a single run, likewise."""
+    return _checked(document, RUN, "a run", outline)
+
+
+def _checked(document: Located, shape: Any, whole: str, outline: Outline) -> dict[str, Located]:
+    try:
+        shape.validate_python(document.plain())
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+    else:
+        mistakes = []
+    unknown_keys: dict[Location, list[str]] = {}
+    for mistake in mistakes:
+        location = mistake["loc"]
+        if mistake["type"] == "extra_forbidden":
+            unknown_keys.setdefault(location[:-1], []).append(str(location[-1]))
+        else:
+            message = f"{_named(location) or whole} {mistake['msg']}, got {shown(mistake['input'])}"
+            outline.complain(_at(document, location).place, message)
+    for mapping, keys in unknown_keys.items():
+        places = _at(document, mapping).key_places or {}
+        for key in keys[:_MOST]:
+            outline.complain(places[key], _unknown(mapping, key, whole))
+        if len(keys) > _MOST:
+            outline.complain(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
+    wrong = {mistake["loc"] for mistake in mistakes}
+    return {} if () in wrong else _without(wrong, document).value
+
+
+def _unknown(mapping: Location, key: str, whole: str) -> str:
+    where = _named(mapping) or whole
+    section = where.partition("[")[0]
+    known = DISTRIBUTIONS if len(mapping) > 2 else OTHER_KEYS.get(section, KEYS)
+    hint = f" (keys of runs stand inside {_INSIDE[where]})" if key in KEYS and where in _INSIDE else ""
+    return unknown(f"key in {where}", key, known) + hint
+
+
+def _named(location: Location) -> str:
+    """As in ``cases[0].name``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+def _at(document: Located, location: Location) -> Located:
+    for part in location:
+        document = document.value[part]
+    return document
+
+
+def _without(wrong: set[Location], item: Located, here: Location = ()) -> Located:
+    """A copy without what is wrong."""
+    if isinstance(item.value, dict):
+        value: Any = {
+            key: _without(wrong, part, (*here, key)) for key, part in item.value.items() if (*here, key) not in wrong
+        }
+    elif isinstance(item.value, list):
+        value = [_without(wrong, part, (*here, i)) for i, part in enumerate(item.value) if (*here, i) not in wrong]
+    else:
+        return item
+    return dataclasses.replace(item, value=value)

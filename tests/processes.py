@@ -1,0 +1,30 @@
+"""Processes of this machine, seen from a test: whether they live, whose they are, and waiting for something."""
+
+import time
+from pathlib import Path
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended, and that nobody has asked for its status, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid):
+    """The ids of the processes that a process has started."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def wait_until(condition, seconds=60):
+    """What ``condition`` returns, once that is something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.005)
+    return found
