@@ -9,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, final
 
 from .fields import Role, role_of
-from .train_config import ALGORITHMS, config_of
+from .train_config import ALGORITHMS, config_class, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,9 +60,9 @@ def panels() -> Mapping[str, Panel]:
     return found
 
 
-def leading(algorithm: str) -> str:
-    """The optimizer of an algorithm whose loss scale is shown while a run goes on."""
-    name: str = _settings(algorithm).LEADING
+def leading(config: Mapping[str, Any]) -> str:
+    """The optimizer whose loss scale is shown of a run while it goes on, by the keys of its config."""
+    name: str = import_module(config_class(config).__module__).LEADING
     return name
 
 

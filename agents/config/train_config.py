@@ -8,12 +8,15 @@ import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ..environments.task_check import check_task
 from .fields import Count, Positive, Role, is_later, key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
@@ -246,7 +249,7 @@ def config_of(algorithm: str) -> type[TrainConfig]:
     return found
 
 
-def config_class(keys: dict[str, Any]) -> type[TrainConfig]:
+def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
     """The class for the config with ``keys``."""
     # Configs that name no algorithm were written before there were several: those of pixels are DrQ's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")

@@ -23,6 +23,25 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._inside = 0.0
+        self._counted = 0.0
+        self._since: float | None = time.perf_counter()
+
+    @property
+    def total(self) -> float:
+        """Wall-clock time spent on the run that was not lost to interruptions, nor to others."""
+        return self._counted + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    def count(self, seconds: float) -> None:
+        """Adds seconds to the total that passed elsewhere; negative ones leave out what was spent on others."""
+        self._counted += seconds
+
+    def pause(self) -> None:
+        """The total stands still until :meth:`go_on`."""
+        self._counted, self._since = self.total, None
+
+    def go_on(self) -> None:
+        """Counts for the total again."""
+        self._since = time.perf_counter()
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from roundoff.files import open_to_read, parse_json, read_bytes
 
+from ...agents.config.registry import leading
 from ..errors import SweepError
 from .directory import FAILURE, State, SweepDirectory
 from .leases import STALE, Leases, alive
@@ -91,7 +92,7 @@ def read_status(directory: str | Path) -> SweepStatus:
         elif lease and lease.holder and seen is None:
             reason = f"no sign of life from {lease.holder.host} for {lease.silence:.0f} s"
         if state in ("running", "waiting"):
-            progress = _last_records(folder / "metrics.jsonl") | progress
+            progress = _last_records(folder / "metrics.jsonl", f"{leading(entry['config'])}_loss_scale") | progress
         progress = {key: value for key, value in progress.items() if _is_number(value)}
         steps = entry["config"].get("steps", 0)
         runs.append(RunStatus(identity, state, steps if _is_number(steps) else 0, progress, reason))
@@ -119,8 +120,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) < _LARGEST
 
 
-def _last_records(path: Path) -> dict[str, Any]:
-    """Step, return and loss scale of the last whole records."""
+def _last_records(path: Path, loss_scale: str) -> dict[str, Any]:
+    """Step, return and the loss scale of this name in the last whole records."""
     found: dict[str, Any] = {}
     try:
         with open_to_read(path) as file:
@@ -134,7 +135,7 @@ def _last_records(path: Path) -> dict[str, Any]:
             found["step"] = record["step"]
         except (ValueError, KeyError, TypeError):
             continue  # the first is cut
-        for ours, theirs in (("return", "return_mean"), ("loss_scale", "critic_loss_scale")):
+        for ours, theirs in (("return", "return_mean"), ("loss_scale", loss_scale)):
             if theirs in record:
                 found[ours] = record[theirs]
     return found

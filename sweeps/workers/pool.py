@@ -35,7 +35,7 @@ class Event:
             folder), or ``failed``.
         run: which.
         progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
-            (environment steps per second), ``loss_scale`` of the critics or None.
+            (environment steps per second), ``loss_scale`` or None.
         reason: why it failed.
     """
 

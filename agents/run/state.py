@@ -1,0 +1,80 @@
+"""What a run consists of while it goes on: what a checkpoint holds, and gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from ..experience.sampling import Sampler
+from ..streams import Stream, sequence
+from .observed import Numerics
+from .parts import make_learner
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..algorithms.part import Metrics
+    from ..config.train_config import TrainConfig
+    from ..environments.parallel import VectorEnvironment
+
+
+@final
+class RunState:
+    """The learner, its experience, the environments it learns in, and how far the run is.
+
+    Args:
+        config: of the run.
+        environments: not seeded yet; the last group is for evaluation.
+        device: of tensors.
+
+    Attributes:
+        learner: as it is.
+        recorder: with its experience.
+        sampler: the environments of training.
+        observations: of each group, in the run's format: what its next action answers to.
+        metrics: of the last updates.
+        numerics: what rounding did; None if the run does not observe.
+        step: environment steps taken.
+    """
+
+    def __init__(self, config: TrainConfig, environments: VectorEnvironment, device: torch.device) -> None:
+        self._device = device
+        *training, _ = environments.groups
+        numbers = iter(range(config.environments))
+        for group in training:
+            group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
+        self.sampler = Sampler(training)
+        self.learner, self.recorder = make_learner(config, environments, device)
+        self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
+        self.observations: list[torch.Tensor] = []
+        self.metrics: Metrics = {}
+        self.step = 0
+
+    def begin(self) -> None:
+        """Begins the first episodes."""
+        observations = self.sampler.begin()
+        for part in observations:
+            for observation in part:
+                self.recorder.begin(observation)
+        self.observations = [self.recorder.intake.perceive(part) for part in observations]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        return {
+            "agent": self.learner.state_dict(),
+            **self.recorder.state_dict(),
+            "environment": self.sampler.state_dict(),
+            "metrics": {name: value.clone() for name, value in self.metrics.items()},
+            "numerics": self.numerics.state_dict() if self.numerics else None,
+            "step": self.step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self.learner.load_state_dict(state["agent"])
+        self.recorder.load_state_dict(state)
+        observations = self.sampler.load_state_dict(state["environment"])
+        self.observations = [self.recorder.intake.perceive(part) for part in observations]
+        self.metrics = {name: value.to(self._device) for name, value in state["metrics"].items()}
+        if self.numerics:
+            self.numerics.load_state_dict(state["numerics"])
+        self.step = state["step"]
