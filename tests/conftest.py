@@ -47,6 +47,16 @@ PLACES = {name: place for place, name in enumerate(COMPILING + LONG)}
 HERE = Path(__file__).parent
 
 
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Runs the graphs that are traced as they are: compiling is what takes time."""
+    from roundoff.simulate.compiling.graphs import tracing
+    from roundoff.simulate.compiling.step import reason_against_compiling
+
+    assert reason_against_compiling() is None  # which compiles something, once in a process
+    monkeypatch.setattr(tracing, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # else they run in the usual order
         items.sort(key=lambda item: PLACES.get(item.path.relative_to(HERE).as_posix(), len(PLACES)))

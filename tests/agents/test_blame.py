@@ -9,12 +9,12 @@ from roundoff.simulate import BlameError
 SHORT = {
     "format": "e5m10",
     "fixes": "none",
-    "steps": 2000,
+    "steps": 1200,
     "action_repeat": 20,
     "hidden_units": 8,
     "batch_size": 8,
     "seed_steps": 20,
-    "eval_every": 2000,
+    "eval_every": 1200,
     "eval_episodes": 1,
 }
 

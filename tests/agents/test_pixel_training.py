@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from runs import outcome
 
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.algorithms.drq.agent import DrQ
@@ -59,12 +60,6 @@ def kill_at(patched, update):
         return original(agent, batch)
 
     patched.setattr(DrQ, "update", killed)
-
-
-def outcome(directory):
-    agent = checkpoint.load(directory / "agent.pt")
-    files = [(directory / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")]
-    return files, {name: value.numpy().tobytes() for name, value in agent.items()}
 
 
 @pytest.mark.parametrize(

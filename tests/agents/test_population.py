@@ -8,6 +8,7 @@ import pytest
 
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.errors import FileError
+from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs import population
 from roundoff.agents.run.stopping import StopRequest
 from roundoff.agents.training.together import Job, train_together
@@ -98,15 +99,15 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "compiled"),
     [
-        ({"hidden_units": 8, "batch_size": 8}, True),
+        ({"hidden_units": 8}, True),
         ({"policy": {"rounding": "stochastic"}}, True),
         ({}, False),
         ({}, None),
     ],
     ids=str,
 )
-def test_what_is_trained_one_by_one(tmp_path, keys, compiled):
-    """By programs that other tests have compiled: test_compiled_updates.py."""
+def test_what_is_trained_one_by_one(tmp_path, keys, compiled, uncompiled, monkeypatch):
+    monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
     runs = configs({}, {"lr": 3e-4}, format="e5m7", steps=400, eval_every=400, **keys)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
+from runs import weights
 
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
@@ -35,8 +36,7 @@ def config(**keys):
 
 
 def outcome(directory):
-    weights = {name: value.numpy().tobytes() for name, value in checkpoint.load(directory / "agent.pt").items()}
-    return (directory / "metrics.jsonl").read_bytes(), (directory / "result.json").read_bytes(), weights
+    return (directory / "metrics.jsonl").read_bytes(), (directory / "result.json").read_bytes(), weights(directory)
 
 
 def records(directory, kind):

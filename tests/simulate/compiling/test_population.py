@@ -6,14 +6,8 @@ from comparing import numbers, same_bits
 from torch.utils._pytree import tree_map
 
 from roundoff import FormatError, Policy, Rule, simulate
-from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.step import CompiledStep
-
-
-def uncompiled(monkeypatch):
-    """Runs the graphs of populations as they are: compiling is what takes time."""
-    monkeypatch.setattr(graphs, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
 
 
 def stack(members):
@@ -50,9 +44,9 @@ def arguments(member, wide):
 
 
 @pytest.mark.parametrize("names", [None, ("e5m10", "e5m2", "e4m3")], ids=str)
-def test_every_operation(names, monkeypatch):
+def test_every_operation(names, request):
     if names is None:
-        uncompiled(monkeypatch)
+        request.getfixturevalue("uncompiled")
     simulations = [simulate(name) if name else None for name in names or [None] * 3]
     wide = torch.float32 if names else torch.float64  # plain programs may mix them
     mine = [arguments(i, wide) for i in range(3)]
@@ -120,8 +114,7 @@ def test_training_in_formats_of_every_kind_of_loop(policies, dtype):
     [[Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], ["int8", "int8"]],
     ids=["rules", "int8"],
 )
-def test_training_in_other_policies(policies, monkeypatch):
-    uncompiled(monkeypatch)
+def test_training_in_other_policies(policies, uncompiled):
     assert_same_training(policies, torch.float32)
 
 

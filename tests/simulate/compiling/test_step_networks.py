@@ -7,15 +7,8 @@ from torch import optim
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.simulate.compiling.graphs import tracing as graphs
 
 STEPS = 4
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Runs the graphs that are traced as they are: compiling is what takes time."""
-    monkeypatch.setattr(graphs, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
 
 
 OPTIMIZERS = {

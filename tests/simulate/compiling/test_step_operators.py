@@ -133,9 +133,7 @@ def check(names, **settings):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_graphs_of_a_few_operators(monkeypatch):
-    """As they are traced: compiling is what takes time."""
-    monkeypatch.setattr(graphs, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
+def test_graphs_of_a_few_operators(uncompiled):
     check(A_FEW, format="e5m3")
 
 
