@@ -17,10 +17,10 @@ from ..config.train_config import NATIVE_FORMATS
 from ..models.networks import MLP, forward
 from ..models.squashed_normal import SquashedNormal
 from ..optimizers.coercion import coerce_
+from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
-from ..optimizers.traced import add_product, filled_like
 from ..streams import Stream, torch_generator
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class SoftActorCritic(ABC, Generic[_Sampled, _Prepared]):
         self._begin_next_part()
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
-        excess = (entropy - self.target_entropy) * self.temperature_optimizer.scale
+        excess = (entropy - self.target_entropy) * self.temperature_optimizer.mean_weight(1, 1)
         self.log_temperature.grad = temperature * excess
         self.temperature_optimizer.step()
         return {"entropy": entropy, "temperature": temperature}

@@ -13,7 +13,7 @@ from ...simulate.dispatch.graph_writer import FormatsAsData
 from ..algorithms.sac import SAC, SoftActorCritic
 from ..experience.replay import Replay
 from ..models.networks import forward
-from ..optimizers.traced import LONGEST_TABLE, steps_until_constant
+from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 from .traced_agent import TracedAgent
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ def _programs_of(agent: SAC, replay: Replay) -> _Programs:
 class CompiledUpdates:
     """Takes the updates of an agent over: the same bits, in less time.
 
-    The programs change the agent's tensors. What the agent keeps as Python numbers (steps, loss scales) they keep in
-    tensors; :meth:`write_back` tells the agent, before it is saved or its metrics are read.
+    The programs change the agent's own tensors.
 
     Args:
         agent: an agent as it is, new or resumed.
@@ -167,7 +166,7 @@ class CompiledUpdates:
     def __init__(self, agent: SAC, replay: Replay, on_notice: Callable[[str], None] | None = None) -> None:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
-        self._traced = traced = TracedAgent(agent, replay)
+        traced = TracedAgent(agent, replay)
         programs = _programs_of(agent, replay)
         steps: list[Callable[..., Any]]
         steps = [traced.update_critic, traced.update_actor_and_temperature, traced.update_target]
@@ -192,8 +191,7 @@ class CompiledUpdates:
         self._target()
 
     def write_back(self) -> None:
-        """Tells the agent what its parts keep as Python numbers; waits for the device."""
-        self._traced.write_back()
+        """Nothing: the programs change the agent's own tensors."""
 
     def _run_eagerly(self, reason: str) -> None:
         """Says, once, that the compiler has failed."""

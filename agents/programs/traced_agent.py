@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from ..optimizers.kahan_momentum import KahanEMA, PlainEMA
-from ..optimizers.traced import OptimizerState, TracedOptimizer, average_state, traced_average
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..algorithms.sac import SAC, Metrics
     from ..experience.replay import Replay
+
+_OPTIMIZERS = ("actor", "critic", "temperature")
 
 
 @final
@@ -32,26 +33,15 @@ class TracedAgent:
     def __init__(self, agent: SAC, replay: Replay) -> None:
         self.agent = agent
         self._as_batch = replay.as_batch
-        self._optimizers = {
-            name: OptimizerState(getattr(agent, f"{name}_optimizer")) for name in ("actor", "critic", "temperature")
-        }
         average = agent.target_average
         assert isinstance(average, (KahanEMA, PlainEMA))
         number = agent.log_temperature.new_tensor
         self.tensors: dict[str, Any] = {
-            **{name: state.tensors for name, state in self._optimizers.items()},
-            "target": average_state(average),
+            **{name: getattr(agent, f"{name}_optimizer").tensors for name in _OPTIMIZERS},
+            "target": average.tensors,
             "threshold": number(agent.policy.softplus_threshold),
             "discount": number(agent.discount),
         }
-
-    def write_back(self) -> None:
-        """Tells the agent what its parts keep as Python numbers; waits for the device."""
-        for state in self._optimizers.values():
-            state.write_back()
-        average = self.agent.target_average
-        if isinstance(average, KahanEMA):
-            average.scale = float(self.tensors["target"]["scale"])
 
     def update_critic(self, tensors: dict[str, Any], rows: Tensor, noise: Tensor) -> Metrics:
         """As ``agent.update_critic``, on ``tensors`` in place of the agent's."""
@@ -69,11 +59,10 @@ class TracedAgent:
         agent = copy(self.agent)
         agent.compiled = None
         # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
-        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self._optimizers}
+        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in _OPTIMIZERS}
         tensors = tensors | own
-        for name in self._optimizers:
-            eager = getattr(agent, f"{name}_optimizer")
-            setattr(agent, f"{name}_optimizer", TracedOptimizer(eager, tensors[name]))
+        for name in _OPTIMIZERS:
+            setattr(agent, f"{name}_optimizer", getattr(agent, f"{name}_optimizer").bound_to(tensors[name]))
         agent.actor = agent.actor.bound_to(tensors["actor"]["parameters"])
         agent.critic = agent.critic.bound_to(tensors["critic"]["parameters"])
         agent.log_temperature = tensors["temperature"]["parameters"]
@@ -81,6 +70,6 @@ class TracedAgent:
         agent.discount = tensors["discount"]
         average = self.agent.target_average
         assert isinstance(average, (KahanEMA, PlainEMA))
-        agent.target_average = traced_average(average, tensors["target"])
+        agent.target_average = average.bound_to(tensors["target"])
         agent.target = agent.critic.views(agent.target_average.average)
         return agent
