@@ -18,7 +18,6 @@ from ..optimizers.coercion import coerce_
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
-from ..optimizers.traced import TracedOptimizer, traced_average
 from ..streams import Stream, torch_generator
 
 if TYPE_CHECKING:
@@ -184,9 +183,9 @@ class Learner(ABC):
         other.compiled = None
         # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
         own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self.optimizers}
-        other.optimizers = {name: TracedOptimizer(one, own[name]) for name, one in self.optimizers.items()}  # type: ignore[misc]
+        other.optimizers = {name: one.bound_to(own[name]) for name, one in self.optimizers.items()}
         other.networks = {name: one.bound_to(own[name]["parameters"]) for name, one in self.networks.items()}
-        other.averages = {name: traced_average(one, tensors[name]) for name, one in self.averages.items()}  # type: ignore[arg-type]
+        other.averages = {name: one.bound_to(tensors[name]) for name, one in self.averages.items()}
         other.numbers = tensors["numbers"]
         other.bind()
         return other

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections import defaultdict
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import torch
 
 # The list versions of the in-place operations, one kernel launch for all parameters.
-from torch import _foreach_add_, _foreach_addcdiv_, _foreach_addcmul_, _foreach_mul_
+from torch import _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
+from ...formats.base.memory import apart
 from ..errors import RunError
+from .decisions import (
+    add_number_,
+    add_quotients_,
+    at_hand,
+    choose_,
+    copies,
+    is_at_hand,
+    kept,
+    magnitude,
+    multiply_,
+    surely,
+    with_number,
+)
 from .kahan_gradients import kahan_add_
 
 if TYPE_CHECKING:
@@ -19,15 +36,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LONGEST_TABLE = 400_000
+"""Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
+
+_MOST_TABLES = 16
+
+
 class StepNumbers(NamedTuple):
-    """What a step needs to know of its number and the loss scale; tensors where a program is traced."""
+    """What a step needs to know of its number; tensors where that is not at hand."""
 
     divisor: float | Tensor
     """What the second moment is divided by, to free it of its bias."""
-    eps: float | Tensor
-    """Added to the denominator."""
     rate: float | Tensor
     """Minus the learning rate, over the bias of the first moment."""
+
+
+def steps_until_constant(beta: float) -> int:
+    """After how many steps ``1 - beta**step`` is 1 in float64: how long a table of it is."""
+    return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
 
 
 class AdamBase(torch.optim.Optimizer, ABC):
@@ -36,6 +62,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
     theta <- theta - lr * m_hat / (d + gamma * eps), with m <- b1 m + (1 - b1) g, m_hat = m / (1 - b1^t), and the
     denominator d an estimate of the root mean square of g, which the subclass keeps. gamma is the loss scale: if the
     gradients come multiplied by gamma, so are m and d, the quotient is the same, and nothing needs to be unscaled.
+
+    Counts of steps (``state[p]["step"]``) and loss scales (``param_groups[i]["loss_scale"]``) are kept in tensors.
 
     Args:
         params: tensors, or groups of them as for every ``torch.optim`` optimizer.
@@ -72,14 +100,31 @@ class AdamBase(torch.optim.Optimizer, ABC):
         }  # fmt: skip
         super().__init__(params, options)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As every ``torch.optim`` optimizer does."""
+        super().add_param_group(param_group)
+        self._keep_scales()
+
+    def _keep_scales(self) -> None:
+        """Moves loss scales into tensors: one for all groups that begin with the same."""
+        device = next((p.device for group in self.param_groups for p in group["params"]), torch.device("cpu"))
+        scales: dict[float, Tensor] = {}
+        for group in (*self.param_groups, self.defaults):  # the latter are for groups that are added later
+            if not isinstance(group["loss_scale"], torch.Tensor):
+                scale = float(group["loss_scale"])
+                group["loss_scale"] = scales.setdefault(scale, kept(scale, device))
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, *, where: Tensor | None = None
+    ) -> float | None:
         """Updates every parameter that has a gradient.
 
         Gradients that are not finite make the parameters NaN; ``CompoundLossScaler`` skips such steps.
 
         Args:
             closure: computes the loss again, and its gradients, before the step.
+            where: a boolean tensor without dimensions; if it is false, nothing changes.
 
         Returns:
             What ``closure`` returned.
@@ -89,11 +134,11 @@ class AdamBase(torch.optim.Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self._step_group(group)
+            self._step_group(group, where)
         return loss
 
     @torch.no_grad()
-    def rescale_(self, factor: float) -> None:
+    def rescale_(self, factor: float | Tensor) -> None:
         """Changes the loss scale by ``factor`` and with it the buffers, so that the next step is the same as before.
 
         m <- factor m, and the second moment by factor (hAdam's w) or factor^2 (Adam's v). By a power of two this is
@@ -102,29 +147,55 @@ class AdamBase(torch.optim.Optimizer, ABC):
         Args:
             factor: > 0.
         """
-        for group in (*self.param_groups, self.defaults):  # the latter are for groups that are added later
-            group["loss_scale"] *= factor
-        moments, seconds = self._buffers()
-        if moments:
-            _foreach_mul_(moments, factor)
-            _foreach_mul_(seconds, self.second_factor(factor))
+        of_second = self._rescale_numbers(factor)
+        for buffers, number in zip(self._buffers(), (factor, of_second), strict=True):
+            for buffer in buffers:
+                buffer.mul_(at_hand(number, buffer.dtype) if isinstance(number, torch.Tensor) else number)
+
+    @apart
+    def _rescale_numbers(self, factor: Any) -> Any:
+        """Changes the loss scales; returns by what second moments are multiplied."""
+        scales = {id(group["loss_scale"]): group["loss_scale"] for group in (*self.param_groups, self.defaults)}
+        for scale in scales.values():
+            scale.mul_(factor)
+        return self.second_factor(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As every ``torch.optim`` optimizer's; counts and scales are Python numbers."""
+        saved = super().state_dict()
+        saved["state"] = {
+            p: {**state, "step": int(state["step"])} if state else state for p, state in saved["state"].items()
+        }
+        for group in saved["param_groups"]:
+            group["loss_scale"] = float(group["loss_scale"])
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what ``state_dict`` returned; groups added later have the loss scale of the first one there."""
         super().load_state_dict(state_dict)
         self.defaults["loss_scale"] = self.param_groups[0]["loss_scale"]
+        self._keep_scales()
+        for p, state in self.state.items():
+            if state:
+                state["step"] = kept(int(state["step"]), p.device)
 
     def can_rescale(self, factor: float, largest: float) -> bool:
         """Whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
-        moments, seconds = self._buffers()
-        limits = [largest / factor] * len(moments) + [largest / self.second_factor(factor)] * len(seconds)
-        for buffer, limit in zip(moments + seconds, limits, strict=True):
-            if not buffer.numel():
-                continue
-            low, high = torch.aminmax(buffer)
-            if not max(-low.item(), high.item()) <= limit:  # NaN is not
-                return False
-        return True
+        return bool(self.has_room(factor, largest))
+
+    def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
+        """As :meth:`can_rescale`, in a tensor."""
+        fits = _true(self.defaults["loss_scale"].device)
+        for buffers, limit in zip(self._buffers(), self._limits(factor, largest), strict=True):
+            for buffer in buffers:
+                fits = _is_within(magnitude(buffer), limit, fits)
+                if is_at_hand(fits) and not surely(fits):
+                    return fits
+        return fits
+
+    @apart
+    def _limits(self, factor: float, largest: Any) -> tuple[Any, Any]:
+        return largest / factor, largest / self.second_factor(factor)
 
     @abstractmethod
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
@@ -139,14 +210,14 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """The root mean squares, without their bias: new tensors."""
 
     @abstractmethod
-    def second_factor(self, factor: float) -> float:
+    def second_factor(self, factor: Any) -> Any:
         """By what the second moment is multiplied when gradients are multiplied by ``factor``."""
 
     def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
         states = [state for state in self.state.values() if state]
         return [state["moment"] for state in states], [state["second"] for state in states]
 
-    def _step_group(self, group: dict[str, Any]) -> None:
+    def _step_group(self, group: dict[str, Any], where: Tensor | None) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         if not params:
             return
@@ -154,18 +225,50 @@ class AdamBase(torch.optim.Optimizer, ABC):
         if any(gradient.layout != torch.strided for gradient in gradients):
             raise RunError(f"{type(self).__name__} takes dense gradients, got a sparse one; use sparse=False there")
         states = [self.state_of(p, kahan=group["kahan"]) for p in params]
-        for state in states:
-            state["step"] += 1
-        self.move(group, params, gradients, states, [self.numbers(group, state["step"]) for state in states])
+        numbers = [self._numbers(group, state["step"], p.dtype) for p, state in zip(params, states, strict=True)]
+        eps = _eps(group, params[0].dtype)
+        if where is None or surely(where):
+            self.move(group, params, gradients, states, numbers, eps)
+            _count([state["step"] for state in states], 1)
+            return
+        names = [name for name in states[0] if name != "step"]
+        present = params + [state[name] for state in states for name in names]
+        moved = copies(present)
+        rest = iter(moved[len(params) :])
+        moved_states = [{name: next(rest) for name in names} for _ in states]
+        self.move(group, moved[: len(params)], gradients, moved_states, numbers, eps)
+        choose_(where, present, moved)
+        _count([state["step"] for state in states], where)
+
+    @apart
+    def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
+        """The numbers of the step after so many."""
+        count = at_hand(steps, torch.int64)
+        if not isinstance(count, torch.Tensor):
+            return self.numbers(group, count + 1)
+        table = group["table"] if "table" in group else self._kept_table(group, steps.device)
+        row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)
+        return StepNumbers(*at_hand(row, dtype).unbind())
 
     def numbers(self, group: dict[str, Any], step: int) -> StepNumbers:
         """The numbers of the step with this number, 1 or more, computed exactly: 1 - 0.999 is 0 in eight bits."""
         beta1, beta2 = group["betas"]
-        return StepNumbers(
-            self._divisor(1 - beta2**step),
-            max(group["loss_scale"] * group["eps"], group["eps_floor"]),
-            -group["lr"] / (1 - beta1**step),
-        )
+        return StepNumbers(self._divisor(1 - beta2**step), -group["lr"] / (1 - beta1**step))
+
+    def _kept_table(self, group: dict[str, Any], device: torch.device) -> Tensor:
+        tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # of which copies have none
+        key = (group["lr"], *group["betas"], device)
+        if key not in tables:
+            if len(tables) == _MOST_TABLES:  # of a learning rate that changes
+                tables.clear()
+            tables[key] = self.table(group, device)
+        return tables[key]
+
+    def table(self, group: dict[str, Any], device: torch.device) -> Tensor:
+        """The numbers of steps 1, 2, ..., up to where they no longer change: (steps, 2)."""
+        count = max(steps_until_constant(beta) for beta in group["betas"])
+        rows = [self.numbers(group, step) for step in range(1, count + 1)]
+        return kept(rows, device)
 
     def move(
         self,
@@ -174,6 +277,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         gradients: list[Tensor],
         states: list[dict[str, Any]],
         numbers: Sequence[StepNumbers],
+        eps: float | Tensor,
     ) -> None:
         """Updates buffers and parameters."""
         beta1, beta2 = group["betas"]
@@ -183,33 +287,55 @@ class AdamBase(torch.optim.Optimizer, ABC):
         _foreach_add_(moments, gradients, alpha=1 - beta1)
         self._update_second(seconds, gradients, beta2)
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
-        self.add_eps(denominators, numbers[0].eps)
+        add_number_(denominators, eps)
         if group["kahan"]:
             for p, state, denominator, number in zip(params, states, denominators, numbers, strict=True):
                 # The quotient is of the order of 1; lr * m first could underflow.
-                change = torch.div(state["moment"], denominator, out=denominator).mul_(number.rate)
-                kahan_add_(p, state["compensation"], change)
+                change = torch.div(state["moment"], denominator, out=denominator)
+                kahan_add_(p, state["compensation"], multiply_(change, number.rate))
         else:
-            self.add_quotients(params, moments, denominators, [number.rate for number in numbers])
+            add_quotients_(params, moments, denominators, [number.rate for number in numbers])
 
-    def add_eps(self, denominators: list[Tensor], eps: Any) -> None:
-        """D <- d + eps, which is the same for all."""
-        _foreach_add_(denominators, eps)
-
-    def add_quotients(
-        self, params: list[Tensor], moments: list[Tensor], denominators: list[Tensor], rates: Sequence[Any]
-    ) -> None:
-        """P <- p + rate m / d, as one operation."""
-        _foreach_addcdiv_(params, moments, denominators, rates)
+    def bound_to(self, tensors: dict[str, Tensor]) -> Self:
+        """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
+        (group,) = self.param_groups
+        other, p = copy(self), tensors["parameters"]
+        kept_elsewhere = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
+        other.param_groups = [{**group, "params": [p], **kept_elsewhere}]
+        other.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}
+        other.state = defaultdict(dict, {p: {name: tensors[name] for name in self.state[group["params"][0]]}})
+        return other
 
     def state_of(self, p: Tensor, *, kahan: bool) -> dict[str, Any]:
         """The buffers of a parameter, and how many steps it has made; zeros before the first."""
         state: dict[str, Any] = self.state[p]
         if not state:
-            state["step"] = 0
+            state["step"] = kept(0, p.device)
             for name in ("moment", "second", "compensation") if kahan else ("moment", "second"):
                 state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
+
+
+@apart
+def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
+    """What is added to denominators."""
+    return at_hand((group["loss_scale"] * group["eps"]).clamp(min=group["eps_floor"]), dtype)
+
+
+@apart
+def _count(steps: Sequence[Tensor], taken: int | Tensor) -> None:
+    for step in steps:
+        step.add_(taken)
+
+
+@apart
+def _true(device: torch.device) -> Tensor:
+    return torch.full((), True, device=device)
+
+
+@apart
+def _is_within(magnitude: Tensor, limit: float | Tensor, others: Tensor) -> Tensor:
+    return others & (magnitude <= limit)  # NaN is not
 
 
 @final
@@ -231,8 +357,8 @@ class Adam(AdamBase):
         return correction
 
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
-        return [torch.div(v, divisor).sqrt_() for v, divisor in zip(seconds, divisors, strict=True)]
+        return [with_number(torch.div, v, divisor).sqrt_() for v, divisor in zip(seconds, divisors, strict=True)]
 
-    def second_factor(self, factor: float) -> float:
+    def second_factor(self, factor: Any) -> Any:
         """The square: v is one."""
         return factor * factor

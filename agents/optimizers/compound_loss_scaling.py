@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from .dynamic_loss_scale import DynamicLossScale
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # How much below the largest number buffers must stay when the scale grows.
 HEADROOM = 1.1
@@ -33,12 +36,12 @@ class CompoundLossScaler(DynamicLossScale):
         Low-precision SAC, Section 3, "Compound Loss Scaling", and Appendix B; the checks are the published program's.
     """
 
-    def _rescale(self, factor: float) -> None:
-        self.scale *= factor
+    def _rescale(self, factor: float | Tensor) -> None:
+        super()._rescale(factor)
         self.optimizer.rescale_(factor)
 
-    def _may_double(self) -> bool:
-        return self.optimizer.can_rescale(2.0, self.largest / HEADROOM)
+    def _may_double(self) -> Tensor:
+        return self.optimizer.has_room(2.0, self.largest / HEADROOM)
 
-    def _step_optimizer(self) -> None:
-        self.optimizer.step()
+    def _step_optimizer(self, finite: Tensor) -> None:
+        self.optimizer.step(where=finite)

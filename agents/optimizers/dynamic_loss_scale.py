@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...formats.base.memory import apart
 from ..errors import RunError
 from .adam import AdamBase
+from .decisions import kept, magnitude, surely, surely_not
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
@@ -31,6 +35,7 @@ class DynamicLossScale(ABC):
     Attributes:
         scale: by what the gradients must be multiplied.
         finite_steps: how many there were since the scale changed.
+        tensors: both, as they are kept.
 
     Raises:
         RunError: the optimizer is another one, or a number is out of range.
@@ -58,11 +63,21 @@ class DynamicLossScale(ABC):
                 f" got {initial_scale=}, {growth_interval=}, {largest=}"
             )
         self.optimizer = optimizer
-        self.scale = 1.0
         self.growth_interval = growth_interval
-        self.largest = largest
-        self.finite_steps = 0
+        self.largest: float | Tensor = largest
+        device = optimizer.defaults["loss_scale"].device
+        self.tensors = {"scale": kept(1.0, device), "finite_steps": kept(0, device)}
         self._rescale(initial_scale)
+
+    @property
+    def scale(self) -> float:
+        """Waits for the device."""
+        return float(self.tensors["scale"])
+
+    @property
+    def finite_steps(self) -> int:
+        """Likewise."""
+        return int(self.tensors["finite_steps"])
 
     def step(self) -> bool:
         """Steps the optimizer with the gradients its parameters hold, unless one of them is NaN or infinite.
@@ -70,18 +85,30 @@ class DynamicLossScale(ABC):
         Returns:
             Whether the step was taken.
         """
-        if not self._gradients_are_finite():
-            if self.scale > SMALLEST_SCALE:
-                self._rescale(0.5)
-            self.finite_steps = 0
-            return False
-        self._step_optimizer()
-        self.finite_steps += 1
-        if self.finite_steps >= self.growth_interval:
-            self.finite_steps = 0
-            if self._may_double():
-                self._rescale(2.0)
-        return True
+        return bool(self.step_if_finite())
+
+    @torch.no_grad()
+    def step_if_finite(self) -> Tensor:
+        """As :meth:`step`, without waiting for the device."""
+        finite = _are_below([magnitude(gradient) for gradient in self._gradients()], self.largest)
+        if not surely_not(finite):
+            self._step_optimizer(finite)
+        due = self._count(finite)
+        if not (surely(finite) and surely_not(due)):
+            may_double = not surely_not(due) and self._may_double()
+            factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
+            if not surely(_is_one(factor)):
+                self._rescale(factor)
+        return finite
+
+    @apart
+    def _count(self, finite: Tensor) -> Tensor:
+        """Counts finite steps; returns whether there are enough of them for the scale to grow."""
+        steps = self.tensors["finite_steps"].add_(1)
+        due = finite & (steps >= self.growth_interval)
+        if not (surely(finite) and surely_not(due)):
+            steps.mul_(finite & ~due)
+        return due
 
     def state_dict(self) -> dict[str, Any]:
         """Scale and counter; the optimizer's state is its own."""
@@ -89,27 +116,40 @@ class DynamicLossScale(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them over; the optimizer's state must be loaded too."""
-        self.scale = state["scale"]
-        self.finite_steps = state["finite_steps"]
+        for name, tensor in self.tensors.items():
+            tensor.fill_(state[name])
 
-    @abstractmethod
-    def _rescale(self, factor: float) -> None:
+    @apart
+    def _rescale(self, factor: float | Tensor) -> None:
         """Multiplies the scale by ``factor``."""
+        self.tensors["scale"].mul_(factor)
 
     @abstractmethod
-    def _may_double(self) -> bool:
+    def _may_double(self) -> bool | Tensor:
         """Whether the scale may grow."""
 
     @abstractmethod
-    def _step_optimizer(self) -> None:
-        """Steps with gradients that are finite."""
+    def _step_optimizer(self, finite: Tensor) -> None:
+        """Steps if gradients are finite."""
 
     def _gradients(self) -> list[Tensor]:
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"]]
         return [gradient for gradient in gradients if gradient is not None and gradient.numel()]
 
-    def _gradients_are_finite(self) -> bool:
-        # One pass that gives NaN for NaN; isfinite().all() would take five.
-        extremes = [value for gradient in self._gradients() for value in torch.aminmax(gradient)]
-        # Strictly below: a format without infinities saturates, and the largest number stands for what is beyond.
-        return all(abs(value.item()) < self.largest for value in extremes)
+
+@apart
+def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
+    # Strictly: a format without infinities saturates, and the largest number stands for what is beyond.
+    below = [value < largest for value in magnitudes] or [torch.full((), True)]  # NaN is not
+    return below[0] if len(below) == 1 else torch.stack(below).all()
+
+
+@apart
+def _is_one(factor: Tensor) -> Tensor:
+    return factor == 1
+
+
+@apart
+def _halved_or_doubled(scale: Tensor, finite: Tensor, due: Tensor, may_double: Any) -> Tensor:
+    halved = ~finite & (scale > SMALLEST_SCALE)
+    return torch.where(halved, 0.5, torch.where(due & may_double, 2.0, 1.0)).to(torch.float64)

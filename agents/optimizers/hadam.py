@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import _foreach_mul_
 
 from .adam import AdamBase
+from .decisions import with_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +40,8 @@ class HAdam(AdamBase):
         return math.sqrt(correction)
 
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
-        return [torch.div(w, divisor) for w, divisor in zip(seconds, divisors, strict=True)]
+        return [with_number(torch.div, w, divisor) for w, divisor in zip(seconds, divisors, strict=True)]
 
-    def second_factor(self, factor: float) -> float:
+    def second_factor(self, factor: Any) -> Any:
         """The same: w has the magnitude of a gradient."""
         return factor

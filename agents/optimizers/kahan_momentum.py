@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, final
+from copy import copy
+from typing import Any, Self, final
 
 import torch
 
+from ...formats.base.memory import apart
 from ..errors import RunError
+from .decisions import at_hand, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import kahan_add_
 
 
@@ -16,6 +19,15 @@ class MovingAverage(ABC):
     """An average that follows a tensor: average <- average + tau (source - average)."""
 
     average: torch.Tensor
+
+    @property
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that an update reads and writes, for programs: also constants that are data to them."""
+
+    @abstractmethod
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This average with all it keeps elsewhere, in ``tensors``."""
 
     @abstractmethod
     def update_(self, source: torch.Tensor) -> None:
@@ -62,7 +74,20 @@ class PlainEMA(MovingAverage):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes nothing over."""
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The average and its factors, for programs."""
+        factors = {name: self.average.new_tensor(getattr(self, name)) for name in ("kept", "taken")}
+        return {"average": self.average, **factors}
 
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This average with all it keeps elsewhere, in ``tensors``."""
+        other = copy(self)
+        other.average, other.kept, other.taken = (tensors[name] for name in ("average", "kept", "taken"))
+        return other
+
+
+@final
 class KahanEMA(MovingAverage):
     """The average kept C times as large in a buffer, to which the steps are added by Kahan summation.
 
@@ -88,22 +113,28 @@ class KahanEMA(MovingAverage):
             raise RunError(f"KahanEMA needs 0 < tau <= 1, scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}")
         self.average = average
         self.minus_tau: float | torch.Tensor = -tau
-        self.scale = self.largest_scale = scale
-        self.largest = largest
+        self.largest: float | torch.Tensor = largest
+        self._scale = kept(float(scale), average.device)
+        self._halvings = kept([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
         self._make_room(average)
         self.buffer = torch.mul(average.detach(), self.scale)
         self.compensation = torch.zeros_like(self.buffer)
 
+    @property
+    def scale(self) -> float:
+        """C; waits for the device."""
+        return float(self._scale)
+
     @torch.no_grad()
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
-        factor = self._make_room(source)
+        factor, scale = self._make_room(source)
         # Also by 1: every update is the same operations, and draws as many random bits.
-        self.buffer.mul_(factor)
-        self.compensation.mul_(factor)
-        change = self._difference(source).mul_(self.minus_tau)
+        multiply_(self.buffer, factor)
+        multiply_(self.compensation, factor)
+        change = subtract_product(self.buffer, source, scale).mul_(self.minus_tau)
         kahan_add_(self.buffer, self.compensation, change)
-        torch.div(self.buffer, self.scale, out=self.average)
+        with_number(torch.div, self.buffer, scale, out=self.average)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale C, the buffer and its compensation."""
@@ -111,26 +142,43 @@ class KahanEMA(MovingAverage):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them over."""
-        self.scale = state["scale"]
+        self._scale.fill_(state["scale"])
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
 
-    def _difference(self, source: torch.Tensor) -> torch.Tensor:
-        """Buffer - C source, as one operation."""
-        return torch.sub(self.buffer, source, alpha=self.scale)
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that an update reads and writes, for programs: also constants that are data to them."""
+        return {
+            "average": self.average,
+            "minus_tau": self.average.new_tensor(self.minus_tau),
+            "buffer": self.buffer,
+            "compensation": self.compensation,
+            "scale": self._scale,
+            "largest": kept(self.largest, self.average.device),
+            "halvings": self._halvings,
+        }
 
-    def _make_room(self, source: torch.Tensor) -> float:
-        """Halves C until C |source| has a factor of 2 to spare; returns by what C changed.
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This average with all it keeps elsewhere, in ``tensors``."""
+        other = copy(self)
+        other.average, other.buffer, other.compensation = (tensors[x] for x in ("average", "buffer", "compensation"))
+        other.minus_tau, other.largest = tensors["minus_tau"], tensors["largest"]
+        other._scale, other._halvings = tensors["scale"], tensors["halvings"]  # noqa: SLF001  it is an average
+        return other
+
+    def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
+        """Halves C until C |source| has a factor of 2 to spare; returns by what C changed, and C.
 
         The buffer lies between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.
         """
-        if not source.numel():
-            return 1.0
-        low, high = torch.aminmax(source)
-        magnitude = max(-low.item(), high.item())
-        factor = 1.0
-        while math.isfinite(magnitude) and self.scale > 1 and 2 * self.scale * magnitude > self.largest:
-            self.scale /= 2
-            factor /= 2
-        return factor
+        return self._halved(magnitude(source), source.dtype)
+
+    @apart
+    def _halved(self, magnitude: torch.Tensor, dtype: torch.dtype) -> tuple[Any, Any]:
+        scales = self._scale * self._halvings
+        fits = (scales <= 1) | ~(2 * scales * magnitude > self.largest) | ~magnitude.isfinite()
+        factor = self._halvings.gather(0, fits.to(torch.int64).argmax().view(1)).view(())
+        self._scale.mul_(factor)
+        return at_hand(factor, dtype), at_hand(self._scale, dtype)

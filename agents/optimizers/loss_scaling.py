@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
+from ...formats.base.memory import apart
+from .decisions import at_hand, multiply_
 from .dynamic_loss_scale import DynamicLossScale
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @final
@@ -23,14 +29,15 @@ class LossScaler(DynamicLossScale):
         Micikevicius et al., "Mixed Precision Training", Section 3.2; Low-precision SAC, Section 4.3.
     """
 
-    def _rescale(self, factor: float) -> None:
-        self.scale *= factor
-
     def _may_double(self) -> bool:
         return True  # too large a scale shows in the gradients
 
-    def _step_optimizer(self) -> None:
+    def _step_optimizer(self, finite: Tensor) -> None:
         for gradient in self._gradients():
             # Not the foreach version, whose CPU kernels round the number to half precision first.
-            gradient.mul_(1 / self.scale)
-        self.optimizer.step()
+            multiply_(gradient, self._unscaling(gradient.dtype))
+        self.optimizer.step(where=finite)
+
+    @apart
+    def _unscaling(self, dtype: torch.dtype) -> Any:
+        return at_hand(self.tensors["scale"].reciprocal(), dtype)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
 from .adam import Adam
 from .coercion import coerce_
 from .compound_loss_scaling import CompoundLossScaler
+from .decisions import at_hand, kept
 from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
@@ -66,12 +69,15 @@ class NetworkOptimizer:
 
     @property
     def scale(self) -> float:
-        """By what gradients must be multiplied."""
+        """By what gradients must be multiplied; waits for the device."""
         return self.scaler.scale if self.scaler else 1.0
 
-    def mean_weight(self, factor: float, count: int) -> float:
+    @apart
+    def mean_weight(self, factor: float, count: int) -> Any:
         """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
-        return factor * self.scale / count
+        if self.scaler is None:
+            return factor / count
+        return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
@@ -87,6 +93,35 @@ class NetworkOptimizer:
         if self._coerced_to is not None:
             kept = [x for x in self.optimizer.state[self.parameters].values() if isinstance(x, torch.Tensor)]
             coerce_([self.flat, *kept], self._coerced_to)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that a step reads and writes beside gradients, for programs: also constants that are data to them."""
+        adam, device = self.optimizer, self.parameters.device
+        (group,) = adam.param_groups
+        tensors = {
+            "parameters": self.parameters,
+            **adam.state_of(self.parameters, kahan=group["kahan"]),
+            "loss_scale": group["loss_scale"],
+            "eps_floor": kept(group["eps_floor"], device),
+            "table": adam.table(group, device),
+        }
+        if self.scaler is None:
+            return tensors
+        return {**tensors, **self.scaler.tensors, "largest": kept(self.scaler.largest, device)}
+
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> NetworkOptimizer:
+        """This optimizer with all it keeps elsewhere, in ``tensors``; without master weights."""
+        assert self._master is None
+        other = copy(self)
+        other.flat = other.parameters = tensors["parameters"]
+        other.optimizer = self.optimizer.bound_to(tensors)
+        if self.scaler:
+            other.scaler = scaler = copy(self.scaler)
+            scaler.optimizer = other.optimizer
+            scaler.tensors = {name: tensors[name] for name in scaler.tensors}
+            scaler.largest = tensors["largest"]
+        return other
 
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizer and its scaler, and the master weights if there are any."""
@@ -106,6 +141,6 @@ class NetworkOptimizer:
 
     def _step(self) -> None:
         if self.scaler:
-            self.scaler.step()
+            self.scaler.step_if_finite()
         else:
             self.optimizer.step()

@@ -14,7 +14,7 @@ from ...simulate.dispatch.graph_writer import FormatsAsData
 from ..config.fields import Role
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
-from ..optimizers.traced import LONGEST_TABLE, steps_until_constant
+from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 from .traced_learner import TracedLearner, as_tensors
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
 class CompiledUpdates:
     """Takes the updates of a learner over: the same bits, in less time.
 
-    The programs change the learner's tensors. What it keeps as Python numbers (steps, loss scales) they keep in
-    tensors; :meth:`write_back` tells the learner, before it is saved or its metrics are read.
+    The programs change the learner's own tensors.
 
     Args:
         learner: as it is, new or resumed.
@@ -153,7 +152,7 @@ class CompiledUpdates:
     def __init__(self, learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
         self.reason: str | None = None
         self._on_notice: Callable[[str], None] | None = None  # what is known from the beginning is no news
-        self._traced = traced = TracedLearner(learner)
+        traced = TracedLearner(learner)
         programs = programs_of(learner)
         self._steps = {
             part.name: CompiledStep[..., Any](
@@ -173,8 +172,7 @@ class CompiledUpdates:
         return metrics
 
     def write_back(self) -> None:
-        """Tells the agent what its parts keep as Python numbers; waits for the device."""
-        self._traced.write_back()
+        """There is nothing to tell: the programs change the learner's own tensors."""
 
     def _run_eagerly(self, reason: str) -> None:
         """Says, once, that the compiler has failed."""

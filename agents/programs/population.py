@@ -112,7 +112,6 @@ class Population:
         own = self._traced[i]
         for mine, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
             mine.copy_(all_of_them[i])
-        own.write_back()
 
     def _stacked(self, part: Part) -> tuple[torch.Tensor, ...]:
         """The inputs of a part, of all members."""

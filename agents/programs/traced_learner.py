@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from ..experience.replay import Batch
-from ..optimizers.kahan_momentum import KahanEMA, PlainEMA
-from ..optimizers.traced import OptimizerState, average_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,21 +30,10 @@ class TracedLearner:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self._optimizers = {name: OptimizerState(one) for name, one in learner.optimizers.items()}
-        self.tensors: dict[str, Any] = {name: state.tensors for name, state in self._optimizers.items()}
-        for name, average in learner.averages.items():
-            assert isinstance(average, (KahanEMA, PlainEMA))
-            self.tensors[name] = average_state(average)
+        self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
+        self.tensors |= {name: average.tensors for name, average in learner.averages.items()}
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
         self.tensors["numbers"] = {name: torch.tensor(value, **options) for name, value in learner.numbers.items()}
-
-    def write_back(self) -> None:
-        """Tells the learner what its parts keep as Python numbers; waits for the device."""
-        for state in self._optimizers.values():
-            state.write_back()
-        for name, average in self.learner.averages.items():
-            if isinstance(average, KahanEMA):
-                average.scale = float(self.tensors[name]["scale"])
 
     def program(self, part: Part) -> Callable[..., Metrics]:
         """A part as a function of ``tensors`` and of what :func:`as_tensors` gives."""

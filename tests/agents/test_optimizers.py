@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundoff.agents import Adam, CompoundLossScaler, HAdam, KahanEMA, RunError
+from roundoff.agents.optimizers import adam, decisions
 from roundoff.simulate import simulate
 
 HALF = "e5m10"
@@ -258,6 +259,32 @@ def test_empty_parameters_are_no_obstacle():
     average = torch.zeros(0)
     KahanEMA(average, 0.1, largest=65504.0).update_(torch.zeros(0))
     assert average.shape == (0,)
+
+
+@both
+@pytest.mark.parametrize("kahan", [False, True])
+def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch):
+    """As on another device: decisions are computed both ways, and the bits are the same."""
+    results = []
+    for at_hand in (True, False):
+        with simulate(HALF):
+            p, average = torch.ones(3), torch.ones(3)
+            made = optimizer([p], lr=1e-2, kahan=kahan, eps_floor=2.0**-24)
+            scaler = CompoundLossScaler(made, initial_scale=1024.0, growth_interval=5, largest=LARGEST)
+            ema = KahanEMA(average, 0.1, scale=2.0**15, largest=LARGEST)
+            if not at_hand:
+                monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
+                monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
+                for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
+                    monkeypatch.setattr(torch.Tensor, name, lambda *_: pytest.fail("a number was read"))
+            for step in range(12):
+                p.grad = torch.tensor([1.0, -math.inf if step in (2, 8) else 3e4, 0.1])
+                scaler.step_if_finite()
+                ema.update_(p * (step + 1))
+        monkeypatch.undo()
+        results.append([p, average, scaler.state_dict(), *made.state[p].values(), ema.state_dict()["scale"]])
+    assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*results, strict=True))
+    assert results[0][2]["scale"] != 1024
 
 
 def test_what_cannot_be_scaled_is_refused():

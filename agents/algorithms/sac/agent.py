@@ -12,7 +12,7 @@ import torch
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
 from ...models.squashed_normal import SquashedNormal
-from ...optimizers.traced import add_product, filled_like
+from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
@@ -156,7 +156,7 @@ class SoftActorCritic(Learner):
         self.next_draws()
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
-        excess = (entropy - self.target_entropy) * self.optimizers["temperature"].scale
+        excess = (entropy - self.target_entropy) * self.optimizers["temperature"].mean_weight(1, 1)
         self.log_temperature.grad = temperature * excess
         self.optimizers["temperature"].step()
         return {"entropy": entropy, "temperature": temperature}

@@ -8,7 +8,7 @@ import torch
 
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
-from ...optimizers.traced import add_product, filled_like
+from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part

@@ -1,0 +1,171 @@
+"""Numbers that decide (steps, scales, whether a step is taken), kept in tensors: for eager updates and programs alike.
+
+Decisions are made by ``torch.where``, which needs no number from a device, and so can be traced. Where a number lies in
+the processor's own memory, reading it costs nothing: there the kernels get it as a number, and what a decision makes
+superfluous is left out. The bits are the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _foreach_add_, _foreach_addcdiv_
+
+from ...formats.base.memory import apart, is_traced
+from ...simulate.dispatch.simulation import is_exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+@apart
+def kept(value: Any, device: torch.device) -> Tensor:
+    """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated."""
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device=device)
+
+
+def is_at_hand(x: Tensor) -> bool:
+    """Whether the numbers of ``x`` can be read without waiting: not in a traced program, nor on another device."""
+    return x.is_cpu and not is_traced()
+
+
+def at_hand(x: Tensor, dtype: torch.dtype) -> Any:
+    """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is at hand, else a tensor.
+
+    A tensor has ``dtype``, or float32 if that is a half precision, in which kernels have Python numbers too.
+    """
+    if is_at_hand(x):
+        return x.item()
+    return x.to(torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype)
+
+
+def surely(condition: Tensor) -> bool:
+    """Whether it is known to be true; what would be done otherwise need not be computed."""
+    return is_at_hand(condition) and _read(condition)
+
+
+def surely_not(condition: Tensor) -> bool:
+    """Whether it is known to be false."""
+    return is_at_hand(condition) and not _read(condition)
+
+
+@apart
+def _read(condition: Tensor) -> bool:
+    return bool(condition)
+
+
+def magnitude(x: Tensor) -> Tensor:
+    """The largest absolute value, as float64; NaN if there is one, and 0 if there is nothing."""
+    if not x.numel():
+        return kept(0.0, x.device)
+    return _larger(*torch.aminmax(x))  # one pass; isfinite().all() would take five
+
+
+@apart
+def _larger(low: Tensor, high: Tensor) -> Tensor:
+    return torch.maximum(-low, high).double()
+
+
+@apart
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A copy of each."""
+    return [x.clone() for x in tensors]
+
+
+@apart
+def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Every tensor becomes what is in the other one, if the condition is true."""
+    for x, other in zip(tensors, others, strict=True):
+        x.copy_(torch.where(condition, other, x))
+
+
+def with_number(
+    operation: Callable[..., Tensor], x: Tensor, number: float | Tensor, out: Tensor | None = None
+) -> Tensor:
+    """``operation(x, number)``, like ``x``, with a number that is not rounded to its type: as if it were in Python."""
+    if not _fits(x, number):
+        result = operation(x.to(number.dtype), number)  # type: ignore[union-attr]
+        return result.to(x.dtype) if out is None else out.copy_(result)
+    return operation(x, number) if out is None else operation(x, number, out=out)
+
+
+def multiply_(x: Tensor, number: float | Tensor) -> Tensor:
+    """Multiplies ``x`` by a number; returns it."""
+    return x.mul_(number) if _fits(x, number) else x.copy_(with_number(torch.mul, x, number))
+
+
+def add_number_(tensors: list[Tensor], number: Any) -> None:
+    """Adds a number to each."""
+    if not isinstance(number, torch.Tensor):
+        _foreach_add_(tensors, number)
+        return
+    for x in tensors:
+        x.add_(number) if _fits(x, number) else x.copy_(with_number(torch.add, x, number))
+
+
+def _fits(x: Tensor, number: float | Tensor) -> bool:
+    return not isinstance(number, torch.Tensor) or number.dtype == x.dtype
+
+
+def filled_like(x: Tensor, value: float | Tensor) -> Tensor:
+    """A tensor like ``x``, every element ``value``."""
+    if isinstance(value, torch.Tensor):
+        return value.to(x.dtype).expand(x.shape).clone()
+    return torch.full_like(x, value)
+
+
+def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
+    """``x + factor * a * b``, as one operation."""
+    if not isinstance(factor, torch.Tensor):
+        return torch.addcmul(x, a, b, value=factor)
+    if is_exact(_aten._foreach_addcmul.Tensor):  # noqa: SLF001  which takes its factors in a tensor
+        return torch._foreach_addcmul([x], [a], [b], factor.view(1))[0]  # noqa: SLF001  it has no other name
+    return torch.addcmul(x, _product(a, factor), b)  # as the kernel multiplies first
+
+
+def subtract_product(x: Tensor, a: Tensor, factor: float | Tensor) -> Tensor:
+    """``x - factor * a``, as one operation."""
+    if not isinstance(factor, torch.Tensor):
+        return torch.sub(x, a, alpha=factor)
+    return with_number(lambda wide, number: torch.addcmul(wide, a.to(wide.dtype), _minus(number)), x, factor)
+
+
+def add_quotients_(
+    tensors: list[Tensor], dividends: list[Tensor], divisors: list[Tensor], factors: Sequence[Any]
+) -> None:
+    """Adds factor * dividend / divisor to each, as one operation."""
+    if not any(isinstance(factor, torch.Tensor) for factor in factors):
+        _foreach_addcdiv_(tensors, dividends, divisors, factors)
+    elif factors[0].is_cpu and is_exact(_aten._foreach_addcdiv_.Tensor):
+        _foreach_addcdiv_(tensors, dividends, divisors, _stacked(factors))
+    else:
+        for x, dividend, divisor, factor in zip(tensors, dividends, divisors, factors, strict=True):
+            x.copy_(_sum_with_quotient(x, dividend, divisor, factor))
+
+
+# These are computed in full precision; the operation around them is rounded.
+
+
+@apart
+def _product(x: Tensor, factor: Tensor) -> Tensor:
+    return x * factor
+
+
+@apart
+def _minus(x: Tensor) -> Tensor:
+    return -x
+
+
+@apart
+def _stacked(factors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(factors))
+
+
+@apart
+def _sum_with_quotient(x: Tensor, dividend: Tensor, divisor: Tensor, factor: Tensor) -> Tensor:
+    return x + dividend.to(factor.dtype) * factor / divisor
