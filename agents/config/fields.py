@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,10 +51,10 @@ def key(default: Any, description: str, role: Role = Role.NONE, *, since: str | 
 
 
 def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
-    """The key of another class with a default of its own."""
-    field = copy(owner.model_fields[name])
-    field.default = default
-    return field
+    """The key of another class with a default of its own; the annotation says again what is allowed."""
+    field = owner.model_fields[name]
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else None
+    return Field(default=default, description=field.description, json_schema_extra=extra)
 
 
 def role_of(field: FieldInfo) -> Role:

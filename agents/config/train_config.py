@@ -87,7 +87,7 @@ class TrainConfig(BaseModel):
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
 
-    algorithm: Annotated[str, AfterValidator(check_algorithm)] = key("sac", "What learns; each has keys of its own.")
+    algorithm: str = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
         "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment with continuous"
@@ -201,14 +201,14 @@ class TrainConfig(BaseModel):
             if owners and name not in cls.model_fields:
                 own = cls.model_fields["algorithm"].default
                 raise ValueError(
-                    f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm: {owners[0]}"
+                    f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm: {' or '.join(owners)}"
                 )
         return data
 
     @model_validator(mode="after")
     def _check_own_algorithm(self) -> Self:
         own = type(self).model_fields["algorithm"].default
-        if self.algorithm != own:
+        if check_algorithm(self.algorithm) != own:
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
         return self
 
