@@ -60,6 +60,12 @@ def panels() -> Mapping[str, Panel]:
     return found
 
 
+def algorithm_of(config: Mapping[str, Any]) -> str:
+    """The algorithm of the config with these keys, which need not name one."""
+    name: str = config_class(config).model_fields["algorithm"].default
+    return name
+
+
 def leading(config: Mapping[str, Any]) -> str:
     """The optimizer whose loss scale is shown of a run while it goes on, by the keys of its config."""
     name: str = import_module(config_class(config).__module__).LEADING

@@ -201,7 +201,8 @@ class TrainConfig(BaseModel):
             if owners and name not in cls.model_fields:
                 own = cls.model_fields["algorithm"].default
                 raise ValueError(
-                    f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm: {' or '.join(owners)}"
+                    f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm:"
+                    f" {' or '.join(owners)}"
                 )
         return data
 

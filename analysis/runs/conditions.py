@@ -21,13 +21,17 @@ class Conditions:
         settings: the columns that are keys of the config.
 
     Attributes:
-        keys: settings that take more than one value, in alphabetical order; task, format, seed and settings that only
-            say how a run is carried out are none of them.
+        keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
+            settings that only say how a run is carried out, and those that follow from the algorithm.
     """
 
     def __init__(self, runs: pd.DataFrame, settings: Collection[str]) -> None:
         varying = sorted(set(settings) - {"task", "format", "seed"} - keys_with(Role.EXECUTION))
         self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
+        if "algorithm" in self.keys:  # of which each has keys and defaults of its own
+            values = runs.groupby("algorithm", dropna=False)
+            own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
+            self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
         self._told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
 
     def label(self, values: Mapping[str, object]) -> str:
