@@ -8,7 +8,7 @@ from importlib import import_module
 from operator import or_
 from typing import TYPE_CHECKING, Any, final
 
-from .fields import Role, role_of
+from .fields import Role, is_later, role_of
 from .train_config import ALGORITHMS, config_class, config_of
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def panels() -> Mapping[str, Panel]:
     return found
 
 
-def algorithm_of(config: Mapping[str, Any]) -> str:
-    """The algorithm of the config with these keys, which need not name one."""
-    name: str = config_class(config).model_fields["algorithm"].default
-    return name
+def implied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config leaves unsaid: its algorithm, and the keys that came later, at their defaults."""
+    fields = config_class(config).model_fields
+    return {key: field.default for key, field in fields.items() if is_later(field) and key not in config}
 
 
 def leading(config: Mapping[str, Any]) -> str:

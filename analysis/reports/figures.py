@@ -155,7 +155,8 @@ def profiles_figure(profiles: pd.DataFrame) -> Safe:
     """Score distributions, a panel per task; from :func:`roundoff.analysis.figures.profiles.profiles_table`."""
     names = list(dict.fromkeys(profiles["series"]))
     narrow = [name for name in names if name.split(",")[0] != REFERENCE]
-    panels = []
+    panels: list[tuple[str, Safe]] = []
+    legend: list[tuple[Series, str]] = []
     tasks = _tasks(profiles)
     for task, title in zip(tasks, titles(tasks), strict=True):
         here = profiles[profiles["task"] == task]

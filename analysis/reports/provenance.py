@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -116,10 +117,11 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
         else it holds the shared settings, and there is a command for each run.
     """
     shared, varied = settings(experiment)
-    combinations = [tuple(map(_text, values)) for values in product(*varied.values())]
     present = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
+    all_there = prod(map(len, varied.values())) == len(present)  # else there may be more combinations than fit anywhere
+    combinations = [tuple(map(_text, values)) for values in product(*varied.values())] if all_there else []
     name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # a file's, and no option
-    if sorted(combinations) == sorted(present):
+    if all_there and sorted(combinations) == sorted(present):
         content = {"name": experiment.name, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
         return _yaml(content), [f"roundoff sweep {name}.yaml", f"roundoff report results/{name}"]
     commands = [

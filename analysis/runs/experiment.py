@@ -13,7 +13,7 @@ import pandas as pd
 from roundoff.files import parse_json, read_bytes
 
 from ...agents.config.fixes import FIXES
-from ...agents.config.registry import algorithm_of
+from ...agents.config.registry import implied
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import MALFORMED, planned_runs, read_json
@@ -95,11 +95,11 @@ def read_experiment(directory: str | Path) -> Experiment:
             warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
         else:
             configs[identity] = config
-    several = any("algorithm" in config for config in configs.values())
+    said = {key for config in configs.values() for key in config}
     for identity, config in configs.items():
         folder = folders[identity]
-        algorithm = {"algorithm": algorithm_of(config)} if several else {}
-        rows.append({"id": identity, **read_outcome(folder, warnings), **_flat(config), **algorithm})
+        unsaid = {key: value for key, value in implied(config).items() if key in said}  # by this run, not by others
+        rows.append({"id": identity, **read_outcome(folder, warnings), **_flat(unsaid | config)})
         config_keys |= config.keys()
         for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
             points[kind].append({"id": identity, **point})

@@ -152,3 +152,11 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
     train(config, tmp_path)
     kept = json.loads((tmp_path / "config.json").read_text())["config"]
     assert TrainConfig(**kept) == config
+
+
+def test_what_a_config_leaves_unsaid(with_later_key):
+    with_later_key("0.3")
+    assert registry.implied({"task": "walker_walk"}) == {"algorithm": "sac", "novelty": 0.5}
+    assert registry.implied({"observations": "pixels"})["algorithm"] == "drq"
+    assert registry.implied({"novelty": 0.7, "algorithm": "sac"}) == {}
+    assert registry.implied({"algorithm": "td3"}) == {}

@@ -439,3 +439,21 @@ def test_profiles(sweep):
     fp32 = axis.lines[0]
     share = dict(zip(fp32.get_xdata(), fp32.get_ydata(), strict=True))
     assert (share[780], share[800], share[820]) == (1, 2 / 3, 0)  # of 800, 810 and 820: above, not at
+
+
+def test_of_two_algorithms_the_name_is_all_that_is_told(tmp_path):
+    """Each has keys of its own; a config of before there were several names none."""
+    for fmt in ("fp32", "e5m5"):
+        for seed in range(2):
+            write_run(tmp_path, fmt, seed, name="old")
+            write_run(tmp_path, fmt, seed, name="new")
+            path = tmp_path / "runs" / f"cartpole_swingup-{fmt}-s{seed}-new" / "config.json"
+            config = json.loads(path.read_text())["config"] | {"algorithm": "td3", "policy_noise": 0.2, "lr": 1e-2}
+            path.write_text(json.dumps({"config": config, "version": "0.2.0"}))
+    experiment = read_experiment(tmp_path / "runs")
+    assert experiment.conditions.keys == ["algorithm"]
+    assert set(experiment.runs["algorithm"]) == {"sac", "td3"}
+    table = summarize(experiment)
+    assert len(table) == 4
+    assert set(table["n"]) == {2}
+    assert experiment.conditions.series({"format": "e5m5", "algorithm": "td3"}) == "e5m5, algorithm td3"

@@ -216,6 +216,17 @@ def test_odd_values_are_no_traceback(sweep, file, old, new):
     page_of(sweep / "runs")
 
 
+def test_runs_that_differ_in_very_many_keys_have_a_recipe(tmp_path):
+    """As those of two algorithms do: there would be 2^40 combinations."""
+    for seed in range(3):
+        keys = {f"key_{i}": seed for i in range(40)}
+        write_run(tmp_path, "e5m5", seed, **keys)
+    text, commands = recipe(read_experiment(tmp_path / "runs"))
+    assert "key_0" not in text
+    assert len(commands) == 4
+    assert "key_39=2" in commands[2]
+
+
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(AnalysisError, match="holds no runs"):
         report(tmp_path)
