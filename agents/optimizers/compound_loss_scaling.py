@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+from ...formats.base.memory import apart
 from .dynamic_loss_scale import DynamicLossScale
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ class CompoundLossScaler(DynamicLossScale):
         self.optimizer.rescale_(factor)
 
     def _may_double(self) -> Tensor:
-        return self.optimizer.has_room(2.0, self.largest / HEADROOM)
+        return self.optimizer.has_room(2.0, _with_headroom(self.largest))
 
     def _step_optimizer(self, finite: Tensor) -> None:
         self.optimizer.step(where=finite)
+
+
+@apart
+def _with_headroom(largest: Any) -> Any:
+    return largest / HEADROOM

@@ -34,6 +34,7 @@ def is_at_hand(x: Tensor) -> bool:
     return x.is_cpu and not is_traced()
 
 
+@apart
 def at_hand(x: Tensor, dtype: torch.dtype) -> Any:
     """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is at hand, else a tensor.
 

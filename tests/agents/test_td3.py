@@ -140,7 +140,7 @@ def test_everything_kept_is_of_the_format():
         assert torch.equal(values, round(values, "e5m7")), name
 
 
-def test_compiled_it_has_the_same_bits():
+def test_traced_it_has_the_same_bits(uncompiled):
     eager, mine = (make("e5m7", loss_scale_growth_interval=2, lr=3e-2) for _ in range(2))
     mine.compiled = CompiledUpdates(mine)
     compile_acting(mine)
@@ -165,7 +165,7 @@ def files(folder):
     return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")}
 
 
-def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path):
+def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled):
     configs = [TrainConfig(**TINY, format=name) for name in ("e5m7", "e5m10")]
     for i, config in enumerate(configs):
         train(config, tmp_path / f"alone{i}", compiled=False)
