@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -67,8 +67,6 @@ class Learner(ABC):
         compiled: what has taken over the updates; None if nothing has.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
     """
-
-    leading: ClassVar[str] = "critic"
 
     def __init__(self, observation_size: int, action_size: int, config: OffPolicyKeys, device: torch.device) -> None:
         fmt = Format.parse(config.format)
@@ -243,7 +241,7 @@ class Learner(ABC):
     @property
     def loss_scale(self) -> float:
         """That of the leading optimizer, as it was when last written back."""
-        return self.optimizers[self.leading].scale
+        return self.optimizers[self.config.leading].scale
 
     def layers(self) -> dict[str, list[torch.Tensor]]:
         """The layers of all networks, by name."""

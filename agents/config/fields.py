@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 from pydantic import Field
 
@@ -16,6 +17,20 @@ Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Below1 = Annotated[float, Field(ge=0, lt=1)]
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """How a logged value is drawn.
+
+    Attributes:
+        label: of the vertical axis.
+        log: whether that is logarithmic.
+    """
+
+    label: str
+    log: bool = False
 
 
 class Role(Flag):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, reduce
-from importlib import import_module
 from operator import or_
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from .fields import Role, is_later, role_of
 from .train_config import ALGORITHMS, config_class, config_of
@@ -16,19 +14,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-
-@final
-@dataclass(frozen=True)
-class Panel:
-    """How a logged value is drawn.
-
-    Attributes:
-        label: of the vertical axis.
-        log: whether that is logarithmic.
-    """
-
-    label: str
-    log: bool = False
+    from .fields import Panel
 
 
 @cache
@@ -56,7 +42,7 @@ def panels() -> Mapping[str, Panel]:
     """The logged values that are drawn, by name; of all algorithms."""
     found: dict[str, Panel] = {}
     for name in _names():
-        found |= _settings(name).PANELS
+        found |= config_of(name).panels
     return found
 
 
@@ -68,14 +54,9 @@ def implied(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def leading(config: Mapping[str, Any]) -> str:
     """The optimizer whose loss scale is shown of a run while it goes on, by the keys of its config."""
-    name: str = import_module(config_class(config).__module__).LEADING
-    return name
+    return config_class(config).leading
 
 
 def _names() -> list[str]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
     return sorted(ALGORITHMS, key=lambda name: name != "sac")
-
-
-def _settings(algorithm: str) -> Any:
-    return import_module(config_of(algorithm).__module__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ..environments.task_check import check_task
-from .fields import Count, Positive, Role, is_later, key
+from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +84,10 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
+    leading: ClassVar[str] = "critic"
+    """The optimizer whose loss scale is shown while a run goes on."""
+    panels: ClassVar[Mapping[str, Panel]] = {}
+    """The logged values that are drawn, by name."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from ...agents.config.registry import Panel, panels
+from ...agents.config.fields import Panel
+from ...agents.config.registry import panels
 from ..statistics.summary import REFERENCE, records
 from .axes import from_wide_to_narrow
 from .style import REFERENCE as REFERENCE_LOOK

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from ...config.fields import key
-from ..sac.settings import LEADING, PANELS, SACConfig
-
-__all__ = ["CONFIG", "LEADING", "PANELS"]
+from ..sac.settings import SACConfig
 
 
 class DrQConfig(SACConfig):

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...config.fields import Count, NonNegativeFloat, Positive, PositiveFloat, Role, key
+from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key
 from ...config.learning_keys import OffPolicyKeys
-from ...config.registry import Panel
 from .pixel_keys import check_observations
 
-LEADING = "critic"
-"""The optimizer whose loss scale is shown while a run goes on."""
-
-PANELS = {
-    "q": Panel("mean Q value"),
-    "temperature": Panel("temperature", log=True),
-    "critic_loss_scale": Panel("loss scale of the critics", log=True),
-    "actor_loss_scale": Panel("loss scale of the actor", log=True),
-}
-"""The logged values that are drawn."""
-
 _FREE = Role.TIMELESS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class SACConfig(OffPolicyKeys):
     """Soft actor-critic; the defaults are the paper's (Low-precision SAC, Tables 4 and 5)."""
+
+    panels: ClassVar[Mapping[str, Panel]] = {
+        "q": Panel("mean Q value"),
+        "temperature": Panel("temperature", log=True),
+        "critic_loss_scale": Panel("loss scale of the critics", log=True),
+        "actor_loss_scale": Panel("loss scale of the actor", log=True),
+    }
 
     algorithm: str = key("sac", "What learns; each has keys of its own.", since="0.2")
     initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", Role.TIMELESS | Role.DATA)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from ...config.fields import Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
+from typing import TYPE_CHECKING, ClassVar
+
+from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key, with_default
 from ...config.learning_keys import OffPolicyKeys
-from ...config.registry import Panel
 
-LEADING = "critic"
-"""The optimizer whose loss scale is shown while a run goes on."""
-
-PANELS = {
-    "q": Panel("mean Q value"),
-    "critic_loss_scale": Panel("loss scale of the critics", log=True),
-    "actor_loss_scale": Panel("loss scale of the actor", log=True),
-}
-"""The logged values that are drawn."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class TD3Config(OffPolicyKeys):
@@ -23,6 +17,12 @@ class TD3Config(OffPolicyKeys):
     Source:
         Fujimoto, van Hoof & Meger, "Addressing Function Approximation Error in Actor-Critic Methods", Section 6.1.
     """
+
+    panels: ClassVar[Mapping[str, Panel]] = {
+        "q": Panel("mean Q value"),
+        "critic_loss_scale": Panel("loss scale of the critics", log=True),
+        "actor_loss_scale": Panel("loss scale of the actor", log=True),
+    }
 
     algorithm: str = key("td3", "What learns; each has keys of its own.")
     hidden_units: Positive = with_default(OffPolicyKeys, "hidden_units", 400)
