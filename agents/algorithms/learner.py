@@ -15,7 +15,7 @@ from ..config.baselines import BASELINES
 from ..config.train_config import NATIVE_FORMATS
 from ..experience.replay import batch_of
 from ..optimizers.coercion import coerce_
-from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA
+from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
 from ..streams import Stream, torch_generator
@@ -73,7 +73,7 @@ class Learner(ABC):
         assert isinstance(fmt, FloatFormat)
         self.format = fmt
         self.observation_size, self.action_size = observation_size, action_size
-        self.config: Any = config
+        self.config = config
         self.device = device
         self.simulation = simulation_of(config)
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
@@ -183,10 +183,17 @@ class Learner(ABC):
         own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self.optimizers}
         other.optimizers = {name: one.bound_to(own[name]) for name, one in self.optimizers.items()}
         other.networks = {name: one.bound_to(own[name]["parameters"]) for name, one in self.networks.items()}
-        other.averages = {name: one.bound_to(tensors[name]) for name, one in self.averages.items()}
+        other.averages = {name: one.bound_to(tensors[name]) for name, one in self.traceable_averages.items()}
         other.numbers = tensors["numbers"]
         other.bind()
         return other
+
+    @property
+    def traceable_averages(self) -> dict[str, TraceableAverage]:
+        """``averages``, of a learner whose baseline can be compiled."""
+        found = {name: one for name, one in self.averages.items() if isinstance(one, TraceableAverage)}
+        assert len(found) == len(self.averages), "programs know no master weights"
+        return found
 
     def acting_by(self, parameters: torch.Tensor) -> Self:
         """This learner with the parameters of its actor elsewhere, for a program that chooses actions."""

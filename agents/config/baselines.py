@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import final
+
+from roundoff.errors import check_name
 
 
 @final
@@ -51,8 +52,4 @@ def check_baseline(name: str) -> str:
     Raises:
         ValueError: there is none; the nearest one is named.
     """
-    if name not in BASELINES:
-        near = difflib.get_close_matches(name, BASELINES, n=1)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
-        raise ValueError(f'unknown baseline "{name}"{hint}; allowed are {", ".join(BASELINES)}')
-    return name
+    return check_name("baseline", name, BASELINES)

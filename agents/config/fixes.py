@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from roundoff.errors import suggestion
 
 FIXES = (
     "hadam",
@@ -44,9 +45,7 @@ def parse_fixes(value: object) -> tuple[str, ...]:
     names = list(value)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f' (did you mean "{near[0]}"?)' if near else ""
-            raise ValueError(f"unknown fix {name!r}{hint}; {allowed}")
+            raise ValueError(f"unknown fix {name!r}{suggestion(name, known)}; {allowed}")
         if names.count(name) > 1:
             raise ValueError(f'the fix "{name}" comes twice')
     return tuple(name for name in known if name in names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from functools import cache
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from roundoff.errors import check_name
 
 from ..environments.task_check import check_task
 from .fields import Count, Panel, Positive, Role, is_later, key
@@ -56,19 +57,6 @@ def _check_policy(policy: Any) -> dict[str, Any]:
 def _check_device(name: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f'unknown device "{name}"; allowed are cpu, cuda, and cuda:0, cuda:1, ...')
-    return name
-
-
-def check_algorithm(name: str) -> str:
-    """Returns ``name`` if there is such an algorithm.
-
-    Raises:
-        ValueError: there is none; the nearest one is named.
-    """
-    if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
-        raise ValueError(f'unknown algorithm "{name}"{hint}; allowed are {", ".join(ALGORITHMS)}')
     return name
 
 
@@ -213,7 +201,7 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check_own_algorithm(self) -> Self:
         own = type(self).model_fields["algorithm"].default
-        if check_algorithm(self.algorithm) != own:
+        if check_name("algorithm", self.algorithm, ALGORITHMS) != own:
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
         return self
 

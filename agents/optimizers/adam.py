@@ -244,6 +244,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
         """The numbers of the step after so many."""
         count = at_hand(steps, torch.int64)
+        if isinstance(count, torch.Tensor) and max(map(steps_until_constant, group["betas"])) > LONGEST_TABLE:
+            count = int(count)  # waits for the device; programs are refused
         if not isinstance(count, torch.Tensor):
             return self.numbers(group, count + 1)
         table = group["table"] if "table" in group else self._kept_table(group, steps.device)

@@ -20,15 +20,6 @@ class MovingAverage(ABC):
 
     average: torch.Tensor
 
-    @property
-    @abstractmethod
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All that an update reads and writes, for programs: also constants that are data to them."""
-
-    @abstractmethod
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This average with all it keeps elsewhere, in ``tensors``."""
-
     @abstractmethod
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source`` by one step, in place."""
@@ -42,8 +33,21 @@ class MovingAverage(ABC):
         """Takes over what :meth:`state_dict` returned."""
 
 
+class TraceableAverage(MovingAverage):
+    """An average that programs can have: all it keeps is tensors."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that an update reads and writes, for programs: also constants that are data to them."""
+
+    @abstractmethod
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This average with all it keeps elsewhere, in ``tensors``."""
+
+
 @final
-class PlainEMA(MovingAverage):
+class PlainEMA(TraceableAverage):
     """The average as usually written: average <- (1 - tau) average + tau source.
 
     In low precision it stops: once tau * |source - average| is below half an ulp of the average (for tau = 0.005 in
@@ -88,7 +92,7 @@ class PlainEMA(MovingAverage):
 
 
 @final
-class KahanEMA(MovingAverage):
+class KahanEMA(TraceableAverage):
     """The average kept C times as large in a buffer, to which the steps are added by Kahan summation.
 
     buffer <-(Kahan)- buffer + tau (C source - buffer), and average = buffer / C, rounded. The scale C keeps
@@ -98,7 +102,7 @@ class KahanEMA(MovingAverage):
     Args:
         average: the tensor kept up to date; any floating-point type; changed in place; its value is where it starts.
         tau: the step, in (0, 1].
-        scale: C >= 1.
+        scale: C >= 1, finite.
         largest: the largest finite number of the format.
 
     Raises:
@@ -109,8 +113,10 @@ class KahanEMA(MovingAverage):
     """
 
     def __init__(self, average: torch.Tensor, tau: float, *, scale: float = 1e4, largest: float = math.inf) -> None:
-        if not (0 < tau <= 1 and scale >= 1 and largest > 0):
-            raise RunError(f"KahanEMA needs 0 < tau <= 1, scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}")
+        if not (0 < tau <= 1 and 1 <= scale < math.inf and largest > 0):
+            raise RunError(
+                f"KahanEMA needs 0 < tau <= 1, a finite scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}"
+            )
         self.average = average
         self.minus_tau: float | torch.Tensor = -tau
         self.largest: float | torch.Tensor = largest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -77,15 +77,6 @@ class MasterEMA(MovingAverage):
         self.average = average
         self._master = MasterWeights(average, format)
         self._plain = PlainEMA(self._master.weights, tau)
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """None can be said: programs know no master weights."""
-        raise NotImplementedError
-
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Programs know no master weights."""
-        raise NotImplementedError(tensors.keys())
 
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``, which is in full precision too; NaN and infinity spread into it."""

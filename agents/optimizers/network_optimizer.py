@@ -5,8 +5,6 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, final
 
-import torch
-
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
 from .adam import Adam
@@ -18,6 +16,8 @@ from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
 
 if TYPE_CHECKING:
+    import torch
+
     from ...formats import FloatFormat
     from ..config.learning_keys import OptimizerKeys
     from .adam import AdamBase
@@ -91,8 +91,8 @@ class NetworkOptimizer:
         else:
             self._step()
         if self._coerced_to is not None:
-            kept = [x for x in self.optimizer.state[self.parameters].values() if isinstance(x, torch.Tensor)]
-            coerce_([self.flat, *kept], self._coerced_to)
+            buffers = [x for name, x in self.optimizer.state[self.parameters].items() if name != "step"]
+            coerce_([self.flat, *buffers], self._coerced_to)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -78,8 +78,9 @@ class Population:
         }
         # What each learns from; of those that have nothing to learn, something of the same shape.
         self._inputs = [self._nothing(first) for _ in members]
+        inputs = self._stacked()
         for part in first.parts:  # compiled while nothing depends on it yet
-            self._steps[part.name].prepare(self._tensors, *self._stacked(part))
+            self._steps[part.name].prepare(self._tensors, *part.inputs(*inputs))
         for i, learner in enumerate(members):
             learner.compiled = _Member(self, i)
             compile_acting(learner)
@@ -99,10 +100,11 @@ class Population:
             prepared, noises = self._members[i].begin_update(batch)
             self._inputs[i] = (prepared.rows, noises)
         leader = self._members[next(iter(batches))]
+        inputs = self._stacked()
         metrics: Metrics = {}
         for part in leader.parts:
             if leader.is_due(part):
-                metrics |= self._steps[part.name](self._tensors, *self._stacked(part))
+                metrics |= self._steps[part.name](self._tensors, *part.inputs(*inputs))
                 if part.name == "actor":  # members act alone
                     torch._foreach_copy_(self._actors, list(self._tensors["actor"]["parameters"]))
         return {i: {name: values[i] for name, values in metrics.items()} for i in batches}
@@ -113,10 +115,10 @@ class Population:
         for mine, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
             mine.copy_(all_of_them[i])
 
-    def _stacked(self, part: Part) -> tuple[torch.Tensor, ...]:
-        """The inputs of a part, of all members."""
-        own = [part.inputs(rows, noises) for rows, noises in self._inputs]
-        return tuple(torch.stack(values) for values in zip(*own, strict=True))
+    def _stacked(self) -> _Inputs:
+        """What all members learn from."""
+        rows, noises = zip(*self._inputs, strict=True)
+        return torch.stack(rows), tuple(torch.stack(of_members) for of_members in zip(*noises, strict=True))
 
     @staticmethod
     def _nothing(learner: Learner) -> _Inputs:

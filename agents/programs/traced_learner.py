@@ -31,7 +31,7 @@ class TracedLearner:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
-        self.tensors |= {name: average.tensors for name, average in learner.averages.items()}
+        self.tensors |= {name: average.tensors for name, average in learner.traceable_averages.items()}
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
         self.tensors["numbers"] = {name: torch.tensor(value, **options) for name, value in learner.numbers.items()}
 

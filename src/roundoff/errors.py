@@ -1,4 +1,12 @@
-"""The base of every error that a user can cause, and the error of files, which all parts share."""
+"""The base of every error that a user can cause; files, which all parts share; names that do not exist."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class RoundoffError(Exception):
@@ -10,3 +18,20 @@ class RoundoffError(Exception):
 
 class FileError(RoundoffError):
     """A file or folder that cannot be written, read, or understood; the message names it and the next step."""
+
+
+def suggestion(name: object, known: Collection[str]) -> str:
+    """The name among ``known`` that comes nearest, as `` (did you mean "..."?)``; empty if none comes near."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f' (did you mean "{near[0]}"?)' if near else ""
+
+
+def check_name(what: str, name: str, known: Collection[str]) -> str:
+    """Returns ``name`` if it is one of ``known``.
+
+    Raises:
+        ValueError: it is none of them; the nearest one is named.
+    """
+    if name not in known:
+        raise ValueError(f'unknown {what} "{name}"{suggestion(name, known)}; allowed are {", ".join(known)}')
+    return name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundoff.errors import suggestion
 from roundoff.files import read_bytes
 
 from ..errors import SweepError, SweepFileError
@@ -36,9 +36,7 @@ def read_file(path: str | Path) -> str:
     try:
         return _content(Path(path)).decode()
     except OSError as error:
-        near = difflib.get_close_matches(str(path), preset_files(), n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        advice = f"give a YAML file, or a name that `roundoff presets` lists{hint}"
+        advice = f"give a YAML file, or a name that `roundoff presets` lists{suggestion(path, preset_files())}"
         raise SweepError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
     except ValueError as error:
         if isinstance(error, UnicodeDecodeError):

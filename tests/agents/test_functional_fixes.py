@@ -186,3 +186,5 @@ def test_kahan_momentum_of_nan_ends_and_is_nan():
 def test_averages_refuse_nonsense():
     with pytest.raises(RunError, match="tau=0"):
         KahanEMA(torch.ones(1), 0)
+    with pytest.raises(RunError, match="scale=inf"):
+        KahanEMA(torch.ones(1), 0.5, scale=math.inf)

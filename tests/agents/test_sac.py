@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textbook import modules_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,8 +53,8 @@ class ByTheBook:
     """SAC with torch.nn, torch.optim.Adam and torch.distributions, as anyone would write it."""
 
     def __init__(self, agent):
-        self.actor = self.network(agent.actor.layers, 0)
-        self.critics = nn.ModuleList(self.network(agent.critic.layers, k) for k in (0, 1))
+        self.actor = modules_of(agent.actor.layers, 0)
+        self.critics = nn.ModuleList(modules_of(agent.critic.layers, k) for k in (0, 1))
         self.targets = copy.deepcopy(self.critics)
         self.log_temperature = agent.log_temperature.clone().requires_grad_()
         options = {"lr": agent.config.lr, "eps": agent.config.adam_eps}
@@ -64,16 +65,6 @@ class ByTheBook:
         self.noise = torch.Generator()
         self.noise.set_state(agent.generators["update_noise"].get_state())
         self.updates = 0
-
-    @staticmethod
-    def network(layers, member):
-        modules = []
-        for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
-            linear = nn.Linear(*weight.shape[1:], dtype=weight.dtype)
-            linear.weight.data = weight[member].detach().mT.clone()
-            linear.bias.data = bias[member, 0].detach().clone()
-            modules += [linear, nn.ReLU()]
-        return nn.Sequential(*modules[:-1])
 
     def sample(self, observations, noise):
         mean, raw = self.actor(observations).chunk(2, dim=-1)
@@ -111,7 +102,7 @@ class ByTheBook:
         pairs += [(self.critics[k], agent.critic.layers, k) for k in (0, 1)]
         pairs += [(self.targets[k], agent.target, k) for k in (0, 1)]
         for mine, layers, member in pairs:
-            for a, b in zip(mine.parameters(), self.network(layers, member).parameters(), strict=True):
+            for a, b in zip(mine.parameters(), modules_of(layers, member).parameters(), strict=True):
                 yield float((a - b).abs().max().detach())
         yield float((self.log_temperature - agent.log_temperature).abs().detach())
 

@@ -6,6 +6,7 @@ import json
 import odd_goal  # noqa: F401  registers the task
 import pytest
 import torch
+from textbook import modules_of
 from torch import nn
 
 from roundoff.agents import FIXES, TrainConfig, train
@@ -41,24 +42,14 @@ class ByTheBook:
     """Algorithm 1 with torch.nn and torch.optim.Adam."""
 
     def __init__(self, agent):
-        self.actor = self.network(agent.networks["actor"].layers, 0)
-        self.critics = nn.ModuleList(self.network(agent.networks["critic"].layers, k) for k in (0, 1))
+        self.actor = modules_of(agent.networks["actor"].layers, 0)
+        self.critics = nn.ModuleList(modules_of(agent.networks["critic"].layers, k) for k in (0, 1))
         self.targets = copy.deepcopy(nn.ModuleList([self.actor, *self.critics]))
         options = {"lr": agent.config.lr, "eps": agent.config.adam_eps}
         self.optimizers = [torch.optim.Adam(part.parameters(), **options) for part in (self.critics, self.actor)]
         self.noise = torch.Generator()
         self.noise.set_state(agent.generators["update_noise"].get_state())
         self.updates = 0
-
-    @staticmethod
-    def network(layers, member):
-        modules = []
-        for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
-            linear = nn.Linear(*weight.shape[1:], dtype=weight.dtype)
-            linear.weight.data = weight[member].detach().mT.clone()
-            linear.bias.data = bias[member, 0].detach().clone()
-            modules += [linear, nn.ReLU()]
-        return nn.Sequential(*modules[:-1])
 
     def update(self, batch):
         self.updates += 1
@@ -87,7 +78,7 @@ class ByTheBook:
         pairs += [(self.critics[k], critic, k) for k in (0, 1)]
         pairs += [(self.targets[1 + k], agent.target["critic"], k) for k in (0, 1)]
         for network, layers, k in pairs:
-            other = self.network(layers, k)
+            other = modules_of(layers, k)
             for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
                 yield float((mine - theirs).detach().abs().max())
 

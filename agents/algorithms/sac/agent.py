@@ -42,6 +42,8 @@ class SoftActorCritic(Learner):
         Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"; Low-precision SAC, Section 2 and Table 4.
     """
 
+    config: SACConfig
+
     def __init__(
         self,
         networks: Callable[..., tuple[FlatNetwork, FlatNetwork]],

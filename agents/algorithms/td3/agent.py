@@ -35,6 +35,8 @@ class TD3(Learner):
         Fujimoto, van Hoof & Meger, "Addressing Function Approximation Error in Actor-Critic Methods", Algorithm 1.
     """
 
+    config: TD3Config
+
     def __init__(self, observation_size: int, action_size: int, config: TD3Config, device: torch.device) -> None:
         super().__init__(observation_size, action_size, config, device)
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
@@ -71,8 +73,7 @@ class TD3(Learner):
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The best actions and noise, clipped to [-1, 1]."""
-        exploration: float = self.config.exploration_noise
-        return (self.best_actions(observations) + noise * exploration).clamp(-1, 1)
+        return (self.best_actions(observations) + noise * self.config.exploration_noise).clamp(-1, 1)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
         """Noise on the next action of each transition."""
