@@ -17,8 +17,8 @@ from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS
 from ..composites.primitives import decomposition
-from ..exact import operations as exact_operations
 from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
+from ..rounded_once import operations as exact_operations
 from ..watching.watcher import Place
 from .metrics import reading
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-    from ..exact.carrier_rounding import CarrierRounding
-    from ..exact.operators import DrawAt
+    from ..rounded_once.carrier_rounding import CarrierRounding
+    from ..rounded_once.operators import DrawAt
 
     Operation = OpOverload | HigherOrderOperator
 
