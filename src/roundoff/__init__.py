@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Watcher,
         blame,
         compile,  # noqa: A004  the name that torch has for it
+        exact,
         simulate,
     )
 
@@ -61,6 +62,7 @@ __all__ = [
     "Watcher",
     "blame",
     "compile",
+    "exact",
     "fake_round",
     "register",
     "round",
