@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roundoff.current_run import checkpoint, log, restore
     from roundoff.formats import (
         FloatFormat,
         Format,
@@ -61,10 +62,13 @@ __all__ = [
     "TableFormat",
     "Watcher",
     "blame",
+    "checkpoint",
     "compile",
     "exact",
     "fake_round",
+    "log",
     "register",
+    "restore",
     "round",
     "simulate",
 ]
@@ -78,7 +82,7 @@ class _Umbrella(ModuleType):
             return import_module("roundoff.formats")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for part in ("roundoff.formats", "roundoff.simulate"):
+        for part in ("roundoff.current_run", "roundoff.formats", "roundoff.simulate"):
             module = import_module(part)
             if name in module.__all__:
                 value = getattr(module, name)

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pydantic import ValidationError
+
+from ...agents import TrainConfig
 from ..errors import SweepFileError
+from ..subjects.metric import Metric
+from ..subjects.program_keys import ProgramKeys
+from ..wording import complaint
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
-from .keys import KEYS
 from .located_yaml import parse
 from .outline import Exclusion, Outline, alternatives
 from .shape import settings
@@ -21,7 +26,7 @@ from .sweep_file import CASE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...agents import TrainConfig
+    from ..subjects.subject import RunConfig
 
 
 class Run(NamedTuple):
@@ -29,7 +34,7 @@ class Run(NamedTuple):
 
     id: str
     """Name of its directory: task, format, seed, and a hash of the whole config."""
-    config: TrainConfig
+    config: RunConfig
     case: str = ""
     """Name of the case it belongs to, if the sweep has any."""
 
@@ -44,6 +49,7 @@ class Plan:
         varying: keys that take several values, in the order of the file.
         runs: the product of what varies, the last varying fastest, without what is excluded.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
+        program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
     """
 
     name: str
@@ -51,6 +57,8 @@ class Plan:
     varying: tuple[str, ...]
     runs: tuple[Run, ...]
     reproduces: tuple[str, ...] = ()
+    program: ProgramKeys | None = None
+    metric: Metric | None = None
 
 
 def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -88,11 +96,13 @@ def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Seque
     for config, case in expand(outline, [choice for choice in chosen if choice], source):
         run = Run(run_id(config), config, case)
         runs.setdefault(run.id, run)
+    program = outline.subject if isinstance(outline.subject, ProgramKeys) else None
+    metric = _metric(outline, program)
     if outline.problems:
         raise SweepFileError(outline.problems)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     name = outline.name or Path(source).stem
-    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces)
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces, program, metric)
 
 
 def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -115,25 +125,46 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
             document = document.value["config"]
         outline.base = settings(document, outline)
     for override in overrides:
-        if setting := read_argument(override, outline, KEYS):
+        if setting := read_argument(override, outline, outline.subject.keys):
             outline.base |= [setting]  # a list is a value here, not several runs
     configs = [planned.config for planned in expand(outline, (), source)]
     if outline.problems:
         raise SweepFileError(outline.problems)
-    return configs[0]
+    config = configs[0]
+    assert isinstance(config, TrainConfig)
+    return config
 
 
-def run_id(config: TrainConfig) -> str:
+def run_id(config: RunConfig) -> str:
     """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
     canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
-    task = re.sub(r"[^\w.-]", "_", config.task)  # gym:Pendulum-v1 would be no good name of a folder
-    return f"{task}-{config.format}-s{config.seed}-{digest}"
+    # gym:Pendulum-v1 would be no good name of a folder, nor module:format.
+    task, fmt = (re.sub(r"[^\w.-]", "_", name) for name in (config.task, config.format))
+    return f"{task}-{fmt}-s{config.seed}-{digest}"
+
+
+def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
+    if program is None:
+        if outline.metric:
+            outline.complain(
+                outline.metric.place, "metric is about what a program returns; add program, or leave it out"
+            )
+        return None
+    if outline.metric is None:
+        return Metric()
+    try:
+        return Metric.model_validate(outline.metric.plain())
+    except ValidationError as error:
+        for found in error.errors():
+            where = ".".join(str(part) for part in ("metric", *found["loc"]))
+            outline.complain(outline.metric.place, f"{where}: {complaint(found)}")
+        return None
 
 
 def _choice(outline: Outline, argument: str) -> Exclusion | None:
     """What an argument of ``--only`` chooses."""
-    found = read_argument(argument, outline, (*KEYS, CASE))
+    found = read_argument(argument, outline, (*outline.subject.keys, CASE))
     if found is None:
         return None
     key, value = found

@@ -16,7 +16,8 @@ from ...agents.config.fixes import OPTIONAL_FIXES
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, config_of
 from ...agents.environments.tasks import GYMNASIUM_PREFIX, TASKS
-from .sweep_file import SWEEP
+from ..subjects.agents import AGENTS
+from .sweep_file import shape_of
 
 _NOT_OF_VALUES = ("title", "default", "description", "role", "since")
 
@@ -30,7 +31,7 @@ class _Untitled(GenerateJsonSchema):
 
 def sweep_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of sweep files."""
-    shape = SWEEP.json_schema(schema_generator=_Untitled)
+    shape = shape_of(AGENTS.keys).sweep.json_schema(schema_generator=_Untitled)
     shape["$defs"] |= _keys()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape, "title": "A sweep of roundoff"}
 

@@ -1,0 +1,148 @@
+"""A program of the user's: the function that a sweep file names, and the source that it is made of."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from ..errors import SweepError
+from ..user_code import described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+@final
+@dataclass(frozen=True)
+class Program:
+    """A function of a file, or of a module.
+
+    Importing it executes the file, as ``import`` does; ``sys.path`` then begins with its folder, as it does for
+    ``python train.py``.
+
+    Args:
+        text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
+            module is looked for in ``folder`` first.
+        folder: of the sweep file.
+    """
+
+    text: str
+    folder: str
+
+    @classmethod
+    def named(cls, text: str, folder: str | Path) -> Program:
+        """The program that a sweep file in ``folder`` calls ``text``.
+
+        Raises:
+            SweepError: it is no such name.
+        """
+        place, colon, function = text.rpartition(":")
+        if place.endswith(".py"):
+            place = os.path.normpath(place)
+        elif not all(part.isidentifier() for part in place.split(".")):
+            colon = ""
+        if not colon or not function.isidentifier():
+            raise SweepError(f"must be FILE.py:FUNCTION or MODULE:FUNCTION, such as train.py:train, got {text!r}")
+        return cls(f"{place}:{function}", str(Path(folder).absolute()))
+
+    @property
+    def function(self) -> str:
+        """The function's name."""
+        return self.text.rpartition(":")[2]
+
+    @property
+    def place(self) -> str:
+        """The file or the module."""
+        return self.text.rpartition(":")[0]
+
+    def load(self) -> Callable[..., Any]:
+        """Imports the function, once.
+
+        Raises:
+            SweepError: it cannot be imported, in one line that says where.
+        """
+        function = getattr(_module(self), self.function, None)
+        if not callable(function):
+            found = "is no function" if function is not None else "does not exist"
+            raise SweepError(f"{self.place} was imported, but {self.function} {found} in it")
+        result: Callable[..., Any] = function
+        return result
+
+    def file(self) -> Path:
+        """The file that it stands in; imports it."""
+        return Path(str(_module(self).__file__))
+
+    def source(self) -> str:
+        """A hash (SHA-256, 16 hexadecimal digits) of its file and of what that imported from the same folder."""
+        return _source(self)
+
+
+@functools.cache
+def _module(program: Program) -> ModuleType:
+    try:
+        return _imported(program)
+    except SweepError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SweepError(f"{program.place} cannot be imported: {described(error)}") from error
+
+
+def _imported(program: Program) -> ModuleType:
+    if not program.place.endswith(".py"):
+        _look_in(program.folder)
+        return import_module(program.place)
+    path = Path(program.folder) / program.place
+    if not path.is_file():
+        raise SweepError(f"there is no file {path}")
+    _look_in(str(path.parent))
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(str(getattr(loaded, "__file__", ""))).absolute() == path:
+        return loaded
+    if loaded is not None or not name.isidentifier():  # of another file, such as random.py
+        name = f"program_{hashlib.sha256(str(path).encode()).hexdigest()[:10]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _look_in(folder: str) -> None:
+    """Modules are looked for in a folder first."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+@functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them
+def _source(program: Program) -> str:
+    module = _module(program)
+    package = module.__name__.partition(".")[0]
+    folder = program.file().parent
+    parts: dict[str, bytes] = {}
+    for name, other in sys.modules.copy().items():
+        file = getattr(other, "__file__", None)
+        if not file or not str(file).endswith(".py"):
+            continue
+        path = Path(file)
+        beside = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
+        if other is module or beside or ("." in module.__name__ and name.partition(".")[0] == package):
+            parts[os.path.relpath(path, folder)] = path.read_bytes()
+    digest = hashlib.sha256()
+    for name, content in sorted(parts.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
