@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
@@ -112,6 +112,8 @@ def run_sweep(
                 if event.kind == "ended":
                     result = store.result(event.run)
                     states[event.run.id], score = result["status"], result["return"]
+                    if plan.program and result["crash"]:
+                        event = replace(event, reason=result["crash"]["reason"])  # noqa: PLW2901
                     leases.forget(event.run.id)
                 elif event.kind == "failed":
                     store.record_failure(event.run, event.reason)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 _HERE = Path(__file__).resolve().parent  # of the code that calls the user's
+_OURS = tuple(_HERE.parent / name for name in ("src", "formats", "simulate", "agents", "sweeps", "analysis"))
 
 
 def described(error: BaseException) -> str:
@@ -47,4 +48,8 @@ def _calls(frame: FrameType) -> bool:
 
 
 def _is_library(frame: FrameType) -> bool:
-    return "site-packages" in frame.f_code.co_filename or frame.f_code.co_filename.startswith("<")
+    name = frame.f_code.co_filename
+    if "site-packages" in name or name.startswith("<"):
+        return True
+    file = Path(name).resolve()
+    return any(file.is_relative_to(folder) for folder in _OURS)

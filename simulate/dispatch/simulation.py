@@ -28,7 +28,7 @@ from ..policy.places import Places
 from ..policy.policy import OPTIMIZER_STEP, Policy, Role, Rule
 from ..presence.bystanders import Bystander
 from ..presence.draws import Draws
-from ..presence.entering import Presence, this_thread
+from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
@@ -210,7 +210,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observing().report()
+        with unsimulated():  # it may be asked for inside, and what it computes is not the program's
+            return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
         """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
@@ -218,7 +219,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observing().state_dict()
+        with unsimulated():
+            return self._observing().state_dict()
 
     def load_observer_state(self, state: dict[str, Any]) -> None:
         """Goes on counting from what :meth:`observer_state` returned.
@@ -226,7 +228,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        self._observing().load_state_dict(state)
+        with unsimulated():
+            self._observing().load_state_dict(state)
 
     def _observing(self) -> Observer:
         if self._observer is None:
@@ -239,7 +242,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: the simulation has no shadow.
         """
-        return self._shadowing().report()
+        with unsimulated():
+            return self._shadowing().report()
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:
         """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.

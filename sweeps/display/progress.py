@@ -94,7 +94,7 @@ class ProgressDisplay:
             began = self._begun.get(run.id)
             took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
             reason, _, details = event.reason.partition("\n")
-            what = reason if state == "failed" else self._scored(score)
+            what = reason if state == "failed" else self._scored(score) + (f", {reason}" if reason else "")
             number = sum(self._counts.values())
             self._console.print(f"[{number}/{self._total}] {run.id}: {state}, {printable(what)}, {took}", markup=False)
             if details and details not in self._shown:  # a traceback, which many runs may share

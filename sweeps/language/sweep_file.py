@@ -147,8 +147,9 @@ def _section(description: str, shape: Any) -> Any:
     return Annotated[Optional[shape], Field(description=description)]  # noqa: UP045
 
 
-_METRIC: Any = Union[  # noqa: UP007
-    str, _mapping("Metric", dict.fromkeys(METRIC, Any), f"a name, or a mapping with the keys {', '.join(METRIC)}")
+_METRIC_RULE = f"a name, or a mapping with the keys {', '.join(METRIC)}"
+_METRIC: Any = Annotated[
+    Union[str, _mapping("Metric", dict.fromkeys(METRIC, Any))], _must_be(_METRIC_RULE, whole=True)  # noqa: UP007
 ]
 _ABOUT = {
     "name": _section(

@@ -14,7 +14,7 @@ import torch
 from roundoff.current_run import part_of
 from roundoff.errors import FileError, RoundoffError
 from roundoff.files import directory_lock, make_directory, read_json, remove_temporaries, write_json
-from roundoff.origin import commit_of, origin
+from roundoff.origin import origin
 
 from ...agents.run.directory import RunDirectory
 from ...agents.run.observed import Numerics
@@ -152,9 +152,7 @@ def _run(
         result = ProgramResult("crashed" if reason else "done", score, recorder.step, reason, values, metric)
         recorder.finish()
         seconds = recorder.stopwatch.total
-    commit = commit_of(config.program.file())
-    made_of = {"source": config.program.source(), **({"program_commit": commit} if commit else {})}
-    write_json(files.timing, {"seconds": seconds, **origin(), **made_of})
+    write_json(files.timing, {"seconds": seconds, **origin(), **config.program.origin()})
     write_json(files.result, result.as_json())
     files.checkpoint.unlink(missing_ok=True)
 

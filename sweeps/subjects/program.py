@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from roundoff.origin import commit_of
+
 from ..errors import SweepError
 from ..user_code import described
 
@@ -84,6 +86,11 @@ class Program:
         """A hash (SHA-256, 16 hexadecimal digits) of its file and of what that imported from the same folder."""
         return _source(self)
 
+    def origin(self) -> dict[str, str]:
+        """Its ``source``, and ``program_commit``, the commit that is checked out where it stands, if there is one."""
+        commit = _commit(self.file())
+        return {"source": self.source(), **({"program_commit": commit} if commit else {})}
+
 
 @functools.cache
 def _module(program: Program) -> ModuleType:
@@ -126,6 +133,9 @@ def _look_in(folder: str) -> None:
     """Modules are looked for in a folder first."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+_commit = functools.cache(commit_of)
 
 
 @functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them

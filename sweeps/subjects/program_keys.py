@@ -114,11 +114,11 @@ class ArithmeticKeys(BaseModel):
         from ...simulate import Policy  # noqa: PLC0415
 
         settings = {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
+        if not self.policy and not settings:
+            return Policy.of(format_named(self.format))
         if twice := settings.keys() & self.policy.keys():
             raise FormatError(f"{', '.join(sorted(twice))} stands in policy, and as a key; keep one of them")
-        described = {**self.policy, **settings}
-        fmt = format_named(self.format)
-        return Policy.parse(described, fmt) if described else Policy.of(fmt)
+        return Policy.parse({**self.policy, **settings}, format_named(self.format))
 
 
 @final
@@ -203,6 +203,7 @@ class ProgramKeys(Subject):
         own_keys = {name: adapter_of(field) for name, field in ArithmeticKeys.model_fields.items()}
         theirs = {name: _adapter(program, name, self._annotation(name)) for name in self._parameters}
         self._adapters = own_keys | theirs
+        self._known: dict[tuple[str, str], Any] = {}
 
     @property
     def keys(self) -> tuple[str, ...]:  # noqa: D102
@@ -218,8 +219,10 @@ class ProgramKeys(Subject):
             rule = {"rule": "must be finite"}
             wrong = PydanticCustomError("finite", "{rule}", rule)
             raise ValidationError.from_exception_data(key, [{"type": wrong, "input": value}]) from error
-        # As JSON: a list may be a tuple, and text a path or a member of an Enum.
-        return adapter.dump_python(adapter.validate_json(text, strict=True), mode="json")
+        if (key, text) not in self._known:  # which thousands of runs may share
+            # As JSON: a list may be a tuple, and text a path or a member of an Enum.
+            self._known[key, text] = adapter.dump_python(adapter.validate_json(text, strict=True), mode="json")
+        return self._known[key, text]
 
     def is_whole(self, key: str) -> bool:  # noqa: D102
         return self._annotation(key) is int if key in self._parameters else key in ("seed", "threads")
@@ -236,7 +239,8 @@ class ProgramKeys(Subject):
             return [f"{self.program.text} needs {', '.join(missing)}, which has no default: set it in base or grid"]
         try:
             own = ArithmeticKeys(**ours)
-            own.policy_of_run()
+            if own.policy or any(getattr(own, name) is not None for name in _SETTINGS):
+                own.policy_of_run()  # each may be right, and not go with the others
             values = {name: self.canonical(name, value) for name, value in theirs.items()}
         except ValidationError as error:
             return [complaint(found) for found in error.errors()]
