@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         exact,
         simulate,
     )
+    from roundoff.sweeps.from_python import sweep
 
 __all__ = [
     "Accumulation",
@@ -71,7 +72,11 @@ __all__ = [
     "restore",
     "round",
     "simulate",
+    "sweep",
 ]
+
+# In this order: the first are soon imported.
+_PARTS = ("roundoff.current_run", "roundoff.formats", "roundoff.simulate", "roundoff.sweeps.from_python")
 
 
 class _Umbrella(ModuleType):
@@ -82,7 +87,7 @@ class _Umbrella(ModuleType):
             return import_module("roundoff.formats")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for part in ("roundoff.current_run", "roundoff.formats", "roundoff.simulate"):
+        for part in _PARTS:
             module = import_module(part)
             if name in module.__all__:
                 value = getattr(module, name)

@@ -47,7 +47,7 @@ class ProgressDisplay:
         self._shown: set[str] = set()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal or self._console.is_jupyter:
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
             self._live.start()
         return self

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 24  # bytes of a file
 _MAX_FILES = 100  # that a sweep may include, in all
 _DEEPEST = 8  # include within include in which a program is looked for
+_RESERVED = (*SECTIONS, CASE)  # no parameter of a program can have these names
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -55,23 +56,25 @@ def _content(path: Path) -> bytes:
     return read_bytes(path, _LARGEST)
 
 
-def read_outline(text: str, source: str, arguments: Sequence[str]) -> Outline:
+def read_outline(text: str, source: str, arguments: Sequence[str], program: Program | None = None) -> Outline:
     """What a sweep file and arguments say.
 
     Args:
         text: of the file.
         source: its path, or what to call it in messages; files it includes are looked for beside it.
         arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
+        program: what is run, if the text is a program's, which has no columns to speak of, and not a file.
 
     Raises:
         SweepFileError: it is no YAML; all other mistakes are left in the outline.
     """
     outline = Outline()
     reader = _Reader(outline)
-    document = parse(text, source)
-    program = _program(document, Path(source))
+    document = parse(text, source, columns=program is None)
     if program:
-        outline.subject = _keys_of(*program)
+        outline.subject = ProgramKeys(program, _RESERVED)
+    elif stated := _program(document, Path(source)):
+        outline.subject = _keys_of(*stated)
     reader.read(document, Path(source), strict=not arguments)
     for argument in arguments:
         said = argument_document(argument, outline)
@@ -201,7 +204,7 @@ def _keys_of(stated: Located, path: Path) -> ProgramKeys:
         SweepFileError: it is none, or cannot be imported.
     """
     try:
-        return ProgramKeys(Program.named(stated.value, path.parent), (*SECTIONS, CASE))
+        return ProgramKeys(Program.named(stated.value, path.parent), _RESERVED)
     except SweepError as error:
         raise SweepFileError([Problem(stated.place, f"program: {error}")]) from error
 

@@ -26,6 +26,7 @@ from .sweep_file import CASE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..subjects.program import Program
     from ..subjects.subject import RunConfig
 
 
@@ -76,7 +77,9 @@ def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[st
     return plan_text(read_file(path), str(path), overrides, only)
 
 
-def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
+def plan_text(
+    text: str, source: str, overrides: Sequence[str] = (), only: Sequence[str] = (), program: Program | None = None
+) -> Plan:
     """Plans the sweep described by YAML text.
 
     Args:
@@ -86,23 +89,24 @@ def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Seque
             else makes the key a constant. (For ``fixes`` too: one list of names is ``fixes=[[hadam, normal_fix]]``.)
             ``section=value`` and ``section.key=value`` replace sections of the file, or parts of them.
         only: ``key=value``, or a list of values: runs with other values are left out. ``case`` is the name of a case.
+        program: what is run, where the text does not say it.
 
     Raises:
         SweepFileError: every mistake is listed.
     """
-    outline = read_outline(text, source, overrides)
+    outline = read_outline(text, source, overrides, program)
     chosen = [_choice(outline, argument) for argument in only]
     runs: dict[str, Run] = {}
     for config, case in expand(outline, [choice for choice in chosen if choice], source):
         run = Run(run_id(config), config, case)
         runs.setdefault(run.id, run)
-    program = outline.subject if isinstance(outline.subject, ProgramKeys) else None
-    metric = _metric(outline, program)
+    subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
+    metric = _metric(outline, subject)
     if outline.problems:
         raise SweepFileError(outline.problems)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     name = outline.name or Path(source).stem
-    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces, program, metric)
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces, subject, metric)
 
 
 def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import inspect
 import os
 import sys
 from dataclasses import dataclass
@@ -34,10 +35,12 @@ class Program:
         text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
             module is looked for in ``folder`` first.
         folder: of the sweep file.
+        given: the function itself, where it need not be imported.
     """
 
     text: str
     folder: str
+    given: Callable[..., Any] | None = None
 
     @classmethod
     def named(cls, text: str, folder: str | Path) -> Program:
@@ -55,6 +58,34 @@ class Program:
             raise SweepError(f"must be FILE.py:FUNCTION or MODULE:FUNCTION, such as train.py:train, got {text!r}")
         return cls(f"{place}:{function}", str(Path(folder).absolute()))
 
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Program:
+        """The program that a function is, wherever it stands.
+
+        Raises:
+            SweepError: it has no name.
+        """
+        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
+        if not callable(function) or not str(name).isidentifier():
+            raise SweepError(f"roundoff.sweep takes a function with a name, got {function!r}")
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file and str(file).endswith(".py"):
+            path = Path(file).absolute()
+            return cls(f"{path.name}:{name}", str(path.parent), function)
+        return cls(f"{module}:{name}", str(Path.cwd()), function)
+
+    def importable(self) -> Program:
+        """The same, to be imported by other processes.
+
+        Raises:
+            SweepError: no file has it by its name.
+        """
+        if self.given is None:
+            return self
+        if not self.place.endswith(".py") or self.given.__qualname__ != self.function:
+            raise SweepError(f"{self.text} stands in no file that other processes could import; use workers=1")
+        return Program(self.text, self.folder)
+
     @property
     def function(self) -> str:
         """The function's name."""
@@ -71,6 +102,8 @@ class Program:
         Raises:
             SweepError: it cannot be imported, in one line that says where.
         """
+        if self.given is not None:
+            return self.given
         function = getattr(_module(self), self.function, None)
         if not callable(function):
             found = "is no function" if function is not None else "does not exist"
@@ -80,6 +113,8 @@ class Program:
 
     def file(self) -> Path:
         """The file that it stands in; imports it."""
+        if self.given is not None:
+            return Path(self.folder) / self.place
         return Path(str(_module(self).__file__))
 
     def source(self) -> str:
@@ -140,6 +175,12 @@ _commit = functools.cache(commit_of)
 
 @functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them
 def _source(program: Program) -> str:
+    if program.given is not None:
+        try:
+            text = inspect.getsource(program.given).encode()
+        except (OSError, TypeError):  # typed in, and kept nowhere
+            text = getattr(getattr(program.given, "__code__", None), "co_code", b"")
+        return _digest({program.function: text})
     module = _module(program)
     package = module.__name__.partition(".")[0]
     folder = program.file().parent
@@ -152,6 +193,10 @@ def _source(program: Program) -> str:
         beside = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
         if other is module or beside or ("." in module.__name__ and name.partition(".")[0] == package):
             parts[os.path.relpath(path, folder)] = path.read_bytes()
+    return _digest(parts)
+
+
+def _digest(parts: dict[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(parts.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)

@@ -7,7 +7,7 @@ import queue
 import sys
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ...agents.environments.tasks import may_import, module_of
@@ -260,7 +260,11 @@ class _Pool:
         if not isinstance(run.config, ProgramConfig):
             return {}
         assert self._metric is not None
-        return {"program": asdict(run.config.program), "metric": self._metric.model_dump(mode="json")}
+        program = run.config.program
+        return {
+            "program": {"text": program.text, "folder": program.folder},
+            "metric": self._metric.model_dump(mode="json"),
+        }
 
     def _listen(self) -> Iterator[Event]:
         """Waits for what a worker says; not for long if a run may become free meanwhile."""

@@ -137,7 +137,7 @@ def _run_program(run: _HeldRun, stop: StopRequest) -> None:
     from ..subjects.program import Program  # noqa: PLC0415
 
     try:
-        config = config_of(Program(**run.program), run.config)
+        config = config_of(Program(run.program["text"], run.program["folder"]), run.config)
         run_program(config, Metric(**run.metric), run.directory, run.report, stop)
     except Exception as error:  # noqa: BLE001  likewise
         run.end(error)
