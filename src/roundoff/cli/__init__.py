@@ -63,7 +63,10 @@ def main() -> None:
         sys.exit(2)
     except Exception as error:  # noqa: BLE001  told, whatever it is
         from roundoff.errors import RoundoffError
+        from roundoff.extras import missing
 
+        if isinstance(error, ModuleNotFoundError):
+            error = missing(error.name or "") or error
         if not isinstance(error, RoundoffError):  # a mistake of ours; its text may be a file's
             say(traceback.format_exc(), error=True)
             sys.exit(1)
