@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         simulate,
     )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Accumulation",
     "Blame",

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from roundoff import __version__
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
 from roundoff.cli.results import collect, plot, report
@@ -23,7 +23,7 @@ app = typer.Typer(
     name="roundoff",
     help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 def _print_version(value: bool) -> None:
     if value:
-        say(f"roundoff {version('roundoff')}")
+        say(f"roundoff {__version__}")
         raise typer.Exit
 
 
