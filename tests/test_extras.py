@@ -1,6 +1,7 @@
 """What works without the packages of the extras, and what is said where one is missing."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -132,6 +133,19 @@ print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), 
     run = run_without(EXTRAS["rl"], program, tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "2 algorithm\n"
+
+
+def test_a_program_is_swept_without_a_simulator(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(HIDING.format(hidden=list(EXTRAS["rl"])))  # in workers, too
+    (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
+    (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = subprocess.run(
+        [sys.executable, "-m", "roundoff", "sweep", "own.yaml", "--workers", "1"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "2 done" in run.stdout
 
 
 def test_the_table_of_extras_is_that_of_the_project():
