@@ -235,7 +235,6 @@ def test_what_there_is(capsys, monkeypatch):
     assert roundoff_version == importlib.metadata.version("roundoff")
     assert printed("-h") == printed("--help")
     assert printed("sweep", "-h") == printed("sweep", "--help") != ""
-    assert "complete -o default -F" in printed("--show-completion", "bash")
     half, scaled = json.loads(printed("formats", "e5m10", "int8", "--json"))
     assert (half["largest"], half["smallest"], half["also_called"][0]) == (65504.0, 2.0**-24, "fp16")
     assert scaled["largest"] is None
@@ -249,6 +248,15 @@ def test_what_there_is(capsys, monkeypatch):
     assert "significand-quick" in presets
     assert "| paper | 210  | fig4 " in presets
     assert '"$schema"' in printed("schema")
+
+
+def test_the_shell_completes_commands(tmp_path):
+    (tmp_path / "roundoff").write_text("from roundoff.cli import main; main()")
+    asked = {"_ROUNDOFF_COMPLETE": "complete_bash", "COMP_WORDS": "roundoff re", "COMP_CWORD": "1"}
+    run = subprocess.run(
+        [sys.executable, tmp_path / "roundoff"], capture_output=True, text=True, check=False, env=os.environ | asked
+    )
+    assert run.stdout.split() == ["reproduce", "report"]
 
 
 def test_the_command_says_what_it_can_without_pytorch():
