@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from roundoff import __version__
+from roundoff.cli.doctor import doctor
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
 from roundoff.cli.results import collect, plot, report
@@ -46,7 +47,7 @@ def _options(
 
 # As --help lists them.
 for _command in (
-    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, plot, report,
+    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, doctor, plot, report,
 ):  # fmt: skip
     app.command()(_command)
 
