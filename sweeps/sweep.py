@@ -87,8 +87,9 @@ def run_sweep(
     """
     store = SweepDirectory(directory)
     store.check(plan)
-    for task in sorted({run.config.task for run in plan.runs}):
-        check_imports(task, allow_imports)
+    if plan.program is None:
+        for task in sorted({run.config.task for run in plan.runs}):
+            check_imports(task, allow_imports)
     make_directory(directory)
     with directory_lock(directory, wait=True):
         remove_temporaries(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..agents import FIXES
@@ -10,6 +11,8 @@ from ..agents import FIXES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+RANGE = re.compile(r"([-+]?[0-9]{1,18})\.\.([-+]?[0-9]{1,18})")
+"""Whole numbers, from the first to the last, such as ``0..9``."""
 _LONGEST_SHOWN = 200
 
 
@@ -22,6 +25,8 @@ def complaint(error: Any) -> str:
     hint = ""
     if isinstance(value, str) and ("number" in message or "integer" in message) and _is_number(value):
         hint = ", which is text: write the number without quotes"
+    if isinstance(value, str) and RANGE.fullmatch(value):
+        hint = "; a range stands in grid or zip, for a key of whole numbers"
     return f"{message.replace('input should', 'must')}, got {shown(value)}{hint}"
 
 

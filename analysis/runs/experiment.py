@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from roundoff.files import parse_json, read_bytes
+from roundoff.unplanned import unplanned_runs
 
 from ...agents.config.fixes import FIXES
 from ...agents.config.registry import implied
@@ -134,8 +135,7 @@ def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Pat
     if (path / "sweep.json").exists():
         name, description, planned = _read_plan(path / "sweep.json", warnings)
         folders = {identity: path / "runs" / identity for identity in planned}
-        strangers = sorted(folder.name for folder in (path / "runs").glob("*") if folder.name not in planned)
-        warnings += [f"{path / 'runs' / stranger}: is no run of this sweep; left out" for stranger in strangers]
+        warnings += unplanned_runs(path / "runs", planned)
     elif (path / "config.json").exists():
         folders = {name: path}
     else:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     )
     from roundoff.sweeps.from_python import sweep
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Accumulation",
     "Blame",

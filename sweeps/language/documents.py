@@ -19,6 +19,7 @@ from .merging import merge
 from .outline import Outline, alternatives
 from .preset_files import includable_files, preset_files
 from .shape import sections
+from .shorthand import several, written_out
 from .sweep_file import CASE, SECTIONS
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def argument_document(argument: str, outline: Outline) -> Located | None:
     if found is None:
         return None
     name, value = found
+    if name in keys:
+        full = several(name, value, outline)
+        if full is None:
+            return None
+        value = full
     path = [part.strip() for part in name.split(".")]
     if name in keys:
         path.insert(0, "grid" if isinstance(value.value, list) else "base")
@@ -138,7 +144,7 @@ class _Reader:
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
-        found = sections(document, self.outline)
+        found = sections(written_out(document, self.outline), self.outline)
         for name in alternatives(found["include"]) if "include" in found else ():
             self._include(name, path, chain)
         merge(self.outline, found, own=not chain, strict=strict)

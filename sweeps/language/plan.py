@@ -21,6 +21,7 @@ from .expansion import expand
 from .located_yaml import parse
 from .outline import Exclusion, Outline, alternatives
 from .shape import settings
+from .shorthand import one, several
 from .sweep_file import CASE
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     for override in overrides:
         if setting := read_argument(override, outline, outline.subject.keys):
             outline.base |= [setting]  # a list is a value here, not several runs
+    outline.base = {key: one(key, value, outline) for key, value in outline.base.items()}
     configs = [planned.config for planned in expand(outline, (), source)]
     if outline.problems:
         raise SweepFileError(outline.problems)
@@ -172,4 +174,5 @@ def _choice(outline: Outline, argument: str) -> Exclusion | None:
     if found is None:
         return None
     key, value = found
-    return Exclusion({key: alternatives(value)}, value.place, must_match=True)
+    full = several(key, value, outline)
+    return Exclusion({key: alternatives(full)}, value.place, must_match=True) if full else None

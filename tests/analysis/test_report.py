@@ -148,7 +148,7 @@ def test_nothing_from_a_file_is_markup(tmp_path):
     assert not [tag for tag, _ in page.tags if tag == "img"]
     assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
     assert "<img src=x onerror=alert(1)>\"'</script>" in page.text
-    assert "is no run of this sweep" in page.text
+    assert "is not in sweep.json; left out" in page.text
     assert "\u202e" not in page.text
 
 

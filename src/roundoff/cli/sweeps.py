@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +10,7 @@ import typer
 
 from roundoff.cli.options import (
     AllowImport,
+    AsJson,
     Compiled,
     DryRun,
     FigureFormats,
@@ -22,6 +22,7 @@ from roundoff.cli.options import (
     parts,
     print_warnings,
     say,
+    say_json,
     stoppable,
 )
 
@@ -175,14 +176,19 @@ def status(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
-    from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
+    from roundoff.sweeps.display.status_table import exit_status, status_lines, status_values, watch_status
     from roundoff.sweeps.folder.status import read_status
 
+    if watch and as_json:
+        raise typer.BadParameter("--watch shows what changes and --json prints once; leave one of them out")
     with stoppable("the sweep is not affected"):
         report = watch_status(directory) if watch else read_status(directory)
-    if not watch:
+    if as_json:
+        say_json(status_values(report))
+    elif not watch:
         say("\n".join(status_lines(report)))
     print_warnings(report.warnings)
     raise typer.Exit(exit_status(report))
@@ -199,4 +205,4 @@ def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
     from roundoff.sweeps.language.schema import sweep_schema
 
-    say(json.dumps(sweep_schema(), indent=1))
+    say_json(sweep_schema())
