@@ -17,12 +17,15 @@ from .families.nvfp4 import NVFP4Format
 from .families.posit import PositFormat
 from .families.power_of_two import PowerOfTwoFormat
 from .families.qtorch import QtorchFormat
+from .families.scaled_float import ScaledFloatFormat
+from .families.shared_scale import ROW
 from .families.table import TableFormat
 from .gradients import fake_round
 from .packing import pack, unpack
 from .rounding import round
 
 __all__ = [
+    "ROW",
     "Beginning",
     "BlockFloatFormat",
     "FixedFormat",
@@ -41,6 +44,7 @@ __all__ = [
     "Rounding",
     "RoundoffError",
     "ScaleRule",
+    "ScaledFloatFormat",
     "Suffix",
     "TableFormat",
     "fake_round",
