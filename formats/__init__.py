@@ -18,14 +18,12 @@ from .families.posit import PositFormat
 from .families.power_of_two import PowerOfTwoFormat
 from .families.qtorch import QtorchFormat
 from .families.scaled_float import ScaledFloatFormat
-from .families.shared_scale import ROW
 from .families.table import TableFormat
 from .gradients import fake_round
 from .packing import pack, unpack
 from .rounding import round
 
 __all__ = [
-    "ROW",
     "Beginning",
     "BlockFloatFormat",
     "FixedFormat",

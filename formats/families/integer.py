@@ -77,7 +77,7 @@ class IntegerFormat(Family):
         signed: whether codes run from -2^(width-1), or from 0.
         symmetric: see above.
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
-        group: how many neighbours share a scale; ``ROW`` for as many as the axis has.
+        group: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis.
         percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
             on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.

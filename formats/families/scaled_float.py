@@ -55,7 +55,7 @@ class ScaledFloatFormat(Family):
 
     Args:
         element: E: at most 16 bits, with a sign, subnormal numbers and its usual overflow; no number beyond float32.
-        block: how many neighbours share a scale; ``ROW`` for as many as the axis has; None for the whole tensor.
+        block: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis; None for a tensor.
         axis: along which axis blocks and rows lie.
         power_of_two: whether scales are powers of two.
 

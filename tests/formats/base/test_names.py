@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import roundoff
-from roundoff.formats import ROW, FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow, ScaledFloatFormat
+from roundoff.formats import FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow, ScaledFloatFormat
 from roundoff.formats.arithmetic.elements import ScaleRule
 from roundoff.formats.base.names import ALIASES
+from roundoff.formats.families.shared_scale import ROW
 
 
 @pytest.mark.parametrize(
