@@ -16,6 +16,7 @@ from roundoff import __version__
 from roundoff.cli.doctor import doctor
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
+from roundoff.cli.programs import AS_PYTHON, run
 from roundoff.cli.results import collect, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
@@ -50,6 +51,7 @@ for _command in (
     sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, doctor, plot, report,
 ):  # fmt: skip
     app.command()(_command)
+app.command(context_settings=AS_PYTHON)(run)
 
 
 def main() -> None:
