@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from .figures.catalogue import ALWAYS, FIGURES
 from .figures.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
+from .runs.metric import RETURN, Metric
 from .statistics.summary import ended, summarize
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+
+_TEXTS = "id", "task", "panel", "series", "condition", "format", "status", "role", "seed", "x", "y", "across", "up"
 
 FORMATS = tuple(_METADATA)
 """Of files with figures."""
@@ -76,9 +80,9 @@ def plot(
     for name in only or FIGURES:
         stem = name if size == "screen" else f"{name}-{size}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
-        if drawn is not None and (len(drawn) or name in ALWAYS):
+        if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
             of_figure = Named(name, path / f"{name}.csv", [path / f"{stem}.{kind}" for kind in formats])
-            written += write_figure(of_figure, drawn, experiment.name, size)
+            written += write_figure(of_figure, drawn, experiment.name, size, experiment.metric)
     return written, tuple(warnings)
 
 
@@ -104,7 +108,9 @@ class Named(NamedTuple):
     images: Sequence[Path]
 
 
-def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "screen") -> list[Path]:
+def write_figure(
+    named: Named, table: pd.DataFrame, title: str, size: str = "screen", metric: Metric = RETURN
+) -> list[Path]:
     """Writes a table, and the figure that is drawn from what was written; returns the paths of both.
 
     Raises:
@@ -115,9 +121,13 @@ def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "scr
     shown = read_table(content)
     texts = shown.select_dtypes(exclude="number").columns
     shown[texts] = shown[texts].map(drawable, na_action="ignore")
-    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size])
+    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size], metric=_drawable(metric))
     images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
     return written + [replace_file(path, image) for path, image in images]
+
+
+def _drawable(metric: Metric) -> Metric:
+    return replace(metric, name=drawable(metric.name), unit=drawable(metric.unit))
 
 
 def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
@@ -140,7 +150,7 @@ def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
 
 def read_table(content: bytes) -> pd.DataFrame:
     """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file."""
-    text = dict.fromkeys(("id", "task", "panel", "series", "condition", "format", "status", "role", "seed"), str)
+    text = dict.fromkeys(_TEXTS, str)
     table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
     return table.fillna(dict.fromkeys(set(table) & set(text), ""))
 
