@@ -35,6 +35,8 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
+    if plan.search:
+        yield "a search: of each row of formats, those that a bisection needs are run, and fp32"
     yield f"{len(plan.runs)} runs{length}; a dry run, nothing was written"
 
 

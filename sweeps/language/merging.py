@@ -30,6 +30,8 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
         outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
     if "metric" in sections:
         outline.metric = _together(outline.metric, sections["metric"])
+    if "search" in sections:
+        outline.search = _together(outline.search, sections["search"])
     _Merge(outline).take(sections)
     if "exclude" in sections:
         outline.exclusions = [
@@ -40,7 +42,7 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
 
 
 def _together(before: Located | None, now: Located) -> Located:
-    """A metric of which the later document says only what differs."""
+    """A section of which the later document says only what differs."""
     if before is None or not isinstance(now.value, dict):
         return now
     named = before.value if isinstance(before.value, dict) else {"name": before}

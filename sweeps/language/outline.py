@@ -59,6 +59,7 @@ class Outline:
         problems: every mistake so far.
         subject: what the runs are of.
         metric: what counts of what they return, where they are of a program.
+        search: what is good enough, where not all formats are run.
     """
 
     name: str | None = None
@@ -71,6 +72,7 @@ class Outline:
     problems: list[Problem] = field(default_factory=list)
     subject: Subject = AGENTS
     metric: Located | None = None
+    search: Located | None = None
 
     def complain(self, place: str, message: str) -> None:
         """Notes a mistake."""

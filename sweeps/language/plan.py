@@ -7,9 +7,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ...agents import TrainConfig
 from ..errors import SweepFileError
@@ -20,15 +20,20 @@ from .documents import read_argument, read_file, read_outline
 from .expansion import expand
 from .located_yaml import parse
 from .outline import Exclusion, Outline, alternatives
+from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
 from .shorthand import one, several
 from .sweep_file import CASE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..subjects.program import Program
     from ..subjects.subject import RunConfig
+    from .located_yaml import Located
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Run(NamedTuple):
@@ -52,6 +57,7 @@ class Plan:
         runs: the product of what varies, the last varying fastest, without what is excluded.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
         program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
+        search: what is good enough, if not all of the runs are to be done.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Plan:
     reproduces: tuple[str, ...] = ()
     program: ProgramKeys | None = None
     metric: Metric | None = None
+    search: SearchGoal | None = None
 
 
 def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -103,11 +110,13 @@ def plan_text(
         runs.setdefault(run.id, run)
     subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
     metric = _metric(outline, subject)
+    search = _search(outline, runs)
     if outline.problems:
         raise SweepFileError(outline.problems)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     name = outline.name or Path(source).stem
-    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces, subject, metric)
+    about = (outline.reproduces, subject, metric, search)
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
 
 
 def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -157,14 +166,42 @@ def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
                 outline.metric.place, "metric is about what a program returns; add program, or leave it out"
             )
         return None
-    if outline.metric is None:
-        return Metric()
+    return Metric() if outline.metric is None else _section(outline, Metric, "metric", outline.metric)
+
+
+def _search(outline: Outline, runs: dict[str, Run]) -> SearchGoal | None:
+    """What is good enough; runs in fp32 to compare with are added, if they are missing."""
+    goal = _section(outline, SearchGoal, "search", outline.search) if outline.search else None
+    if goal is None or outline.search is None or outline.problems:
+        return None
     try:
-        return Metric.model_validate(outline.metric.plain())
+        for alike in branches(runs.values()):
+            goal.widths(run.config.format for run in alike)
+        for run in list(runs.values()):
+            reference = outline.subject.in_format(run.config, REFERENCE)
+            runs.setdefault(run_id(reference), Run(run_id(reference), reference, run.case))
+    except ValueError as error:
+        outline.complain(outline.search.place, str(error))
+    return goal
+
+
+def branches(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs, those together that differ in format and seed alone."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        rest = {key: value for key, value in run.config.as_json().items() if key not in ("format", "seed")}
+        found.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+    return list(found.values())
+
+
+def _section(outline: Outline, model: type[_Model], name: str, given: Located) -> _Model | None:
+    """A section as its model, or None, with complaints."""
+    try:
+        return model.model_validate(given.plain())
     except ValidationError as error:
         for found in error.errors():
-            where = ".".join(str(part) for part in ("metric", *found["loc"]))
-            outline.complain(outline.metric.place, f"{where}: {complaint(found)}")
+            where = ".".join(str(part) for part in (name, *found["loc"]))
+            outline.complain(given.place, f"{where}: {complaint(found)}")
         return None
 
 

@@ -173,6 +173,10 @@ _ABOUT = {
         "Which of the values that the program returns counts, and how.",
         _METRIC,
     ),
+    "search": _section(
+        "Instead of all formats of the grid, those that a bisection for the fewest bits that are good enough needs.",
+        _mapping("Search", {"bits": Any, "until": Any}, "a mapping with the keys bits, until"),
+    ),
     "include": _section(
         "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",
         _names("of presets or files"),

@@ -50,6 +50,9 @@ class Agents(Subject):
         field = config_class(given).model_fields.get(key)
         return field.default if field else None
 
+    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
+        return TrainConfig(**{**run.as_json(), "format": name, "native": False})
+
 
 AGENTS = Agents()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final, get_type_hints
@@ -263,6 +263,10 @@ class ProgramKeys(Subject):
             return _default(key)
         found = self._parameters[key].default
         return None if found is inspect.Parameter.empty else found
+
+    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
+        assert isinstance(run, ProgramConfig)
+        return replace(run, own=run.own.model_copy(update={"format": name}))
 
     def arguments(self, config: ProgramConfig) -> dict[str, Any]:
         """What the function is called with, but for the simulation."""

@@ -74,6 +74,10 @@ class Subject(ABC):
     def default(self, key: str, given: Mapping[str, Any]) -> Any:
         """What ``key`` is where the values do not say it."""
 
+    @abstractmethod
+    def in_format(self, run: RunConfig, name: str) -> RunConfig:
+        """The same run in another format."""
+
     def mistakes(self, key: str, value: Any) -> list[str]:
         """What is wrong with ``value`` as a value of ``key``, regardless of other keys; usually nothing."""
         try:

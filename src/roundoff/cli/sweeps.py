@@ -27,7 +27,7 @@ from roundoff.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roundoff.sweeps.language.plan import Plan
     from roundoff.sweeps.workers.pool import Executor
@@ -74,11 +74,15 @@ def sweep(
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population, imports)
+            _bring_to_end(
+                plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports
+            )
         else:
             from roundoff.sweeps.workers.on_ray import RayExecutor
 
-            cluster = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+            def cluster() -> Executor:
+                return RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+
             _bring_to_end(plan, directory, cluster, compiled, population, imports)
 
 
@@ -124,7 +128,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             say(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+        _bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
@@ -150,7 +154,7 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Seque
 def _bring_to_end(
     plan: Plan,
     directory: Path,
-    executor: Executor,
+    executors: Callable[[], Executor],
     compiled: bool | None,
     population: int,
     imports: Sequence[str] = (),
@@ -158,15 +162,25 @@ def _bring_to_end(
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.display.progress import ProgressDisplay
+    from roundoff.sweeps.search import run_search
 
+    findings: list[object] = []
     with ProgressDisplay() as display:
-        summary = run_sweep(
-            plan, directory, executor=executor, watcher=display,
-            compiled=compiled, population=population, allow_imports=imports,
-        )  # fmt: skip
-    say(
-        f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
-    )
+        if plan.search:
+            summary, found = run_search(
+                plan, directory, executors, display,
+                compiled=compiled, population=population, allow_imports=imports,
+            )  # fmt: skip
+            findings += found
+        else:
+            summary = run_sweep(
+                plan, directory, executor=executors(), watcher=display,
+                compiled=compiled, population=population, allow_imports=imports,
+            )  # fmt: skip
+    for finding in findings:
+        say(finding)
+    ran = summary.done + summary.crashed + summary.failed
+    say(f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {ran} runs")
     if summary.failed:
         say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
         raise typer.Exit(1)
