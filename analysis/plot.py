@@ -16,6 +16,8 @@ from .figures.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .runs.metric import RETURN, Metric
+from .statistics import printed
+from .statistics.first_failures import first_failures
 from .statistics.summary import ended, summarize
 
 if TYPE_CHECKING:
@@ -44,12 +46,15 @@ def plot(
     size: str = "screen",
     formats: Sequence[str] = ("png", "svg"),
     only: Sequence[str] = (),
+    tables: Sequence[str] = (),
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes figures into ``directory``, each with the table (``.csv``) that it is drawn from, and two tables more.
 
-    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run). Figures:
+    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
+    observed runs crashed (:func:`~.statistics.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
-    varies too; ``comparison``, if something besides task, format and seed varies; ``hyperparameters``, if several
+    varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
+    ``comparison`` and ``heatmap``, if something besides task, format and seed varies; ``hyperparameters``, if several
     numbers do; ``exponents`` and ``gradients``, if runs were observed; ``differences``, if runs kept their networks.
     The same runs give the same bytes. Each file is replaced as a whole.
 
@@ -59,17 +64,21 @@ def plot(
             ``degradation-single.pdf`` and so on.
         formats: of figures: ``png``, ``svg``, ``pdf``.
         only: names of figures to draw; all there are if empty.
+        tables: ``md``, ``tex``: the summary for people, too, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
+            with the package booktabs).
 
     Returns:
         The files written, and warnings about what was left out: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format or figure.
+        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format, figure or
+            kind of table.
     """
     path = Path(directory)
     check_known("size", [size], SIZES)
     check_known("format", formats, FORMATS)
     check_known("figure", only, FIGURES)
+    check_known("kind of table", tables, printed.FORMATS)
     experiment = read_experiment(path)
     warnings = [*experiment.warnings, *about_open_runs(path, experiment)]
     summary = summarize(experiment)
@@ -77,6 +86,12 @@ def plot(
         replace_file(path / "summary.csv", _csv(summary)),
         replace_file(path / "runs.csv", _csv(experiment.runs)),
     ]
+    failures = first_failures(experiment)
+    if failures["observed"].any():
+        written.append(replace_file(path / "failures.csv", _csv(failures)))
+    for kind in tables:
+        text = printed.as_text(printed.printed(experiment, summary), kind)
+        written.append(replace_file(path / f"summary.{kind}", text.encode()))
     for name in only or FIGURES:
         stem = name if size == "screen" else f"{name}-{size}"
         drawn = FIGURES[name].table(experiment, summary, warnings)

@@ -116,6 +116,20 @@ def crash_table(experiment: Experiment) -> Safe | None:
     return _folded(table(caption, columns, rows), rows)
 
 
+def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
+    """What failed first in each format, from :func:`~.statistics.first_failures.first_failures`."""
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns += [Column("crashed"), Column("first at step"), Column("first non-finite operation", **_TEXT)]
+    columns += [Column("of observed crashes")]
+    rows = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["crashed"],
+         None if math.isnan(row["first_step"]) else tick(row["first_step"]), row["first_non_finite"],
+         percent(row["share"])]
+        for row in records(failures)
+    ]  # fmt: skip
+    return _folded(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
+
+
 def numerics_table(counts: pd.DataFrame) -> Safe:
     """What rounding did, by format and role."""
     columns = [Column("format", **_TEXT), Column("role", **_TEXT), Column("results")]

@@ -13,6 +13,7 @@ from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
+from ..statistics.first_failures import first_failures
 from ..statistics.needed_bits import LEVEL, MARGIN
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
@@ -55,7 +56,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
         "Learning curves": _curves(experiment),
         "Against fp32": _against(experiment),
         "Score distributions": _profiles(experiment),
-        "Crashes": [tables.crash_table(experiment) or element("p", "No run crashed, and none failed.")],
+        "Crashes": _crashes(experiment),
         "Numerics": _numerics(experiment, warnings),
         "Settings": _settings(experiment),
         "Environment": [definitions(environment(experiment))],
@@ -189,6 +190,12 @@ def _profiles(experiment: Experiment) -> list[Safe]:
     if len(scored) < 2:
         return []
     return [figures.profiles_figure(profiles_table(experiment), experiment.metric)]
+
+
+def _crashes(experiment: Experiment) -> list[Safe]:
+    failures = first_failures(experiment)
+    first = [tables.failures_table(failures, experiment)] if failures["observed"].any() else []
+    return [*first, tables.crash_table(experiment) or element("p", "No run crashed, and none failed.")]
 
 
 def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:

@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 from program_runs import ACCURACY, BIRTH, LOSS, write_run, write_sweep
 
-from roundoff.analysis import AnalysisError, plot, read_experiment, report
+from roundoff.analysis import AnalysisError, plot, read_experiment, report, table
 from roundoff.analysis.figures.axes import score_limits
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.runs.metric import RETURN, Metric, read_metric
 from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
+from roundoff.analysis.statistics.run_table import FIRST
 from roundoff.analysis.statistics.summary import summarize
 
 FORMATS = ("fp32", "bf16", "e5m3", "posit16", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "mymodule:ternary")
@@ -286,3 +287,65 @@ def test_a_metric_that_is_none(tmp_path, damage):
     write_sweep(tmp_path, [run], ACCURACY | damage)
     with pytest.raises(AnalysisError, match="is not the list of a sweep's runs"):
         read_experiment(tmp_path)
+
+
+def test_what_failed_first(families):
+    written, _ = plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    assert [path.name for path in written[:5]] == [
+        "summary.csv", "runs.csv", "failures.csv", "summary.md", "summary.tex",
+    ]  # fmt: skip
+    (row,) = pd.read_csv(families / "failures.csv").to_dict("records")
+    assert row == {
+        "task": "train", "format": "e5m3", "crashed": 2, "first_step": 150, "observed": 2, "share": 1,
+        "first_non_finite": "overflow in aten.exp.default (forward in net.1)",
+    }  # fmt: skip
+    page = report(families)[0].read_text()
+    assert '<td role="cell" data-label="first non-finite operation">overflow in aten.exp.default' in page
+
+
+def test_tables_for_people(families):
+    plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    head, rule, *rows = (families / "summary.md").read_text().splitlines()
+    assert head.split("|")[1:-1][0].strip() == "format"
+    assert "| accuracy" in head
+    assert set(rule) == set("|- ")
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in rows}
+    assert cells["mymodule:ternary"][:3] == ["3", "0", "0.625 \u00b1 0.005"]
+    assert cells["e5m3"][1:] == ["2", "0.29 \u00b1 0.5", "0 to 0.87", "0.685",
+                                 "overflow in aten.exp.default (forward in net.1)"]  # fmt: skip
+    latex = (families / "summary.tex").read_text()
+    assert latex.startswith(
+        "\\begin{tabular}{lrrlrrl}\n\\toprule\nformat & runs & crashed & accuracy & 95 \\% interval"
+    )
+    assert "fp8\\_e4m3\\_imaginary & 3 & 0 & 0.675 $\\pm$ 0.005 &" in latex
+    with pytest.raises(
+        AnalysisError, match="kind of table 'docx': there is no such kind of table; allowed are md, tex"
+    ):
+        plot(families, tables=["docx"])
+
+
+def test_a_tidy_table_of_runs(families):
+    runs = table(families)
+    assert list(runs.columns) == [*FIRST, "program", "value_accuracy", "value_size"]
+    assert len(runs) == 24
+    assert "_repr_html_" in dir(runs)
+    row = runs.set_index("run").loc["train-posit16-s2-x"]
+    assert row[["task", "format", "bits", "seed", "status", "metric", "seconds"]].tolist() == [
+        "train", "posit16", 16, 2, "done", "accuracy", 3.0,
+    ]  # fmt: skip
+    assert row["score"] == row["value_accuracy"] == score("posit16", 2)
+    assert pd.isna(row["significand_bits"])
+    crashed = runs[runs["status"] == "crashed"]
+    assert set(crashed["crash_step"]) == {150}
+    assert set(crashed["first_non_finite"]) == {"overflow in aten.exp.default (forward in net.1)"}
+    assert crashed["value_accuracy"].isna().all()
+    assert runs["bits"].isna().sum() == 6  # of two formats that only others know
+
+
+def test_the_tidy_table_says_what_was_left_out(losses):
+    (losses / "runs" / "train-e5m7-s0-x" / "result.json").write_text("{")
+    with pytest.warns(UserWarning, match="is not JSON"):
+        runs = table(losses)
+    assert set(runs["accumulate"]) == {"default", "e8m7/32"}
+    assert runs.set_index("run").loc["train-e5m7-s0-x", "status"] == "failed"
+    assert runs["score"].isna().sum() == 2  # and the crash that has none

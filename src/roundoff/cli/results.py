@@ -18,11 +18,12 @@ def plot(
     ] = "screen",
     formats: FigureFormats = "png,svg",
     only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
+    tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
 ) -> None:
     """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only))
+    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables))
     print_warnings(warnings)
     for path in written:
         say(path)
