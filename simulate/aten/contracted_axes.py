@@ -73,6 +73,12 @@ def is_operand(name: str, argument: str) -> bool:
     return "attention" not in name or argument not in _NOT_CONTRACTED
 
 
+def is_multiplied(name: str, argument: str) -> bool:
+    """Whether a tensor argument of a product or convolution is multiplied: a bias is added."""
+    added = argument == "bias" or (argument == "self" and name.lstrip("_").startswith(("add", "badd")))
+    return not added and is_operand(name, argument)
+
+
 _NOT_CONTRACTED = ("attn_mask", "attn_bias", "out", "logsumexp", "philox_seed", "philox_offset")
 
 
