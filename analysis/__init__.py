@@ -1,8 +1,12 @@
 """From folders of runs to statistics, tables and figures."""
 
-from .errors import AnalysisError
-from .plot import plot
-from .reports.writing import report
-from .runs.experiment import Experiment, read_experiment
+from roundoff.extras import from_extras
 
-__all__ = ["AnalysisError", "Experiment", "plot", "read_experiment", "report"]
+with from_extras():
+    from .errors import AnalysisError
+    from .plot import plot
+    from .reports.writing import report
+    from .runs.experiment import Experiment, read_experiment
+    from .statistics.run_table import table
+
+__all__ = ["AnalysisError", "Experiment", "plot", "read_experiment", "report", "table"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,9 @@ from .figures.catalogue import ALWAYS, FIGURES
 from .figures.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
+from .runs.metric import RETURN, Metric
+from .statistics import printed
+from .statistics.first_failures import first_failures
 from .statistics.summary import ended, summarize
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
+_TEXTS = "id", "task", "panel", "series", "condition", "format", "status", "role", "seed", "x", "y", "across", "up"
+
 FORMATS = tuple(_METADATA)
 """Of files with figures."""
 
@@ -40,12 +46,15 @@ def plot(
     size: str = "screen",
     formats: Sequence[str] = ("png", "svg"),
     only: Sequence[str] = (),
+    tables: Sequence[str] = (),
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes figures into ``directory``, each with the table (``.csv``) that it is drawn from, and two tables more.
 
-    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run). Figures:
+    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
+    observed runs crashed (:func:`~.statistics.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
-    varies too; ``comparison``, if something besides task, format and seed varies; ``hyperparameters``, if several
+    varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
+    ``comparison`` and ``heatmap``, if something besides task, format and seed varies; ``hyperparameters``, if several
     numbers do; ``exponents`` and ``gradients``, if runs were observed; ``differences``, if runs kept their networks.
     The same runs give the same bytes. Each file is replaced as a whole.
 
@@ -55,17 +64,21 @@ def plot(
             ``degradation-single.pdf`` and so on.
         formats: of figures: ``png``, ``svg``, ``pdf``.
         only: names of figures to draw; all there are if empty.
+        tables: ``md``, ``tex``: the summary for people, too, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
+            with the package booktabs).
 
     Returns:
         The files written, and warnings about what was left out: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format or figure.
+        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format, figure or
+            kind of table.
     """
     path = Path(directory)
     check_known("size", [size], SIZES)
     check_known("format", formats, FORMATS)
     check_known("figure", only, FIGURES)
+    check_known("kind of table", tables, printed.FORMATS)
     experiment = read_experiment(path)
     warnings = [*experiment.warnings, *about_open_runs(path, experiment)]
     summary = summarize(experiment)
@@ -73,12 +86,18 @@ def plot(
         replace_file(path / "summary.csv", _csv(summary)),
         replace_file(path / "runs.csv", _csv(experiment.runs)),
     ]
+    failures = first_failures(experiment)
+    if failures["observed"].any():
+        written.append(replace_file(path / "failures.csv", _csv(failures)))
+    for kind in tables:
+        text = printed.as_text(printed.printed(experiment, summary), kind)
+        written.append(replace_file(path / f"summary.{kind}", text.encode()))
     for name in only or FIGURES:
         stem = name if size == "screen" else f"{name}-{size}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
-        if drawn is not None and (len(drawn) or name in ALWAYS):
+        if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
             of_figure = Named(name, path / f"{name}.csv", [path / f"{stem}.{kind}" for kind in formats])
-            written += write_figure(of_figure, drawn, experiment.name, size)
+            written += write_figure(of_figure, drawn, experiment.name, size, experiment.metric)
     return written, tuple(warnings)
 
 
@@ -104,7 +123,9 @@ class Named(NamedTuple):
     images: Sequence[Path]
 
 
-def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "screen") -> list[Path]:
+def write_figure(
+    named: Named, table: pd.DataFrame, title: str, size: str = "screen", metric: Metric = RETURN
+) -> list[Path]:
     """Writes a table, and the figure that is drawn from what was written; returns the paths of both.
 
     Raises:
@@ -115,9 +136,13 @@ def write_figure(named: Named, table: pd.DataFrame, title: str, size: str = "scr
     shown = read_table(content)
     texts = shown.select_dtypes(exclude="number").columns
     shown[texts] = shown[texts].map(drawable, na_action="ignore")
-    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size])
+    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size], metric=_drawable(metric))
     images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
     return written + [replace_file(path, image) for path, image in images]
+
+
+def _drawable(metric: Metric) -> Metric:
+    return replace(metric, name=drawable(metric.name), unit=drawable(metric.unit))
 
 
 def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
@@ -140,7 +165,7 @@ def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
 
 def read_table(content: bytes) -> pd.DataFrame:
     """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file."""
-    text = dict.fromkeys(("id", "task", "panel", "series", "condition", "format", "status", "role", "seed"), str)
+    text = dict.fromkeys(_TEXTS, str)
     table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
     return table.fillna(dict.fromkeys(set(table) & set(text), ""))
 

@@ -1,7 +1,8 @@
-"""What panels of figures have in common: the ends of their axes, their titles, the order of formats."""
+"""What panels of figures have in common: the ends and scales of their axes, their titles, the order of formats."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ..statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
@@ -9,21 +10,46 @@ from ..statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significan
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..runs.metric import Metric
 
-def return_limits(tasks: Iterable[str], returns: Iterable[float], margin: float = 0.04) -> tuple[float, float]:
-    """Ends of an axis of returns, with a margin.
+_DECADES = 2  # that positive numbers span at least if their axis is logarithmic
+
+
+def score_limits(
+    metric: Metric, tasks: Iterable[str], scores: Iterable[float], margin: float = 0.04
+) -> tuple[float, float]:
+    """Ends of an axis of scores, with a margin: the range of the metric if it is known, and all scores.
 
     Args:
-        tasks: shown there. Those of the control suite return 0 to 1000, others (``gym:...``) anything.
-        returns: all that are shown; NaN is passed over.
+        metric: of the scores.
+        tasks: shown there. Those of the control suite return 0 to 1000, other agents (``gym:...``) anything.
+        scores: all that are shown; NaN and infinities are passed over.
         margin: on either side, as a fraction of the range.
     """
-    low, high = 0.0, 1000.0
-    if any(":" in task for task in tasks):
-        finite = [0.0, *(float(value) for value in returns if value == value)]  # noqa: PLR0124  not NaN
-        low, high = min(finite), max(finite)
+    finite = [float(score) for score in scores if math.isfinite(score)]
+    if metric.of_agents:
+        low, high = 0.0, 1000.0
+        if any(":" in task for task in tasks):
+            low, high = min([0.0, *finite]), max([0.0, *finite])
+    else:
+        finite += metric.range or ()
+        low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+        if is_logarithmic(metric, finite):
+            space = (high / low) ** margin
+            return low / space, high * space
     space = margin * ((high - low) or 1.0)
     return low - space, high + space
+
+
+def is_logarithmic(metric: Metric, scores: Iterable[float]) -> bool:
+    """Whether an axis of scores is logarithmic: those of a program, of unknown range, over several decades."""
+    return not metric.of_agents and metric.range is None and spans_decades(scores)
+
+
+def spans_decades(values: Iterable[float]) -> bool:
+    """Whether all values are positive and differ by more than two decades; what is not finite is passed over."""
+    finite = [float(value) for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and math.log10(max(finite)) - math.log10(min(finite)) > _DECADES
 
 
 def titles(tasks: list[str]) -> list[str]:
@@ -31,6 +57,13 @@ def titles(tasks: list[str]) -> list[str]:
     return ["mean over tasks" if task == ALL_TASKS else task for task in tasks]
 
 
-def from_wide_to_narrow(name: str) -> tuple[bool, float, float]:
-    """Sorts names of formats: fp32, then by exponent bits, then by significand bits."""
-    return name != REFERENCE, -exponent_bits(name), -significand_bits(name)
+def from_wide_to_narrow(name: str) -> tuple[bool, bool, float, float]:
+    """Sorts names of formats: fp32, then floats by exponent bits, then by significand bits, then all others alike."""
+    e, m = exponent_bits(name), significand_bits(name)
+    other = math.isnan(e)
+    return name != REFERENCE, other, 0.0 if other else -e, 0.0 if other else -m
+
+
+def ordered(formats: Iterable[str]) -> list[str]:
+    """Each format once, by :func:`from_wide_to_narrow`; those that are no floats as they are given."""
+    return sorted(dict.fromkeys(formats), key=from_wide_to_narrow)

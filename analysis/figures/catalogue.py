@@ -5,16 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..runs.metric import RETURN, Metric
 from ..statistics.summary import REFERENCE
 from .comparison import comparison_table, draw_comparison
 from .curves import curves_table, draw_curves
-from .degradation import degradation_table, draw_degradation
+from .degradation import are_floats, degradation_table, draw_degradation
 from .differences import differences_table, draw_differences
+from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
 from .logged_values import draw_training, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
+from .style import SCREEN, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,18 +35,39 @@ class Drawable(NamedTuple):
     Attributes:
         table: of an experiment and its summary; also gets the list that warnings are added to. None: there is nothing
             to draw.
-        draw: name of the experiment, table and size to a figure.
+        draw: name of the experiment, table, size and metric to a figure.
     """
 
     table: Table
     draw: Callable[..., Any]
 
 
-def _exponent_sweep(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
-    table = degradation_table(experiment, summary, across="exponent_bits")
+def _degradation(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
+    across = "significand_bits" if are_floats(experiment.formats) else "format"
+    return degradation_table(experiment, summary, across)
+
+
+def _widths(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str], across: str) -> pd.DataFrame | None:
+    """The degradation plot across another width; None if no series has two of them, or all is said already."""
+    if across != "exponent_bits" and are_floats(experiment.formats):
+        return None
+    table = degradation_table(experiment, summary, across)
     narrow = table[table["format"] != REFERENCE]
-    several = any(len(set(widths)) > 1 for _, widths in narrow.groupby(["task", "series"])["exponent_bits"])
+    several = any(len(set(widths)) > 1 for _, widths in narrow.groupby(["task", "series"])[across])
     return table if several else None
+
+
+def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
+    return plane_table(degradation_table(experiment, summary))
+
+
+def _any_metric(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a figure that shows no scores."""
+
+    def plain(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Any:  # noqa: ARG001
+        return draw(name, table, size)
+
+    return plain
 
 
 def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
@@ -57,10 +81,14 @@ def _gradients(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[s
 
 # Those without rows are not drawn, but for the first two, which say so by being empty.
 FIGURES = {
-    "degradation": Drawable(lambda experiment, summary, _: degradation_table(experiment, summary), draw_degradation),
+    "degradation": Drawable(_degradation, partial(draw_degradation, x=None)),
     "curves": Drawable(lambda experiment, _summary, _: curves_table(experiment), draw_curves),
-    "degradation-exponent": Drawable(_exponent_sweep, partial(draw_degradation, x="exponent_bits")),
-    "plane": Drawable(lambda experiment, summary, _: plane_table(degradation_table(experiment, summary)), draw_plane),
+    **{
+        f"degradation-{name}": Drawable(partial(_widths, across=across), partial(draw_degradation, x=across))
+        for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
+    },
+    "plane": Drawable(_plane, draw_plane),
+    "heatmap": Drawable(heatmap_table, draw_heatmap),
     "comparison": Drawable(_comparison, draw_comparison),
     "hyperparameters": Drawable(
         lambda experiment, _summary, _: hyperparameters_table(experiment), draw_hyperparameters
@@ -68,9 +96,9 @@ FIGURES = {
     "profiles": Drawable(lambda experiment, _summary, _: profiles_table(experiment), draw_profiles),
     "training": Drawable(lambda experiment, _summary, _: training_table(experiment), draw_training),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
-    "gradients": Drawable(_gradients, draw_gradients),
+    "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
     "differences": Drawable(
-        lambda experiment, _summary, warnings: differences_table(experiment, warnings), draw_differences
+        lambda experiment, _summary, warnings: differences_table(experiment, warnings), _any_metric(draw_differences)
     ),
 }
 ALWAYS = {"degradation", "curves"}

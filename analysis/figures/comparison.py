@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..statistics.summary import ALL_TASKS, ended
-from .axes import return_limits, titles
-from .degradation import marks
-from .style import CRASH, SCREEN, Size, figure, look, points
+from ..runs.metric import RETURN, Metric
+from ..statistics.summary import ALL_TASKS, ended, records
+from .axes import is_logarithmic, score_limits, titles
+from .marks import draw_crashes, marks, side_by_side
+from .style import SCREEN, Size, figure, look, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,13 +27,14 @@ def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFr
 
     series = experiment.conditions.series
     table = marks(summary, ended(experiment.runs), series)
-    means = summary.groupby(["format", *keys], dropna=False)["mean"].mean().sort_values()
-    names = [series(dict(zip(["format", *keys], where, strict=True))) for where in means.index]
+    means = summary.groupby(["format", *keys], dropna=False)["mean"].mean() * experiment.metric.sign
+    means = means.sort_values(na_position="first")
+    names = [series(row) for row in records(means.reset_index())]
     order = {name: i for i, name in enumerate(names)}
     return table.sort_values("series", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 
-def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws a line of the page for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
 
     A panel per task, and one for their mean if there are several; the best stands on top.
@@ -43,6 +43,7 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figu
         name: of the experiment.
         table: from :func:`comparison_table`.
         size: of the figure.
+        metric: of the scores.
     """
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
     labels = list(dict.fromkeys(table["series"]))
@@ -54,10 +55,12 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figu
         for axis, task, title in zip(axes, tasks, titles(tasks), strict=True):
             here = table[table["task"] == task]
             for height, series in enumerate(labels):
-                _line(axis, height, here[here["series"] == series])
+                _line(axis, height, here[here["series"] == series], metric)
             axis.set_title(title)
-            axis.set_xlabel("return per episode")
-            axis.set_xlim(return_limits(tasks if task == ALL_TASKS else [task], here["return"]))
+            axis.set_xlabel(metric.label)
+            if is_logarithmic(metric, here["return"]):
+                axis.set_xscale("log")
+            axis.set_xlim(score_limits(metric, tasks if task == ALL_TASKS else [task], here["return"]))
             axis.set_ylim(-0.6, len(labels) - 0.4)
         shown = labels
         if size.width and len(set(table["format"])) == 1:  # space is dear, and the caption names the format
@@ -66,20 +69,21 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figu
             axis.set_yticks(range(len(labels)), shown)
         if size.titled:
             count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
-            subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds; x: crashed, scored 0)"
+            crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
+            subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds{crashed})"
             canvas.suptitle(f"{name}: {subtitle}", fontsize="medium")
         return canvas
 
 
-def _line(axis: Axes, height: int, rows: pd.DataFrame) -> None:
+def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     color = look(0).color
     for _, scores in rows[rows["kind"] == "mean"].iterrows():
         ends = [scores["ci_low"], scores["ci_high"]]
         axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)
         axis.plot(scores["return"], height, "o", color=color, markersize=points(8))
     runs = rows[rows["kind"] == "run"]
-    spread = np.linspace(-0.22, 0.22, len(runs)) if len(runs) > 1 else np.zeros(len(runs))
+    places = side_by_side(len(runs), height, 0.22)
     crashed = (runs["status"] == "crashed").to_numpy(bool)
     returns = runs["return"].to_numpy(float)
-    axis.plot(returns[~crashed], height + spread[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
-    axis.plot(returns[crashed], height + spread[crashed], "x", color=CRASH, markersize=points(6), zorder=4)
+    axis.plot(returns[~crashed], places[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
+    draw_crashes(axis, places[crashed], returns[crashed], metric, up=False, size=6)

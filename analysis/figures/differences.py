@@ -14,7 +14,7 @@ from roundoff.files import LARGEST, open_to_read
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
 from ..statistics.summary import REFERENCE
-from .axes import from_wide_to_narrow
+from .axes import ordered
 from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def distances_of(table: pd.DataFrame) -> dict[str, str]:
 def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     """Draws :func:`differences_table`: a row per task, a thick line per format for the mean, a thin one per pair."""
     tasks = sorted(table["task"].unique())
-    formats = sorted(table["format"].unique(), key=from_wide_to_narrow)
+    formats = ordered(table["format"])
     looks = dict(zip(formats, ordered_looks(len(formats)), strict=True))
     labels = {column: f"mean |difference| of {network} weights" for network, column in distances_of(table).items()}
     labels[_VALUES] = "mean |difference| of Q values"

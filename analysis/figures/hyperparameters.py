@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
 from ..statistics.summary import REFERENCE, ended
-from .axes import from_wide_to_narrow
+from .axes import ordered
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Size, figure, ordered_looks, points
 
@@ -31,7 +32,7 @@ def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
     Source:
         Low-precision SAC, Appendix F, Tables 6 and 7.
     """
-    runs = ended(experiment.runs)
+    runs = ended(experiment.runs).dropna(subset="return")
     keys = [key for key in experiment.conditions.keys if pd.api.types.is_numeric_dtype(runs[key])]
     keys = [key for key in keys if not pd.api.types.is_bool_dtype(runs[key])]
     columns = ["draw", *keys, "format", "n", "return", "std", "ci_low", "ci_high"]
@@ -39,7 +40,7 @@ def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     rows = []
     for draw, (where, of_draw) in enumerate(runs.groupby(keys, dropna=False), 1):
-        for fmt in sorted(set(of_draw["format"]), key=from_wide_to_narrow):
+        for fmt in ordered(name for name in experiment.formats if name in set(of_draw["format"])):
             here = of_draw[of_draw["format"] == fmt]
             groups = [scores.to_numpy(float) for _, scores in here.groupby("task")["return"]]
             mean, std = mean_and_std(groups)
@@ -51,9 +52,9 @@ def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`hyperparameters_table`: every draw, and beside it the share of draws above each return."""
-    formats = sorted(set(table["format"]), key=from_wide_to_narrow)
+    formats = ordered(table["format"])
     narrow = [fmt for fmt in formats if fmt != REFERENCE]
     looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)
     looks |= dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
@@ -66,15 +67,15 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN) ->
             marker = "o" if style.marker == "none" else style.marker
             each.vlines(at, here["ci_low"], here["ci_high"], color=style.color, linewidth=points(3), alpha=0.35)
             each.plot(at, here["return"], marker, color=style.color, markersize=points(6), label=fmt)
-            returns = np.sort(here["return"].to_numpy(float))
+            returns = metric.sign * np.sort(metric.sign * here["return"].to_numpy(float))  # the worst first
             above = 1 - np.arange(len(returns) + 1) / len(returns)
             spread.step(np.append(returns, returns[-1]), above, where="pre", color=style.color, linestyle=style.line)
         each.set_xlabel("draw of hyper-parameters")
         each.set_xticks(sorted(set(table["draw"])))
-        each.set_ylabel("mean return per episode")
+        each.set_ylabel(f"mean {metric.label}")
         each.legend(fontsize="small")
-        spread.set_xlabel("return \u03c4")
-        spread.set_ylabel("share of draws above \u03c4")
+        spread.set_xlabel(f"{metric.name} \u03c4")
+        spread.set_ylabel(f"share of draws {metric.better} \u03c4")
         spread.set_ylim(-0.03, 1.03)
         if size.titled:
             canvas.suptitle(f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)")

@@ -5,15 +5,20 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from ...agents.config.fields import Panel
 from ...agents.config.registry import panels
+from ..runs.metric import RETURN, Metric
+from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE, records
-from .axes import from_wide_to_narrow
+from .axes import from_wide_to_narrow, spans_decades
+from .curves import thinned
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Look, Size, figure, look, ordered_looks, points
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -22,6 +27,9 @@ if TYPE_CHECKING:
 _ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values
 _WIDEST = 4  # panels side by side on the screen
 _MOST = 12
+_FEW = 6  # lines that can be told apart, a run each
+_FEWEST = 3  # runs that have a mean worth drawing
+_WINDOWS = 60  # of steps, over which the values of runs are averaged
 
 
 def training_table(experiment: Experiment) -> pd.DataFrame | None:
@@ -29,20 +37,34 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
 
     Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
     ``format``, ``series``.
+
+    Of programs: what they log beside the metric; infinite where it is not finite. Of one that logs more often than 200
+    times, a row stands for several records that follow each other (the mean of each value, and the last step).
     """
     runs, logged = experiment.runs, experiment.training
     series = [experiment.conditions.series(run) for run in records(runs)]
-    wanted = [name for name in panels() if name in logged]
+    wanted = [name for name in panels() if name in logged and experiment.metric.of_agents]
     wanted = wanted or [str(name) for name in logged if name not in _ABOUT][:_MOST]
     if not wanted:
         return None
+    if not experiment.metric.of_agents:
+        parts = {run: thinned(rows.set_index("step")[wanted]) for run, rows in logged.groupby("id")}
+        logged = pd.concat(parts, names=["id", "step"]).reset_index()
     return logged[["id", "step", *wanted]].merge(runs[["id", "task", "format"]].assign(series=series), on="id")
 
 
-def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws :func:`training_table`: a row per task, a line per run, a look for each series.
+def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+    """Draws :func:`training_table`: a row per task, a look for each series.
 
-    Values that are not finite leave gaps.
+    A line per run; or, of a series with three runs or more where lines would be many, the mean over runs with its 95 %
+    bootstrap interval, over 60 windows of steps. Values that are not finite leave gaps, and are in no mean.
+
+    Args:
+        name: of the experiment.
+        table: from :func:`training_table`.
+        size: of the figure.
+        metric: of the runs: a program's values have their names for labels, and logarithmic axes if they are positive
+            and span more than two decades.
     """
     tasks = sorted(table["task"].unique())
     looks = _looks(table, varied=bool((table["series"] != table["format"]).any()))
@@ -57,12 +79,14 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure
                 if value is None:
                     axis.set_axis_off()
                     continue
-                panel = panels().get(value, Panel(value))
-                _panel(axis, table[table["task"] == task], value, looks)
+                here = table[table["task"] == task]
+                panel = panels().get(value, Panel(value)) if metric.of_agents else _plain(here[value])
+                logged = here if metric.of_agents else here.dropna(subset=value)  # some more often than others
+                _panel(axis, logged, value, looks)
                 axis.set_yscale("log" if panel.log else "linear")
                 axis.set_title(task)
                 axis.set_ylabel(panel.label)
-                axis.set_xlabel("environment steps")
+                axis.set_xlabel(metric.steps)
         marks = [axes[0, 0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
         across = 4 if size.columns > 1 else 2
         canvas.legend(marks, list(looks), loc="outside lower center", ncols=across, fontsize="small")
@@ -81,7 +105,35 @@ def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
     return plain | dict(zip(narrow, looks, strict=True))
 
 
+def _plain(values: pd.Series[float]) -> Panel:
+    """How a value is drawn that nobody has said anything about."""
+    return Panel(str(values.name), log=spans_decades(values))
+
+
 def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:
+    many = table["id"].nunique() > _FEW
+    table = table.assign(**{column: table[column].replace([np.inf, -np.inf], np.nan)})
     for series, style in looks.items():
-        for _, run in table[table["series"] == series].groupby("id"):
+        runs = table[table["series"] == series]
+        if many and runs["id"].nunique() >= _FEWEST:
+            mean = _mean(runs, column, str(series))
+            axis.fill_between(mean["step"], mean["low"], mean["high"], color=style.color, alpha=0.15, linewidth=0)
+            axis.plot(mean["step"], mean["value"], color=style.color, linestyle=style.line, linewidth=points(1.3))
+            continue
+        for _, run in runs.groupby("id"):
             axis.plot(run["step"], run[column], color=style.color, linestyle=style.line, linewidth=points(1))
+
+
+def _mean(runs: pd.DataFrame, column: str, series: str) -> pd.DataFrame:
+    """The mean over runs and its 95 % interval, in windows of steps; a window without a number is NaN."""
+    first, last = runs["step"].min(), runs["step"].max()
+    window = np.ceil((runs["step"] - first) / ((last - first) or 1) * _WINDOWS)
+    of_runs = runs.groupby([window.rename("window"), "id"]).agg({"step": "max", column: "mean"})
+    generator = generator_for("logged", series, column)
+    rows = []
+    for _, here in of_runs.groupby("window"):
+        values = here[column].dropna().to_numpy(float)
+        low, high = bootstrap_interval([values], generator, replicates=1000)
+        value = values.mean() if values.size else np.nan
+        rows.append({"step": here["step"].max(), "value": value, "low": low, "high": high})
+    return pd.DataFrame(rows)

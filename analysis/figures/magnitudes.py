@@ -8,8 +8,10 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patheffects import withStroke
 
-from ...formats import FloatFormat, Format
-from .axes import from_wide_to_narrow
+from ...formats import FloatFormat
+from ..runs.metric import RETURN, Metric
+from ..statistics.summary import parsed
+from .axes import ordered
 from .style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
@@ -44,24 +46,24 @@ def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
     counts = last.groupby(["role", "format", "exponent"], as_index=False)["results"].sum()
     counts = counts[counts["results"] > 0]
     counts["share"] = counts["results"] / counts.groupby(["role", "format"])["results"].transform("sum")
-    order = {name: i for i, name in enumerate(sorted(counts["format"].unique(), key=from_wide_to_narrow))}
+    order = {name: i for i, name in enumerate(ordered(experiment.formats))}
     roles = {name: i for i, name in enumerate(ROLES)}
-    ordered: pd.DataFrame = counts.sort_values(
+    sorted_: pd.DataFrame = counts.sort_values(
         ["role", "format", "exponent"],
         key=lambda column: column.map(lambda value: order.get(value, roles.get(value, value))),
         ignore_index=True,
     )
-    return ordered
+    return sorted_
 
 
-def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`exponents_table`: a row per format and a column per role.
 
     Each column of pixels is one interval between evaluations, over all observed runs of the format; its shade is the
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
     format, and its smallest subnormal one.
     """
-    formats = sorted(table["format"].unique(), key=from_wide_to_narrow)
+    formats = ordered(table["format"])
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     panels = [(fmt, role) for fmt in formats for role in ROLES]
     columns = min(len(ROLES), size.columns)
@@ -77,7 +79,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
         for row in axes:
             row[0].set_ylabel("exponent k of the magnitude")
         for axis in axes[-1]:
-            axis.set_xlabel("environment steps")
+            axis.set_xlabel(metric.steps)
         if drawn is not None:
             canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8)
         if size.titled:
@@ -127,7 +129,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, steps: np.ndarray, low: int, high: in
 
 
 def _mark_range(axis: Axes, name: str) -> None:
-    fmt = Format.parse(name)
+    fmt = parsed(name)
     if not isinstance(fmt, FloatFormat):
         return
     lines = {

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..statistics.summary import ALL_TASKS, REFERENCE, records
-from .axes import return_limits, titles
+from ..runs.metric import RETURN, Metric
+from ..statistics.summary import ALL_TASKS, REFERENCE
+from .axes import titles
+from .cells import draw_cells, shades
 from .style import SCREEN, Size, figure
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
 
@@ -34,7 +35,7 @@ def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
     return means if plane else means.head(0)
 
 
-def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`plane_table`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
 
     Widths that were run stand side by side; formats that were not stay white. The mean of fp32 is in the title.
@@ -43,40 +44,29 @@ def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
     groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
     columns = min(size.columns, len(groups))
     rows = -(-len(groups) // columns)
-    limits = return_limits(set(table["task"]), table["return"], margin=0)
+    norm = shades(metric, table)
     with figure(columns, rows, width=4.4, height=3.2, size=size) as canvas:
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         drawn = None
         for axis, (condition, task, here) in zip(axes, groups, strict=False):
-            drawn = _panel(axis, here[here["format"] != REFERENCE], limits)
+            drawn = _panel(axis, here[here["format"] != REFERENCE], norm, metric)
             reference = here.loc[here["format"] == REFERENCE, "return"]
             (title,) = titles([task])
-            about = [title, condition, *(f"fp32: {value:.0f}" for value in reference)]
+            about = [title, condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
             axis.set_title(", ".join(filter(None, about)))
         for axis in axes[len(groups) :]:
             axis.set_axis_off()
         if drawn is not None:
-            canvas.colorbar(drawn, ax=axes, label="mean return per episode", shrink=0.8)
+            canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
         if size.titled:
-            canvas.suptitle(f"{name}: return over exponent and significand bits")
+            canvas.suptitle(f"{name}: {metric.name} over exponent and significand bits")
         return canvas
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, limits: tuple[float, float]) -> QuadMesh:
-    across, up = sorted(set(rows["significand_bits"].astype(int))), sorted(set(rows["exponent_bits"].astype(int)))
-    values = np.full((len(up), len(across)), np.nan)
-    for row in records(rows):
-        values[up.index(row["exponent_bits"]), across.index(row["significand_bits"])] = row["return"]
-    drawn = axis.pcolormesh(np.ma.masked_invalid(values), vmin=limits[0], vmax=limits[1], cmap="viridis")
-    for row in records(rows):
-        dark = row["return"] < limits[0] + 0.6 * (limits[1] - limits[0])
-        crashed = f"\n{row['crashed']:.0f} x" if row["crashed"] else ""
-        x, y = across.index(row["significand_bits"]) + 0.5, up.index(row["exponent_bits"]) + 0.5
-        color = "white" if dark else "black"
-        axis.text(x, y, f"{row['return']:.0f}{crashed}", ha="center", va="center", fontsize="small", color=color)
-    axis.set_xticks(np.arange(len(across)) + 0.5, map(str, across))
-    axis.set_yticks(np.arange(len(up)) + 0.5, map(str, up))
-    axis.grid(visible=False)
+def _panel(axis: Axes, rows: pd.DataFrame, norm: Normalize, metric: Metric) -> QuadMesh:
+    across, up = (sorted(set(rows[name].astype(int))) for name in ("significand_bits", "exponent_bits"))
+    cells = rows.assign(column=rows["significand_bits"].map(across.index), row=rows["exponent_bits"].map(up.index))
+    drawn = draw_cells(axis, cells, [*map(str, across)], [*map(str, up)], norm, metric)
     axis.set_xlabel("significand bits m")
     axis.set_ylabel("exponent bits e")
     return drawn

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import generator_for, performance_profile, profile_band
 from ..statistics.summary import ALL_TASKS, REFERENCE, ended, records
-from .axes import from_wide_to_narrow, return_limits, titles
+from .axes import from_wide_to_narrow, score_limits, titles
 from .style import REFERENCE as REFERENCE_LOOK
 from .style import SCREEN, Size, figure, ordered_looks
 
@@ -20,27 +21,28 @@ if TYPE_CHECKING:
 
 
 def profiles_table(experiment: Experiment) -> pd.DataFrame:
-    """Score distributions: the share of runs above each return tau, per task, and over all tasks.
+    """Score distributions: the share of runs that are better than each score tau, per task, and over all tasks.
 
     Columns: ``task``, ``series`` (format, and condition if any varies), ``n``, ``return`` (tau, 51 of them over the
-    range of returns), ``fraction``, ``ci_low``, ``ci_high`` (95 % for each tau by itself, bootstrap over runs).
+    range of scores), ``fraction``, ``ci_low``, ``ci_high`` (95 % for each tau by itself, bootstrap over runs).
     """
-    runs = ended(experiment.runs)
+    runs, sign = ended(experiment.runs), experiment.metric.sign
     keys = experiment.conditions.keys
     tasks = sorted(set(runs["task"]))
-    low, high = return_limits(tasks, runs["return"], margin=0)
+    low, high = score_limits(experiment.metric, tasks, runs["return"], margin=0)
     tau = np.linspace(low, high, 51)
     rows = []
     selections = records(runs[["format", *keys]].drop_duplicates())
     for values in sorted(selections, key=lambda values: from_wide_to_narrow(values["format"])):
         name = experiment.conditions.series(values)
         here = runs[(runs[list(values)].astype(str) == pd.Series(values).astype(str)).all(axis=1)]
-        groups = {task: part["return"].to_numpy(float) for task, part in here.groupby("task")}
+        scores_of = here["return"].fillna(experiment.metric.worst) * sign
+        groups = {str(task): part.to_numpy(float) for task, part in scores_of.groupby(here["task"])}
         chosen = [(task, [scores]) for task, scores in groups.items()]
         chosen += [(ALL_TASKS, list(groups.values()))] if len(tasks) > 1 and len(groups) == len(tasks) else []
         for task, scores in chosen:
-            profile = performance_profile(scores, tau)
-            band = profile_band(scores, tau, generator_for("profile", task, name))
+            profile = performance_profile(scores, sign * tau)
+            band = profile_band(scores, sign * tau, generator_for("profile", task, name))
             rows += [
                 {"task": task, "series": name, "n": sum(map(len, scores)), "return": at, "fraction": share}
                 | {"ci_low": ends[0], "ci_high": ends[1]}
@@ -49,13 +51,14 @@ def profiles_table(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "series", "n", "return", "fraction", "ci_low", "ci_high"])
 
 
-def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws performance profiles with their 95 % bands, a panel per task: the higher line is the better one.
 
     Args:
         name: of the experiment.
         table: from :func:`profiles_table`.
         size: of the figure.
+        metric: of the scores.
 
     Source:
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", Section 4.2.
@@ -75,8 +78,8 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure
                 axis.fill_between(line["return"], line["ci_low"], line["ci_high"], color=style.color, alpha=0.15, lw=0)
                 axis.plot(line["return"], line["fraction"], color=style.color, linestyle=style.line)
             axis.set_title(title)
-            axis.set_xlabel("return \u03c4")
-            axis.set_ylabel("share of runs above \u03c4")
+            axis.set_xlabel(f"{metric.name} \u03c4")
+            axis.set_ylabel(f"share of runs {metric.better} \u03c4")
             axis.set_ylim(-0.03, 1.03)
         for axis in axes[len(tasks) :]:
             axis.set_axis_off()

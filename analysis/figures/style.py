@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.colors import to_hex
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from roundoff.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class Look(NamedTuple):
@@ -60,6 +60,8 @@ SIZES = {
 
 _LONGEST = 300  # characters of a text; laying out very long ones takes minutes
 
+_SHORT = 6  # characters of a name that fits under its place
+
 _SETTINGS = {
     "axes.titlesize": "medium",
     "figure.titlesize": "large",
@@ -93,6 +95,13 @@ def ordered_looks(count: int) -> list[Look]:
 def points(length: float) -> float:
     """A length in points, in proportion to the text of the figure that is being drawn."""
     return float(length * mpl.rcParams["font.size"] / SCREEN.font)
+
+
+def slant(names: Sequence[str]) -> dict[str, Any]:
+    """How names stand under an axis: slanted if they are long, so that they do not overlap."""
+    if max(map(len, names), default=0) <= _SHORT:
+        return {}
+    return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
 
 
 @contextmanager

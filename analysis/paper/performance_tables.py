@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .markdown import table
+from ..statistics.markdown import table
 from .published import PAPER, published
 
 _ON_STATES = (

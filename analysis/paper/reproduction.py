@@ -12,8 +12,8 @@ from ..figures.catalogue import FIGURES
 from ..plot import Named, about_open_runs, write_figure
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
+from ..statistics.markdown import plain, table
 from ..statistics.summary import summarize
-from .markdown import plain, table
 from .measured import distances, draws, gradients, q_distances, returns
 from .published import PAPER, Printed, published
 

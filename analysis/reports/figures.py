@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..figures.axes import return_limits, titles
+from ..figures.axes import score_limits, titles
 from ..statistics.summary import ALL_TASKS, REFERENCE, records
 from .charts import Axes, chart, rows_chart
 from .marks import Point, Series, swatch
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from ..runs.metric import Metric
+
 _NO = float("nan")
 
 
-def degradation_figure(points: pd.DataFrame) -> Safe:
-    """Return against significand bits, a panel per task; from :func:`~.figures.degradation.degradation_table`."""
+def degradation_figure(points: pd.DataFrame, metric: Metric) -> Safe:
+    """Score against significand bits, a panel per task; from :func:`~.figures.degradation.degradation_table`."""
     tasks = _tasks(points)
     names = list(dict.fromkeys(points["series"]))
     plain = [name for name in names if name.split(",")[0] != REFERENCE]
@@ -30,28 +32,33 @@ def degradation_figure(points: pd.DataFrame) -> Safe:
     legend: dict[str, Series] = {}
     bits = sorted(set(points.loc[points["series"].isin(plain), "significand_bits"].astype(int)))
     around = (bits[0] - 0.6, bits[-1] + 0.6) if bits else (0.0, 1.0)
-    y_range = return_limits(tasks, points["return"])
+    y_range = score_limits(metric, tasks, points["return"])
     for task, title in zip(tasks, titles(tasks), strict=True):
         series: list[Series] = []
         here = points[points["task"] == task]
         for name in names:
             of_line = here[here["series"] == name]
-            series += _degradation_series(of_line, name, ranks[name], len(plain))
-        axes = Axes("significand bits m", "return per episode", around, y_range, bits, label_ends=False)
-        panels.append((_with_seeds(title, here), chart(f"Return against significand bits: {title}", axes, series)))
+            series += _degradation_series(of_line, name, ranks[name], len(plain), metric, y_range)
+        axes = Axes("significand bits m", metric.label, around, y_range, bits, label_ends=False)
+        panels.append(
+            (_with_seeds(title, here), chart(f"{metric.title} against significand bits: {title}", axes, series))
+        )
         legend |= {f"{one.kind} {one.name}": one for one in series}
     kinds = [one for one in legend.values() if one.kind in ("line", "level")]
     entries = [(one, f"{one.name}: mean, 95\u2009% interval") for one in kinds]
-    entries += [(Series("", (), 0, kind="runs"), "one run")]
-    entries += [(Series("", (), 0, kind="crashes"), "crashed run (scored 0)")]
+    told = {"runs": "one run", "crashes": f"crashed run ({metric.scored})"}
+    shown = {one.kind for one in legend.values()}
+    entries += [(Series("", (), 0, kind=kind), text) for kind, text in told.items() if kind in shown]
     caption = (
-        "Mean return over seeds against significand bits, with 95\u2009% stratified bootstrap intervals (bands)."
-        " Every run is a dot, beside its mean."
+        f"Mean {metric.name} over seeds against significand bits, with 95\u2009% stratified bootstrap intervals"
+        " (bands). Every run is a dot, beside its mean."
     )
     return _figure(panels, entries, caption)
 
 
-def _degradation_series(rows: pd.DataFrame, name: str, rank: int, count: int) -> list[Series]:
+def _degradation_series(
+    rows: pd.DataFrame, name: str, rank: int, count: int, metric: Metric, y_range: tuple[float, float]
+) -> list[Series]:
     means = rows[rows["kind"] == "mean"].sort_values("significand_bits")
     shift = 0.0 if rank < 0 else min(0.12, 0.7 / max(count, 1)) * (rank - (count - 1) / 2)
     line = [
@@ -67,19 +74,21 @@ def _degradation_series(rows: pd.DataFrame, name: str, rank: int, count: int) ->
             spread = np.linspace(-0.16, 0.16, len(group)) if len(group) > 1 else np.zeros(1)
             for place, row in zip(spread, records(group), strict=True):
                 if row["status"] == status:
-                    told = f"{row['format']}, seed {_plain(row['seed'])}: {_outcome(row)}"
-                    dots.append(Point(row["significand_bits"] + place + shift, row["return"], _NO, _NO, told))
+                    told = f"{row['format']}, {_run_tip(row, metric)}"
+                    height = _placed(row, metric, y_range)
+                    dots.append(Point(row["significand_bits"] + place + shift, height, _NO, _NO, told))
         if dots:
             found.append(Series(name, dots, rank, kind=kind))
     return [*found, Series(name, line, rank)] if line else found  # means are on top
 
 
-def comparison_figure(points: pd.DataFrame) -> Safe:
-    """Conditions beside each other, best on top; from :func:`roundoff.analysis.figures.comparison.comparison_table`."""
+def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
+    """Formats and conditions beside each other, best on top; from :func:`~.figures.comparison.comparison_table`."""
     tasks = _tasks(points)
     panels = []
     for task, title in zip(tasks, titles(tasks), strict=True):
         here = points[points["task"] == task]
+        limits = score_limits(metric, tasks, points["return"])
         rows = []
         for name, of_row in here.groupby("series", sort=False):
             dots = of_row[of_row["kind"] == "run"]
@@ -87,33 +96,32 @@ def comparison_figure(points: pd.DataFrame) -> Safe:
             series = []
             for status, kind in (("done", "runs"), ("crashed", "crashes")):
                 marks = [
-                    Point(row["return"], place, _NO, _NO, f"seed {_plain(row['seed'])}: {_outcome(row)}")
+                    Point(_placed(row, metric, limits), place, _NO, _NO, _run_tip(row, metric))
                     for place, row in zip(spread, records(dots), strict=True)
                     if row["status"] == status
                 ]
                 series += [Series(str(name), marks, -1, kind=kind)] if marks else []
             series += [  # on top
                 Series(str(name), [Point(row["return"], 0, row["ci_low"], row["ci_high"], _mean_tip(row))], 0)
-                for row in records(of_row[of_row["kind"] == "mean"])
+                for row in records(of_row[of_row["kind"] == "mean"].dropna(subset="return"))
             ]
             rows.append((str(name), series))
-        limits = return_limits(tasks, points["return"])
-        drawn = rows_chart(f"Return by condition: {title}", "return per episode", limits, rows[::-1])
+        drawn = rows_chart(f"{metric.title} by condition: {title}", metric.label, limits, rows[::-1])
         panels.append((_with_seeds(title, here), drawn))
     caption = (
-        "Mean return over seeds, 95\u2009% bootstrap interval (bar), and every run;"
-        " crosses are crashed runs (scored 0)."
+        f"Mean {metric.name} over seeds, 95\u2009% bootstrap interval (bar), and every run;"
+        f" crosses are crashed runs ({metric.scored})."
     )
     return _figure(panels, [], caption)
 
 
-def curves_figure(points: pd.DataFrame) -> Safe:
+def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     """Learning curves, a panel per task and condition; from :func:`roundoff.analysis.figures.curves.curves_table`."""
     formats = list(dict.fromkeys(points["format"]))
     formats.sort(key=lambda name: name != REFERENCE)
     narrow = [name for name in formats if name != REFERENCE]
     panels = []
-    y_range = return_limits(points["task"].unique(), points["return"])
+    y_range = score_limits(metric, points["task"].unique(), points["return"])
     for panel, here in points.groupby("panel", sort=False):
         series = []
         for name in formats:
@@ -130,8 +138,8 @@ def curves_figure(points: pd.DataFrame) -> Safe:
                 for row in records(mine[mine["kind"] == "mean"])
             ]
             crashes = [
-                Point(row["step"], row["return"], _NO, _NO, f"{name}: crashed at step {tick(row['step'])}")
-                for row in records(mine[mine["kind"] == "crash"])
+                Point(at["step"], _placed(at, metric, y_range), _NO, _NO, f"{name}: crashed at step {tick(at['step'])}")
+                for at in records(mine[mine["kind"] == "crash"])
             ]
             if crashes:
                 series.append(Series(name, crashes, rank, kind="crashes"))
@@ -140,19 +148,21 @@ def curves_figure(points: pd.DataFrame) -> Safe:
                 series.append(Series(name, line, rank, shade))
         crashed = (here["kind"] == "crash").any()  # how much of their time had runs when they crashed?
         x_range = (0.0, float(here[["step", "steps"] if crashed else ["step"]].max().max()))
-        axes = Axes("environment steps", "return per episode", x_range, y_range)
+        axes = Axes(metric.steps, metric.label, x_range, y_range)
         title = f"{panel} ({plural(here['seeds'].iloc[0], 'seed')})"
         panels.append((title, chart(f"Learning curves: {panel}", axes, series)))
+    counts = "has no score" if metric.crash is None else f"counts as {metric.crash:g}"
     caption = (
-        "Mean return over seeds at each evaluation, with 95\u2009% bootstrap intervals."
-        " A crashed run counts as 0 from its crash on, where it has a cross; runs that have not ended are drawn as far"
-        " as they are."
+        f"Mean {metric.name} over seeds {'at each evaluation' if metric.of_agents else 'as logged'},"
+        f" with 95\u2009% bootstrap intervals. A crashed run {counts} from its crash on, where it has a cross;"
+        " runs that have not ended are drawn as far as they are."
     )
     return _figure(panels, [], caption)
 
 
-def profiles_figure(profiles: pd.DataFrame) -> Safe:
+def profiles_figure(profiles: pd.DataFrame, metric: Metric) -> Safe:
     """Score distributions, a panel per task; from :func:`roundoff.analysis.figures.profiles.profiles_table`."""
+    told = "return more than" if metric.of_agents else f"have {metric.name} {metric.better}"
     names = list(dict.fromkeys(profiles["series"]))
     narrow = [name for name in names if name.split(",")[0] != REFERENCE]
     panels: list[tuple[str, Safe]] = []
@@ -169,7 +179,7 @@ def profiles_figure(profiles: pd.DataFrame) -> Safe:
                     row["fraction"],
                     row["ci_low"],
                     row["ci_high"],
-                    f"{name}: {percent(row['fraction'])} of runs return more than {number(row['return'])}",
+                    f"{name}: {percent(row['fraction'])} of runs {told} {number(row['return'])}",
                 )
                 for row in records(here[here["series"] == name])
             ]
@@ -177,10 +187,10 @@ def profiles_figure(profiles: pd.DataFrame) -> Safe:
             if line:
                 series.append(Series(name, line, rank, shade))
         x_range = (float(here["return"].min()), float(here["return"].max()))
-        axes = Axes("return tau", "share of runs above tau", x_range, (0.0, 1.0), label_ends=False)
+        axes = Axes(f"{metric.name} tau", f"share of runs {metric.better} tau", x_range, (0.0, 1.0), label_ends=False)
         panels.append((title, chart(f"Score distribution: {title}", axes, series)))
         legend = [(one, one.name) for one in series]
-    caption = "Share of runs that return more than tau (performance profile): the higher line is the better one."
+    caption = f"Share of runs that {told} tau (performance profile): the higher line is the better one."
     return _figure(panels, legend, caption, lines_only=True)
 
 
@@ -248,8 +258,16 @@ def _mean(row: dict[str, Any]) -> str:
     return f"mean {number(row['return'])}" + (f" ({around})" if around != "\u2013" else ", no interval")
 
 
-def _outcome(row: dict[str, Any]) -> str:
-    return "crashed, scored 0" if row["status"] == "crashed" else number(row["return"])
+def _run_tip(row: dict[str, Any], metric: Metric) -> str:
+    seed = f"seed {_plain(row['seed'])}"
+    return f"{seed}: crashed, {metric.scored}" if row["status"] == "crashed" else f"{seed}: {number(row['return'])}"
+
+
+def _placed(row: dict[str, Any], metric: Metric, limits: tuple[float, float]) -> float:
+    """Where a run stands: at its score, or at the worse end where it has none."""
+    if row["return"] == row["return"]:
+        return float(row["return"])
+    return limits[0] if metric.sign > 0 else limits[1]
 
 
 def _plain(seed: object) -> str:

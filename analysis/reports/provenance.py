@@ -18,7 +18,7 @@ import yaml
 
 from roundoff.files import parse_json, read_bytes
 
-from ..figures.axes import from_wide_to_narrow
+from ..figures.axes import ordered
 from ..figures.magnitudes import ROLES
 from .markup import number, percent, plural
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..runs.experiment import Experiment
+    from ..runs.metric import Metric
 
 _MADE_WITH = ("python", "torch", "numpy", "processor", "commit")
 _SETTINGS = ("device", "threads", "native")
@@ -54,7 +55,8 @@ def environment(experiment: Experiment) -> dict[str, str]:
     if spent := _shares([about.get("spent") for about in ended]):
         found["spent on"] = spent
     if speeds:
-        found["speed"] = f"{number(min(speeds))} to {number(max(speeds))} environment steps per second and run"
+        steps = "environment steps" if experiment.metric.of_agents else "steps"
+        found["speed"] = f"{number(min(speeds))} to {number(max(speeds))} {steps} per second and run"
     return found
 
 
@@ -81,11 +83,11 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     if not tables:
         return pd.DataFrame(columns=["format", "role", *_COUNTS])
     sums = pd.concat(tables).groupby(["format", "role"], as_index=False)[_COUNTS].sum()
-    order = {name: i for i, name in enumerate([*sorted(set(sums["format"]), key=from_wide_to_narrow), *ROLES])}
-    ordered: pd.DataFrame = sums.sort_values(
+    order = {name: i for i, name in enumerate([*ordered(experiment.formats), *ROLES])}
+    sorted_: pd.DataFrame = sums.sort_values(
         ["format", "role"], key=lambda column: column.map(order), ignore_index=True
     )
-    return ordered
+    return sorted_
 
 
 def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -114,16 +116,24 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
 
     Returns:
         The text of a YAML file, and commands. If the runs are all combinations of what varies, the file is a sweep;
-        else it holds the shared settings, and there is a command for each run.
+        else it holds the shared settings, and there is a command for each run; of a program, a case for each run.
     """
     shared, varied = settings(experiment)
+    head: dict[str, Any] = {"name": experiment.name}
+    if "program" in shared and not experiment.metric.of_agents:
+        head |= {"program": shared.pop("program"), "metric": _described(experiment.metric)}
     present = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
     all_there = prod(map(len, varied.values())) == len(present)  # else there may be more combinations than fit anywhere
     combinations = [tuple(map(_text, values)) for values in product(*varied.values())] if all_there else []
     name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # a file's, and no option
     if all_there and sorted(combinations) == sorted(present):
-        content = {"name": experiment.name, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
+        content = {**head, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
         return _yaml(content), [f"roundoff sweep {name}.yaml", f"roundoff report results/{name}"]
+    if "program" in head:
+        cases = [{key: config[key] for key in varied if key in config} for config in experiment.configs.values()]
+        return _yaml({**head, "base": shared, "cases": cases}), [
+            f"roundoff sweep {name}.yaml", f"roundoff report results/{name}",
+        ]  # fmt: skip
     commands = [
         " ".join(
             [f"roundoff train --config {name}.yaml --out runs/{i}"]
@@ -133,6 +143,13 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
         for i, config in enumerate(experiment.configs.values())
     ]
     return _yaml(shared), [*commands, "roundoff report runs"]
+
+
+def _described(metric: Metric) -> dict[str, Any]:
+    """A metric as a sweep file says it."""
+    content: dict[str, Any] = {"name": metric.name, "goal": metric.goal, "crash": metric.crash}
+    content |= {"unit": metric.unit or None, "range": list(metric.range) if metric.range else None}
+    return {key: value for key, value in content.items() if value is not None}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -26,39 +26,53 @@ def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
 
 
 def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
-    where = f"{_task(row['task'])}, {row['exponent_bits']} exponent bits{_condition(row, experiment)}: "
-    margin = f"within {percent(row['margin'])} of fp32\u2019s mean return"
+    where = f"{_task(row['task'])}, {_family(row)}{_condition(row, experiment)}: "
+    margin = f"within {percent(row['margin'])} of fp32\u2019s mean {experiment.metric.name}"
     runs = f"at least {row['runs']} runs each" if row["runs"] != 1 else "one run"
     means = "no width tested is" if _missing(row["by_means"]) else f"{row['by_means']} bits and more are"
     alone = f" By the means alone, {means} {margin}."
+    if row["largest"] == 0:  # of one format
+        alone = f" By the mean alone, it is {'not ' if _missing(row['by_means']) else ''}{margin}."
     if row["reason"]:
         return [
             where,
             element("b", "cannot be said"),
             f": {row['reason']} ({runs})." + ("" if row["reason"].startswith("fp32") else alone),
         ]
+    if row["largest"] == 0:
+        found = _missing(row["bits"])
+        told = f"is {'not shown to be ' if found else ''}{margin}"
+        sure = f": the confidence is {_sure(row['confidence'])} ({runs})."
+        return [where, element("b", told), sure] + ([alone] if found != _missing(row["by_means"]) else [])
     if _missing(row["bits"]):
         sure = f"for {row['largest']} bits, the widest tested, the confidence is {_sure(row['confidence'])} ({runs})."
         return [where, element("b", f"no width is shown to be {margin}"), f": {sure}", alone]
-    bits = f"{row['bits']} significand bits"
+    bits = f"{row['bits']} {'' if row['family'] else 'significand '}bits"
     bound = " (nothing narrower was tested)" if row["bits"] == row["smallest"] else ""
     sure = f"with a confidence of {_sure(row['confidence'])} ({runs})."
     rest = f"{bound}: this and every wider format tested is {margin}, {sure}"
     return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
 
 
+def _family(row: dict[str, Any]) -> str:
+    return str(row["family"]) or f"{row['exponent_bits']} exponent bits"
+
+
 def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
     """Scores by task, format and condition."""
     columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
     columns += [Column("runs"), Column("crashed"), Column("mean \u00b1 std"), Column("95\u2009% interval")]
-    columns += [Column("IQM"), Column("fp32 \u2212 this")]
+    metric = experiment.metric
+    columns += [Column("IQM"), Column("fp32 \u2212 this" if metric.sign > 0 else "this \u2212 fp32")]
     rows = [
         [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["n"],
          row["crashed"] or None, _with_std(row), interval(row["ci_low"], row["ci_high"]),
          number(row["iqm"]), number(row["drop"])]
         for row in _in_order(summary)
     ]  # fmt: skip
-    return _folded(table("Return at the end of training (a crashed run scores 0).", columns, rows), rows)
+    scores = "has no score" if metric.crash is None else f"scores {metric.crash:g}"
+    end = "at the end of training" if metric.of_agents else "of each run"
+    return _folded(table(f"{metric.title} {end} (a crashed run {scores}).", columns, rows), rows)
 
 
 def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
@@ -97,8 +111,23 @@ def crash_table(experiment: Experiment) -> Safe | None:
          row["status"], None if math.isnan(row["crash_step"]) else tick(row["crash_step"]), row["reason"]]
         for row in records(runs.sort_values(order))
     ]  # fmt: skip
-    caption = "A crash is a result, scored 0; a failed run has none, and is tried again by the sweep."
+    scored = experiment.metric.scored.replace("no score", "without a score")
+    caption = f"A crash is a result, {scored}; a failed run has none, and is tried again by the sweep."
     return _folded(table(caption, columns, rows), rows)
+
+
+def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
+    """What failed first in each format, from :func:`~.statistics.first_failures.first_failures`."""
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns += [Column("crashed"), Column("first at step"), Column("first non-finite operation", **_TEXT)]
+    columns += [Column("of observed crashes")]
+    rows = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["crashed"],
+         None if math.isnan(row["first_step"]) else tick(row["first_step"]), row["first_non_finite"],
+         percent(row["share"])]
+        for row in records(failures)
+    ]  # fmt: skip
+    return _folded(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:
@@ -165,6 +194,13 @@ def _task(name: str) -> str:
     return "mean over tasks" if name == ALL_TASKS else name
 
 
+def _bits(row: dict[str, Any], column: str) -> object:
+    """The bits needed; of one format alone, whether it is good."""
+    if _missing(row[column]):
+        return None
+    return row[column] if row["largest"] else "yes"
+
+
 def _missing(value: object) -> bool:
     return not isinstance(value, int)
 
@@ -191,17 +227,18 @@ def _condition_cells(row: dict[str, Any], experiment: Experiment) -> Iterable[st
 
 def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
     """The bits that each task needs, in numbers."""
-    columns = [*_task_columns(experiment), Column("exponent bits"), *_condition_columns(experiment)]
+    floats = bool((needed["family"] == "").all())
+    family = Column("exponent bits") if floats else Column("formats", **_TEXT)
+    columns = [*_task_columns(experiment), family, *_condition_columns(experiment)]
     columns += [Column("bits needed"), Column("confidence"), Column("by means alone"), Column("tested"), Column("runs")]
     columns += [Column("resampled", **_TEXT)]
     rows = [
-        [*_task_cells(row, experiment), row["exponent_bits"], *_condition_cells(row, experiment),
-         None if _missing(row["bits"]) else row["bits"], _sure(row["confidence"]),
-         None if _missing(row["by_means"]) else row["by_means"], _range(row["smallest"], row["largest"]), row["runs"],
+        [*_task_cells(row, experiment), row["exponent_bits"] if floats else _family(row),
+         *_condition_cells(row, experiment), _bits(row, "bits"), _sure(row["confidence"]), _bits(row, "by_means"),
+         _range(row["smallest"], row["largest"]) if row["largest"] else None, row["runs"],
          "by seed" if row["paired"] else "unpaired"]
         for row in _in_order(needed)
     ]  # fmt: skip
-    return _folded(
-        table("Significand bits needed. Without bits, the confidence is that of the widest format.", columns, rows),
-        rows,
-    )
+    bits = "Significand bits" if floats else "Bits"
+    caption = f"{bits} needed. Without bits, the confidence is that of the widest format."
+    return _folded(table(caption, columns, rows), rows)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
-from ..figures.degradation import degradation_table
+from ..figures.degradation import are_floats, degradation_table
 from ..figures.magnitudes import magnitudes_table
 from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
+from ..statistics.first_failures import first_failures
 from ..statistics.needed_bits import LEVEL, MARGIN
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..runs.experiment import Experiment
+    from ..runs.metric import Metric
 
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
 
@@ -49,17 +51,17 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     warnings = list(experiment.warnings)
     needed = needed_table(experiment, margin)
     sections = {
-        "Returns": _returns(experiment),
+        "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
         "Bits needed": _needed(experiment, needed, margin),
         "Learning curves": _curves(experiment),
         "Against fp32": _against(experiment),
         "Score distributions": _profiles(experiment),
-        "Crashes": [tables.crash_table(experiment) or element("p", "No run crashed, and none failed.")],
+        "Crashes": _crashes(experiment),
         "Numerics": _numerics(experiment, warnings),
         "Settings": _settings(experiment),
         "Environment": [definitions(environment(experiment))],
         "Again": _again(experiment),
-        "How to read this": [_reading(margin)],
+        "How to read this": [_reading(margin, experiment.metric)],
     }
     shown = {name: content for name, content in sections.items() if content}
     content = [_head(experiment, shown), _answer(experiment, needed), _left_out(experiment, warnings)]
@@ -104,10 +106,9 @@ def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:
         return tables.answers(needed, experiment)
     if ended(experiment.runs).empty:
         return element("p", "No run has ended yet.")
+    noun = "returns" if experiment.metric.of_agents else "scores"
     if REFERENCE not in set(ended(experiment.runs)["format"]):
-        return element(
-            "p", f"No {REFERENCE} run has ended, so there is nothing to compare with; see the returns below."
-        )
+        return element("p", f"No {REFERENCE} run has ended, so there is nothing to compare with; see the {noun} below.")
     return element("p", f"No run in another floating-point format than {REFERENCE} has ended.")
 
 
@@ -120,7 +121,9 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
         notes.append(f"{len(runs) - len(scored)} of {len(runs)} runs have not ended; they have no score.")
     if len(scored):
         if (scored["status"] == "crashed").all():
-            notes.append("Every run that ended has crashed: all scores are 0.")
+            crash = experiment.metric.crash
+            scores = "there are no scores" if crash is None else f"all scores are {crash:g}"
+            notes.append(f"Every run that ended has crashed: {scores}.")
         fewest = int(scored.groupby(["task", "format"]).size().min())
         if fewest == 1:
             notes.append(
@@ -137,25 +140,28 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
     return element("div", element("ul", *items), class_="answer warning", role="note") if items else None
 
 
-def _returns(experiment: Experiment) -> list[Safe]:
+def _scores(experiment: Experiment) -> list[Safe]:
     if ended(experiment.runs).empty:
         return []
     summary = summarize(experiment)
     parts = []
+    floats = are_floats(experiment.formats)
     marks = degradation_table(experiment, summary)
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
-    if len(marks) and (several_widths or not experiment.conditions.keys):
-        parts.append(figures.degradation_figure(marks))
-    if experiment.conditions.keys:
-        parts.append(figures.comparison_figure(comparison_table(experiment, summary)))
+    if len(marks) and floats and (several_widths or not experiment.conditions.keys):
+        parts.append(figures.degradation_figure(marks, experiment.metric))
+    if experiment.conditions.keys or not floats:
+        parts.append(figures.comparison_figure(comparison_table(experiment, summary), experiment.metric))
     return [*parts, tables.summary_table(summary, experiment)]
 
 
 def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list[Safe]:
     if needed.empty:
         return []
+    metric = experiment.metric
+    bound = "at least fp32\u2019s minus" if metric.sign > 0 else "at most fp32\u2019s plus"
     text = (
-        f"A width is good if its mean return is at least fp32\u2019s minus {percent(margin)} of it."
+        f"A width is good if its mean {metric.name} is {bound} {percent(margin)} of it."
         " The bits needed are the smallest width that is good together with all wider ones tested; the confidence is"
         f" the share of bootstrap replicates in which that holds, and at least {percent(LEVEL)} is asked for."
     )
@@ -164,7 +170,7 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
 
 def _curves(experiment: Experiment) -> list[Safe]:
     points = curves_table(experiment)
-    return [figures.curves_figure(points)] if len(points) else []
+    return [figures.curves_figure(points, experiment.metric)] if len(points) else []
 
 
 def _against(experiment: Experiment) -> list[Safe]:
@@ -183,7 +189,13 @@ def _profiles(experiment: Experiment) -> list[Safe]:
     scored = ended(experiment.runs)
     if len(scored) < 2:
         return []
-    return [figures.profiles_figure(profiles_table(experiment))]
+    return [figures.profiles_figure(profiles_table(experiment), experiment.metric)]
+
+
+def _crashes(experiment: Experiment) -> list[Safe]:
+    failures = first_failures(experiment)
+    first = [tables.failures_table(failures, experiment)] if failures["observed"].any() else []
+    return [*first, tables.crash_table(experiment) or element("p", "No run crashed, and none failed.")]
 
 
 def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
@@ -220,24 +232,29 @@ def _again(experiment: Experiment) -> list[Safe]:
     ]
 
 
-def _reading(margin: float) -> Safe:
+def _reading(margin: float, metric: Metric) -> Safe:
     paper = "Agarwal et al., \u201cDeep Reinforcement Learning at the Edge of the Statistical Precipice\u201d, 2021"
+    more = "returns more than" if metric.of_agents else "is better than"
     return definitions(
         {
-            "return": "Mean over the episodes of a run\u2019s last evaluation. A run that took a non-finite action"
-            " has crashed and scores 0.",
+            metric.name: "Mean over the episodes of a run\u2019s last evaluation. A run that took a non-finite action"
+            " has crashed and scores 0."
+            if metric.of_agents
+            else f"What the program returned under this name; {'more' if metric.sign > 0 else 'less'} is better."
+            f" A crashed run has {metric.scored.replace('scored', 'the score')}.",
             "mean \u00b1 std": "Over runs (n \u2212 1). For the mean over tasks: the mean of the tasks\u2019 means, and"
             " the mean of their standard deviations, as Bj\u00f6rck et al. (ICML 2021, Section 4) aggregate.",
             "95\u2009% interval": f"Percentile bootstrap of the mean, runs drawn anew within each task ({paper})."
             " Of normal data it covers the true mean in 74\u2009% of experiments with 3 runs, 84\u2009% with 5,"
             " 91\u2009% with 10.",
             "IQM": "Interquartile mean: the mean of the middle half of all runs.",
-            "P(better)": "Probability that a run of the format returns more than one of fp32 on the same task, ties"
+            "P(better)": f"Probability that a run of the format {more} one of fp32 on the same task, ties"
             " counting half; 0.5 is no difference.",
-            "difference": "Mean return minus that of fp32. Where seeds are shared, runs are paired by seed;"
+            "difference": f"Mean {metric.name} minus that of fp32. Where seeds are shared, runs are paired by seed;"
             " with n pairs, p cannot be below 2^(1 \u2212 n).",
-            "bits needed": f"Non-inferiority: at most {percent(margin)} of fp32\u2019s mean return is lost, at this"
-            " width and all wider ones tested. \u201cNot shown\u201d is not \u201cworse\u201d: more seeds may show it.",
+            "bits needed": f"Non-inferiority: at most {percent(margin)} of fp32\u2019s mean {metric.name} is lost, at"
+            " this width and all wider ones tested."
+            " \u201cNot shown\u201d is not \u201cworse\u201d: more seeds may show it.",
         }
     )
 

@@ -13,33 +13,40 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
+"""Keys of a program's runs that change no result, and its name, which is the task."""
+
+
 class Conditions:
     """The conditions of an experiment; a condition is the values of all ``keys``.
 
     Args:
         runs: a row per run, with a column for each setting.
         settings: the columns that are keys of the config.
+        programs: whether they are of users' programs, whose keys mean what the programs say.
 
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings that only say how a run is carried out, and those that follow from the algorithm.
+        told: those of them whose value no other one settles.
     """
 
-    def __init__(self, runs: pd.DataFrame, settings: Collection[str]) -> None:
-        varying = sorted(set(settings) - {"task", "format", "seed"} - keys_with(Role.EXECUTION))
+    def __init__(self, runs: pd.DataFrame, settings: Collection[str], *, programs: bool = False) -> None:
+        indifferent = _OF_PROGRAMS if programs else keys_with(Role.EXECUTION)
+        varying = sorted(set(settings) - {"task", "format", "seed"} - indifferent)
         self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
-        if "algorithm" in self.keys:  # of which each has keys and defaults of its own
+        if "algorithm" in self.keys and not programs:  # of which each has keys and defaults of its own
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
-        self._told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
+        self.told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
 
     def label(self, values: Mapping[str, object]) -> str:
         """A condition in words: ``values`` by key, without keys whose value another key settles.
 
         (A baseline settles the fixes, which it has none of.)
         """
-        return ", ".join(f"{key} {values[key]}" for key in self._told) or "as it is"
+        return ", ".join(f"{key} {values[key]}" for key in self.told) or "as it is"
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from roundoff.files import parse_json, read_bytes
+from roundoff.unplanned import unplanned_runs
 
-from ...agents.config.fixes import FIXES
 from ...agents.config.registry import implied
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import MALFORMED, planned_runs, read_json
-from .outcome import COLUMNS, finite, read_outcome
+from .metric import RETURN, Metric, read_metric
+from .outcome import COLUMNS, read_outcome
+from .records import read_records
+from .settings import as_columns, flat, is_program, make_alike, tasks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
-_LARGEST = 2.0**63
 _MOST_LOGGED = 200  # names: each is a column, which every record fills
 _RUN_COLUMNS = ["id", *COLUMNS]
 
@@ -35,14 +36,18 @@ class Experiment:
         name: of the sweep, or of the folder.
         description: of the sweep, in words; empty if it has none.
         runs: one row per run: ``id``; ``status`` (done, crashed, failed or waiting: see :func:`.outcome.read_outcome`);
-            ``return`` (0 for a crash, NaN before the end); ``return_std`` over the episodes of the final evaluation;
-            ``step``; ``crash_step``; ``reason`` (of a crash or a failure, else empty); every key of the config
-            (``fixes`` as text).
-        curves: one row per evaluation: ``id``, ``step`` (environment steps) and ``return``.
+            ``return``, which is the score, of a program the metric (0 for the crash of an agent, NaN before the end);
+            ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
+            or a failure, else empty); ``task``, of a program its function; every key of the config (``fixes`` as text).
+        curves: one row per evaluation, or record that holds the metric: ``id``, ``step`` and ``return``.
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
-        training: one row per training episode: ``id``, ``step``, and every number that a run has logged at its end, by
-            name (at most 200 of them); NaN where it was not.
+        training: one row per training episode, or record of a program: ``id``, ``step``, and every number that a run
+            has logged there, by name (at most 200 of them); NaN where it was not. What a program logged and is not
+            finite is infinite here.
+        returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name.
+        metric: what the runs are scored by.
+        formats: of the runs, in the order of the sweep's file.
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
@@ -55,6 +60,9 @@ class Experiment:
     curves: pd.DataFrame
     exponents: pd.DataFrame
     training: pd.DataFrame
+    returned: pd.DataFrame
+    metric: Metric
+    formats: tuple[str, ...]
     config_keys: frozenset[str]
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
@@ -63,7 +71,8 @@ class Experiment:
     @cached_property
     def conditions(self) -> Conditions:
         """What sets the runs apart beside task, format and seed."""
-        return Conditions(self.runs, self.config_keys - set(_RUN_COLUMNS))
+        keys = self.config_keys - set(_RUN_COLUMNS)
+        return Conditions(self.runs, keys, programs=not self.metric.of_agents)
 
 
 def read_experiment(directory: str | Path) -> Experiment:
@@ -80,81 +89,140 @@ def read_experiment(directory: str | Path) -> Experiment:
     """
     path = Path(directory)
     warnings: list[str] = []
-    name, description, folders, planned = _find_runs(path, warnings)
+    plan = _find_runs(path, warnings)
+    configs = _configs(plan, warnings)
+    outcomes = {identity: read_outcome(plan.folders[identity], warnings) for identity in sorted(configs)}
+    metric = plan.metric or _most_common(configs, outcomes)
+    for identity, outcome in list(outcomes.items()):
+        own = (outcome["metric"] if is_program(configs[identity]) else RETURN) or metric
+        if own.name != metric.name:
+            warnings.append(f"{plan.folders[identity]}: is scored by {own.name}, not {metric.name}; left out")
+            del outcomes[identity]
+    configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
     points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
-    config_keys: set[str] = set()
-    configs: dict[str, dict[str, Any]] = {}
-    for identity, folder in sorted(folders.items()):
-        config = planned.get(identity) or _read_config(folder / "config.json", warnings)
-        if config is None:
-            continue
-        if not all(isinstance(config.get(key), str) for key in ("task", "format")):
-            warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
-        elif type(config.get("seed", 0)) is not int:
-            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
-        else:
-            configs[identity] = config
-    said = {key for config in configs.values() for key in config}
-    for identity, config in configs.items():
-        folder = folders[identity]
-        unsaid = {key: value for key, value in implied(config).items() if key in said}  # by this run, not by others
-        rows.append({"id": identity, **read_outcome(folder, warnings), **_flat(unsaid | config)})
-        config_keys |= config.keys()
-        for kind, point in _read_metrics(folder / "metrics.jsonl", warnings):
+    columns = _columns(configs)
+    for identity, outcome in outcomes.items():
+        rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
+        for kind, point in read_records(plan.folders[identity] / "metrics.jsonl", warnings, metric.name):
             points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
-    _make_alike(rows, config_keys)
+    config_keys = {key for row in columns.values() for key in row}
+    make_alike(rows, config_keys)
     logged = sorted({name for point in points["train"] for name in point} - {"id", "step"})
     if len(logged) > _MOST_LOGGED:
         warnings.append(f"{path}: its runs log {len(logged)} values; all but the first {_MOST_LOGGED} are left out")
     runs = pd.DataFrame(rows)
     return Experiment(
-        name,
-        description,
+        plan.name,
+        plan.description,
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
         pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
         pd.DataFrame(points["train"], columns=["id", "step", *logged[:_MOST_LOGGED]]),
+        _values(outcomes),
+        metric,
+        tuple(dict.fromkeys(configs[identity]["format"] for identity in plan.folders if identity in configs)),
         frozenset(config_keys),
         configs,
-        folders,
+        plan.folders,
         tuple(warnings),
     )
 
 
-def _find_runs(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, Path], dict[str, dict[str, Any]]]:
-    """Name, description, the folders of runs by id, and the configs that a sweep planned."""
+def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
+    """The configs of runs that can be told apart, by id."""
+    configs: dict[str, dict[str, Any]] = {}
+    for identity, folder in sorted(plan.folders.items()):
+        config = plan.configs.get(identity) or _read_config(folder / "config.json", warnings)
+        if config is None:
+            continue
+        task = config.get("program" if is_program(config) else "task")
+        if not isinstance(task, str) or not isinstance(config.get("format"), str):
+            warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
+        elif type(config.get("seed", 0)) is not int:
+            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
+        else:
+            configs[identity] = config
+    return configs
+
+
+def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What each run, by id, was given, as columns of a table."""
+    programs = {identity: config for identity, config in configs.items() if is_program(config)}
+    agents = {identity: config for identity, config in configs.items() if identity not in programs}
+    columns = as_columns(programs)
+    said = {key for config in agents.values() for key in config}
+    for identity, config in agents.items():
+        unsaid = {key: value for key, value in implied(config).items() if key in said}  # by this run, not by others
+        columns[identity] = unsaid | config
+    tasks = tasks_of(configs)
+    return {identity: flat({**columns[identity], "task": tasks[identity]}) for identity in configs}
+
+
+def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> Metric:
+    """What most runs are scored by."""
+    told = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
+    counts = Counter(metric for metric in told if metric is not None)
+    return counts.most_common(1)[0][0] if counts else Metric("score")
+
+
+def _values(outcomes: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+    rows = [{"id": identity, **outcome["values"]} for identity, outcome in outcomes.items() if outcome["values"]]
+    return pd.DataFrame(rows, columns=["id", *dict.fromkeys(name for row in rows for name in row if name != "id")])
+
+
+class _Plan(NamedTuple):
+    """What there is to read, before anything of a run is read.
+
+    Attributes:
+        name: of the sweep, or of the folder.
+        description: of the sweep.
+        folders: of the runs by id, in the order of the sweep's file.
+        configs: that the sweep planned, by id.
+        metric: of the sweep; None where no file says it.
+    """
+
+    name: str
+    description: str
+    folders: dict[str, Path]
+    configs: dict[str, dict[str, Any]]
+    metric: Metric | None
+
+
+def _find_runs(path: Path, warnings: list[str]) -> _Plan:
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
-    name, description = path.resolve().name, ""
-    planned: dict[str, dict[str, Any]] = {}
+    plan = _Plan(path.resolve().name, "", {}, {}, None)
     if (path / "sweep.json").exists():
-        name, description, planned = _read_plan(path / "sweep.json", warnings)
-        folders = {identity: path / "runs" / identity for identity in planned}
-        strangers = sorted(folder.name for folder in (path / "runs").glob("*") if folder.name not in planned)
-        warnings += [f"{path / 'runs' / stranger}: is no run of this sweep; left out" for stranger in strangers]
+        plan = _read_plan(path, warnings)
+        warnings += unplanned_runs(path / "runs", plan.folders)
     elif (path / "config.json").exists():
-        folders = {name: path}
+        plan = plan._replace(folders={plan.name: path})
     else:
         folders = {folder.parent.name: folder.parent for folder in sorted(path.glob("*/config.json"))}
-    if not folders:
+        plan = plan._replace(folders=folders)
+    if not plan.folders:
         raise AnalysisError(
             f"{path}: holds no runs (there is no sweep.json, config.json or */config.json);"
             " give the folder of a sweep, as `roundoff sweep` printed it"
         )
-    return name, description, folders, planned
+    return plan
 
 
-def _read_plan(path: Path, warnings: list[str]) -> tuple[str, str, dict[str, dict[str, Any]]]:
-    content = read_json(path, warnings)
+def _read_plan(path: Path, warnings: list[str]) -> _Plan:
+    marker = path / "sweep.json"
+    content = read_json(marker, warnings)
     try:
-        return str(content["name"]), str(content.get("description") or ""), planned_runs(content)
+        planned = planned_runs(content)
+        folders = {identity: path / "runs" / identity for identity in planned}
+        metric = read_metric(content["metric"]) if content.get("metric") is not None else None
+        return _Plan(str(content["name"]), str(content.get("description") or ""), folders, planned, metric)
     except MALFORMED as error:
         raise AnalysisError(
-            f"{path}: is not the list of a sweep's runs; the command of the sweep writes it anew"
+            f"{marker}: is not the list of a sweep's runs; the command of the sweep writes it anew"
         ) from error
 
 
@@ -165,97 +233,3 @@ def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
         return config
     warnings.append(f"{path}: is not the config of a run; left out")
     return None
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    fixes = config.get("fixes")
-    return {key: _text(value) for key, value in config.items()} | (
-        {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
-    )
-
-
-def _text(value: Any) -> Any:
-    """Lists and mappings as text, so that runs can be grouped by them."""
-    if isinstance(value, dict):
-        if set(value) == {"preset"}:
-            return value["preset"]
-        return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
-    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
-        return str(value)  # NaN too: what is no number that counts
-    return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
-
-
-def _make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
-    """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
-    for key in keys:
-        values = [row[key] for row in rows if row.get(key) is not None]
-        kinds = {bool if isinstance(value, bool) else str if isinstance(value, str) else float for value in values}
-        if len(kinds) > 1:
-            for row in rows:
-                if row.get(key) is not None:
-                    row[key] = str(row[key])
-
-
-def _fixes(names: list[Any]) -> str:
-    """A short text for a selection of fixes."""
-    names = [str(name) for name in names]
-    missing = set(FIXES) - set(names)
-    if len(names) == len(FIXES) - len(missing) and len(missing) < 2:
-        return f"all but {missing.pop()}" if missing else "all"
-    return "+".join(names) or "none"
-
-
-def _read_metrics(path: Path, warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The points of the learning curve, of the exponent histograms and of training, each with its kind."""
-    try:
-        lines = read_bytes(path).split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        warnings.append(f"{path}: {error.strerror}; left out")
-        return []
-    try:  # all at once, which is several times as fast as one by one
-        whole = [line for line in lines if line]
-        records = parse_json(b"[%b]" % b",".join(whole))
-        if len(records) == len(whole):
-            return [point for record in records for point in _points(record)]
-    except MALFORMED:
-        pass
-    return list(_points_of_undamaged(lines, path, warnings))
-
-
-def _points_of_undamaged(lines: list[bytes], path: Path, warnings: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        try:
-            yield from _points(parse_json(line)) if line else []
-        except MALFORMED:
-            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
-            warnings.append(f"{path}:{number}: this line {what}; left out")
-
-
-def _points(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    if record["kind"] == "eval":
-        return [("eval", {"step": int(record["step"]), "return": finite(record["return_mean"])})]
-    if record["kind"] == "numerics":
-        return [("numerics", point) for point in _exponents(record)]
-    if record["kind"] == "train":
-        return [("train", {"step": int(record["step"]), **_numbers(record)})]
-    return []
-
-
-def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    """What a record holds beside its kind and step; NaN for null, which stands for what is not finite."""
-    return {
-        name: float("nan") if value is None else float(value)
-        for name, value in record.items()
-        if name not in ("kind", "step", "id") and (value is None or isinstance(value, (int, float)))
-    }
-
-
-def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"step": int(record["step"]), "role": role, "exponent": int(exponent), "results": int(results)}
-        for role, counts in record.items()
-        if role not in ("kind", "step")
-        for exponent, results in counts["exponents"].items()
-    ]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from .files import MALFORMED, read_json
+from .metric import read_metric
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +23,11 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         warnings: gets a line for each file that is damaged.
 
     Returns:
-        The :data:`COLUMNS`. ``status`` has the names of ``roundoff status``: ``done`` and ``crashed``, which are
-        results; ``failed``, which the next sweep tries again; ``waiting``, which is every other run: who is at work on
-        one is not looked up, so none is ``running`` here. ``return`` is 0 for a crash, and NaN without a result.
+        The :data:`COLUMNS`; and of a program's run ``metric`` (:class:`.Metric`; None of others) and ``values``, the
+        numbers that it returned, by name. ``status`` has the names of ``roundoff status``: ``done`` and ``crashed``,
+        which are results; ``failed``, which the next sweep tries again; ``waiting``, which is every other run: who is
+        at work on one is not looked up, so none is ``running`` here. ``return`` is the score: 0 for the crash of an
+        agent, what its metric says for that of a program; NaN where there is none.
     """
     path = folder / "result.json"
     result = read_json(path, warnings)
@@ -50,17 +53,20 @@ def finite(value: Any) -> float:
 
 
 def _ended(result: dict[str, Any]) -> dict[str, Any]:
-    crash = result["crash"]
+    crash, score, values = result["crash"], result["return"], result.get("values") or {}
+    unscored = score is None and result["status"] == "crashed"
     return {
         "status": {"done": "done", "crashed": "crashed"}[result["status"]],
-        "return": finite(result["return"]),
+        "return": math.nan if unscored else finite(score),
         "return_std": float(result["return_std"]),
         "step": int(result["step"]),
         "crash_step": float(int(crash["step"])) if crash else math.nan,
         "reason": str(crash.get("reason", "unknown")) if crash else "",
+        "metric": read_metric(result["metric"]) if result.get("metric") is not None else None,
+        "values": {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))},
     }
 
 
 def _open(status: str, reason: str = "") -> dict[str, Any]:
     nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
-    return {"status": status, **nothing, "reason": reason}
+    return {"status": status, **nothing, "reason": reason, "metric": None, "values": {}}

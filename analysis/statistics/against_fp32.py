@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from .comparisons import difference, holm, probability_of_improvement
-from .intervals import generator_for
+from .comparisons import Difference, difference, holm, probability_of_improvement
+from .intervals import NO_INTERVAL, Interval, generator_for
 from .needed_bits import LEVEL, MARGIN, needed_bits
 from .summary import (
     ALL_TASKS,
     REFERENCE,
     ended,
     exponent_bits,
+    in_order,
+    parsed,
     significand_bits,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ..runs.experiment import Experiment
+    from ..runs.metric import Metric
 
     Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of that seed
     ByTask = dict[str, Scores]
@@ -32,14 +36,15 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
 
     Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
     fp32, in words), ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run
-    scores more than one of fp32, and its 95 % interval), ``difference`` with ``difference_low`` and
-    ``difference_high`` (mean return minus that of fp32), ``pairs`` (runs that share a seed; 0: compared unpaired),
-    ``p`` (permutation test), ``p_holm`` (adjusted for all rows of single tasks, or all rows of ``all``).
+    is better than one of fp32, and its 95 % interval), ``difference`` with ``difference_low`` and
+    ``difference_high`` (mean score minus that of fp32; of runs that have a score), ``pairs`` (runs that share a seed;
+    0: compared unpaired), ``p`` (permutation test), ``p_holm`` (adjusted for all rows of single tasks, or all rows of
+    ``all``).
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
     rows: list[dict[str, Any]] = []
-    for values, tasks, reference in _matched(runs, keys):
+    for values, tasks, reference in _matched(runs, keys, experiment.metric):
         for task, names in _selections(tasks, set(runs["task"])):
             if not set(names) <= reference[1].keys():
                 continue
@@ -47,7 +52,7 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
             generator = generator_for("against", task, *map(str, values.values()))
             scores = [[list(scores.values()) for scores in side] for side in (x, y)]
             better = probability_of_improvement(scores[0], scores[1], generator)
-            apart = difference(x, y, generator)
+            apart = _difference(x, y, experiment.metric, generator)
             rows.append(
                 {
                     "task": task,
@@ -72,26 +77,28 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
     table["p_holm"] = np.nan
     for family in (table["task"] == ALL_TASKS, table["task"] != ALL_TASKS):
         table.loc[family, "p_holm"] = holm(table.loc[family, "p"])
-    return _ordered(table, keys)[columns]
+    return in_order(table, keys, experiment.formats)[columns]
 
 
 def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = LEVEL) -> pd.DataFrame:
-    """The significand bits needed on each task, for each width of the exponent and condition.
+    """The bits needed on each task, for each family of formats and condition.
 
-    Columns: ``task``, ``exponent_bits``, the conditions, ``bits``, ``confidence``, ``by_means``, ``runs``,
-    ``paired`` and ``reason`` (see ``NeededBits``), ``smallest`` and ``largest``
-    (widths tested), ``margin``, ``level``.
+    A family is the floats of one width of the exponent, which differ in significand bits; or formats that have one
+    number in their name (int8, posit16), which is their width; or any other format by itself, whose width is 0.
+
+    Columns: ``task``, ``family`` (empty for floats), ``exponent_bits``, the conditions, ``bits``, ``confidence``,
+    ``by_means``, ``runs``, ``paired`` and ``reason`` (see ``NeededBits``), ``smallest`` and ``largest`` (widths
+    tested), ``margin``, ``level``.
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
     families: dict[tuple[Any, ...], dict[int, ByTask]] = {}
     references: dict[tuple[Any, ...], ByTask] = {}
-    for values, tasks, reference in _matched(runs, keys):
-        m, e = significand_bits(values["format"]), exponent_bits(values["format"])
-        if not np.isnan(m):
-            family = (int(e), *(values[key] for key in keys))
-            families.setdefault(family, {}).setdefault(int(m), tasks)
-            references[family] = reference[1]
+    for values, tasks, reference in _matched(runs, keys, experiment.metric):
+        name, width = _family(values["format"])
+        family = (name, *(values[key] for key in keys))
+        families.setdefault(family, {}).setdefault(width, tasks)
+        references[family] = reference[1]
     rows: list[dict[str, Any]] = []
     for family, widths in families.items():
         for task, names in _selections(references[family], set(runs["task"])):
@@ -106,22 +113,36 @@ def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = 
                 level=level,
             )
             answer = {key: value for key, value in found._asdict().items() if key != "confidences"}
-            values = dict(zip(["exponent_bits", *keys], family, strict=True))
+            floats = isinstance(family[0], int)
+            values = {"family": "" if floats else family[0], "exponent_bits": family[0] if floats else pd.NA}
+            values |= dict(zip(keys, family[1:], strict=True))
             rows.append(
                 {"task": task, **values, **answer, "smallest": min(tested), "largest": max(tested)}
                 | {"margin": margin, "level": level}
             )
-    columns = ["task", "exponent_bits", *keys, "bits", "confidence", "by_means", "runs", "paired", "reason"]
+    columns = ["task", "family", "exponent_bits", *keys, "bits", "confidence", "by_means", "runs", "paired", "reason"]
     columns += ["smallest", "largest", "margin", "level"]
-    table = pd.DataFrame(rows, columns=columns).astype({"bits": "Int64", "by_means": "Int64"})
+    table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("exponent_bits", "bits", "by_means"), "Int64"))
     ascending = [*[True] * (1 + len(keys)), False]
     return table.sort_values(["task", *keys, "exponent_bits"], ascending=ascending, ignore_index=True)
 
 
+def _family(name: str) -> tuple[int | str, int]:
+    """The family of a format, by exponent bits or by name, and its width."""
+    if not np.isnan(significand_bits(name)):
+        return int(exponent_bits(name)), int(significand_bits(name))
+    numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
+    return (numbered[1], int(numbered[2])) if numbered else (name, 0)
+
+
 def _matched(
-    runs: pd.DataFrame, keys: list[str]
+    runs: pd.DataFrame, keys: list[str], metric: Metric
 ) -> Iterator[tuple[dict[str, Any], ByTask, tuple[dict[str, Any], ByTask]]]:
-    """Every format and condition but fp32's, and what it is compared with: values and scores by task of both."""
+    """Every format and condition but fp32's, and what it is compared with: values and scores by task of both.
+
+    Of the scores more is better, and a crashed run without one has the worst there is.
+    """
+    runs = runs.assign(**{"return": metric.sign * runs["return"].fillna(metric.worst)})
     everything = [
         (dict(zip(["format", *keys], where, strict=True)), _by_task(group))
         for where, group in runs.groupby(["format", *keys], dropna=False)
@@ -153,8 +174,12 @@ def _selections(tasks: ByTask, all_tasks: set[str]) -> list[tuple[str, list[str]
     return selections
 
 
-def _ordered(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    wide = table.assign(e=table["format"].map(exponent_bits), m=table["format"].map(significand_bits))
-    by = ["task", *keys, "e", "m"]
-    ascending = [*[True] * (1 + len(keys)), False, False]
-    return wide.sort_values(by, ascending=ascending, ignore_index=True).drop(columns=["e", "m"])
+def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric, generator: np.random.Generator) -> Difference:
+    """How far the scores are apart, of runs that have one; NaN if a task has none."""
+    x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
+    if not all((*x, *y)):
+        return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)
+    found = difference(x, y, generator)
+    if metric.sign > 0:
+        return found
+    return found._replace(value=-found.value, interval=Interval(-found.interval.high, -found.interval.low))

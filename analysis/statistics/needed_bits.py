@@ -60,7 +60,8 @@ def needed_bits(
     judged by the same replicates and jointly, so that no adjustment for their number is needed.
 
     Args:
-        reference: of fp32, for each task the scores by seed (0 for a crash).
+        reference: of fp32, for each task the scores by seed, of which more is better. That of a crash may be
+            -infinity: a width with such a run is not good, nor is a replicate in which it is drawn.
         widths: the same for each number of significand bits, tasks in the same order.
         generator: source of the resampling.
         margin: as a fraction of the mean return of fp32, >= 0.
@@ -88,6 +89,8 @@ def needed_bits(
         return NeededBits(None, float("nan"), None, confidences, runs, paired, "nothing to compare")
     arrays = [[np.array([scores[seed] for seed in sorted(scores)]) for scores in tasks] for tasks in everything]
     observed = np.array([[np.mean([scores.mean() for scores in tasks])] for tasks in arrays])
+    if not np.isfinite(observed[0, 0]):
+        return NeededBits(None, float("nan"), None, confidences, runs, paired, "fp32 itself crashed")
     if observed[0, 0] == 0:
         return NeededBits(None, float("nan"), None, confidences, runs, paired, "fp32 itself scores 0")
     by_means = _smallest(order, _good(observed, margin)[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,22 +22,23 @@ REFERENCE = "fp32"
 
 def significand_bits(name: str) -> float:
     """Stored significand bits m of a format; NaN if it has none."""
-    fmt = _format(name)
-    return fmt.significand_bits if fmt else float("nan")
+    fmt = parsed(name)
+    return fmt.significand_bits if isinstance(fmt, FloatFormat) else float("nan")
 
 
 def exponent_bits(name: str) -> float:
     """Exponent bits of a format; NaN if it has none."""
-    fmt = _format(name)
-    return fmt.exponent_bits if fmt else float("nan")
+    fmt = parsed(name)
+    return fmt.exponent_bits if isinstance(fmt, FloatFormat) else float("nan")
 
 
-def _format(name: str) -> FloatFormat | None:
+@cache
+def parsed(name: str) -> Format | None:
+    """A format by its name; None if only a later version knows it, or a user's module, which is not imported."""
     try:
-        fmt = Format.parse(name)
-    except FormatError:  # written by a later version
+        return None if ":" in name else Format.parse(name)
+    except FormatError:
         return None
-    return fmt if isinstance(fmt, FloatFormat) else None
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -45,8 +47,24 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that have a score: done, or crashed (which is 0)."""
+    """The runs that are results: done, or crashed. A crashed run's ``return`` is NaN where crashes have no score."""
     return runs[runs["status"].isin(["done", "crashed"])]
+
+
+def in_order(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd.DataFrame:
+    """Rows by task and condition, then floats from wide to narrow, then other formats as the sweep's file has them.
+
+    Args:
+        table: with the columns ``task``, ``format`` and ``keys``.
+        keys: the conditions.
+        formats: in the order of the file.
+    """
+    names = table["format"].astype(str)
+    width = {"exponent": names.map(exponent_bits), "significand": names.map(significand_bits)}
+    wide = table.assign(**width, place=names.map({name: i for i, name in enumerate(formats)}))
+    ascending = [*[True] * (1 + len(keys)), False, False, True]
+    ordered = wide.sort_values(["task", *keys, *width, "place"], ascending=ascending, ignore_index=True)
+    return ordered[list(table.columns)]
 
 
 def summarize(experiment: Experiment) -> pd.DataFrame:
@@ -55,8 +73,11 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``mean``, ``std`` (over runs, n - 1; for task ``all`` the mean of the tasks', as the paper
     aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap), ``min``, ``max``,
-    ``drop`` (mean of fp32 under the same condition minus this mean). Ordered by task and condition, then from wide
-    to narrow.
+    ``drop`` (how much worse this mean is than that of fp32 under the same condition: fp32 minus this, or this minus
+    fp32 if less is better). Ordered by :func:`in_order`.
+
+    Crashed runs that have no score (see :class:`~..runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a mean
+    over nothing is NaN.
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
@@ -86,21 +107,23 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     reference = table[table["format"] == REFERENCE].set_index(["task", *keys])["mean"]
     table["drop"] = [
-        reference.get(where if keys else where[0], np.nan) - mean
+        experiment.metric.sign * (reference.get(where if keys else where[0], np.nan) - mean)
         for *where_, mean in table[["task", *keys, "mean"]].itertuples(index=False)
         for where in [tuple(where_)]
     ]
-    order = ["task", *keys, "exponent_bits", "significand_bits"]
-    ascending = [*[True] * (1 + len(keys)), False, False]
-    return table.sort_values(order, ascending=ascending, ignore_index=True)[columns]
+    return in_order(table, keys, experiment.formats)[columns]
 
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:
+    count = sum(group.size for group in groups)
+    groups = [group[~np.isnan(group)] for group in groups]
+    if not all(group.size for group in groups):
+        return {"n": count} | dict.fromkeys(("mean", "std", "iqm", "ci_low", "ci_high", "min", "max"), float("nan"))
     everything = np.concatenate(groups)
     interval = bootstrap_interval(groups, generator_for(*labels))
     mean, std = mean_and_std(groups)
     return {
-        "n": everything.size,
+        "n": count,
         "mean": mean,
         "std": std,
         "iqm": interquartile_mean(everything),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from torch.compiler import is_compiling
 
-from ...formats import FormatError
+from .decorating import decorated
 from .simulation import Simulation
 
 if TYPE_CHECKING:
@@ -51,38 +49,7 @@ class Exact:
         Raises:
             FormatError: it is a class, or an asynchronous generator.
         """
-        if isclass(function) or isasyncgenfunction(function) or not callable(function):
-            raise FormatError(
-                "roundoff.exact() decorates functions, methods, generators and coroutines, got"
-                f" {function!r}: write `with roundoff.exact():` inside of it"
-            )
-        return cast("_F", _decorated(function))
-
-
-def _decorated(function: Any) -> Any:
-    if isgeneratorfunction(function):
-
-        @wraps(function)
-        def generator(*args: Any, **kwargs: Any) -> Any:
-            with Exact():
-                return (yield from function(*args, **kwargs))
-
-        return generator
-    if iscoroutinefunction(function):
-
-        @wraps(function)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with Exact():
-                return await function(*args, **kwargs)
-
-        return coroutine
-
-    @wraps(function)
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        with Exact():
-            return function(*args, **kwargs)
-
-    return plain
+        return decorated(function, Exact, "roundoff.exact()")
 
 
 @overload

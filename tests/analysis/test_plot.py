@@ -149,7 +149,7 @@ def test_conditions_are_compared_by_short_names(tmp_path):
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == ["e5m10, fixes none", "e5m10, fixes all but hadam", "e5m10, fixes all"]
     crosses = [line for line in axis.lines if line.get_marker() == "x"]
-    assert [len(line.get_xdata()) for line in crosses] == [2, 0, 0]
+    assert [len(line.get_xdata()) for line in crosses] == [2]
     (axis,) = draw("comparison", experiment, "single").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["fixes none", "fixes all but hadam", "fixes all"]
 

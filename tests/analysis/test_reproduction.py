@@ -10,10 +10,10 @@ import pytest
 
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
-from roundoff.analysis.paper.markdown import plain
 from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
 from roundoff.analysis.paper.published import published
 from roundoff.analysis.paper.reproduction import REPRODUCIBLE, reproduce
+from roundoff.analysis.statistics.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
 from roundoff.sweeps.catalogue import preset_plans

@@ -18,11 +18,12 @@ def plot(
     ] = "screen",
     formats: FigureFormats = "png,svg",
     only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
+    tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
 ) -> None:
     """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only))
+    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables))
     print_warnings(warnings)
     for path in written:
         say(path)
@@ -49,9 +50,11 @@ def report(
 def collect(
     directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: CSV if its name ends with .csv, else Parquet.")
+    ],
 ) -> None:
-    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
+    """Write every record of every run, with the run's settings, as one table; see docs/running-sweeps.md."""
     from roundoff.analysis.runs.collect import collect as collect_runs
 
     rows, runs, warnings = collect_runs(directories, out)

@@ -1,0 +1,64 @@
+"""Heat maps: a panel of cells, each with its mean score and the runs that crashed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LogNorm, Normalize
+
+from ..statistics.summary import records
+from .axes import is_logarithmic, score_limits
+from .style import slant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+
+    from ..runs.metric import Metric
+
+
+def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
+    """From scores to shades: for agents over the range of their tasks, else over the scores there are."""
+    scores = table["return"]
+    if not metric.of_agents and scores.notna().any():
+        low, high = float(scores.min()), float(scores.max())
+    else:
+        low, high = score_limits(metric, set(table["task"]), scores, margin=0)
+    return LogNorm(low, high) if is_logarithmic(metric, scores) else Normalize(low, high)
+
+
+def draw_cells(
+    axis: Axes, rows: pd.DataFrame, across: Sequence[str], up: Sequence[str], norm: Normalize, metric: Metric
+) -> QuadMesh:
+    """Draws a panel; cells without a row stay white.
+
+    Args:
+        axis: to draw on.
+        rows: the cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score) and ``crashed``.
+        across: what stands under the columns.
+        up: what stands beside the rows.
+        norm: from :func:`shades`.
+        metric: of the scores. The best are bright.
+    """
+    values = np.full((len(up), len(across)), np.nan)
+    for cell in records(rows):
+        values[cell["row"], cell["column"]] = cell["return"]
+    bright = metric.sign > 0
+    drawn = axis.pcolormesh(np.ma.masked_invalid(values), norm=norm, cmap="viridis" if bright else "viridis_r")
+    for cell in records(rows):
+        scored = cell["return"] == cell["return"]
+        shade = norm(cell["return"]) if scored else 1.0
+        dark = (shade < 0.6 if bright else shade > 0.4) and scored
+        crashed = f"{cell['crashed']:.0f} x" if cell["crashed"] else ""
+        told = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed]))
+        axis.text(cell["column"] + 0.5, cell["row"] + 0.5, told, ha="center", va="center", fontsize="small",
+                  color="white" if dark else "black")  # fmt: skip
+    slanted = slant(across)
+    axis.set_xticks(np.arange(len(across)) + 0.5, across, **slanted)
+    axis.set_yticks(np.arange(len(up)) + 0.5, up)
+    axis.grid(visible=False)
+    return drawn

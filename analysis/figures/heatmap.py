@@ -1,0 +1,118 @@
+"""Scores over any two settings that vary, such as format and accumulator, as a heat map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ..runs.metric import RETURN, Metric
+from ..statistics.summary import ALL_TASKS, records
+from .axes import ordered, titles
+from .cells import draw_cells, shades
+from .style import SCREEN, Size, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+_MOST = 12  # panels
+
+
+def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
+    """The mean of every cell; None unless two settings vary that are no task and no seed.
+
+    Across stands the format if it varies, else the first key that does. Up stands ``accumulate`` if it varies, else the
+    key with the most values. What varies beside them has a panel for each combination.
+
+    Args:
+        experiment: the runs.
+        summary: of the same experiment.
+        warnings: gets a line if there are more panels than are drawn.
+
+    Columns: ``task``, ``condition`` (what else varies, in words), ``x`` and ``y`` (the two keys), ``across`` and ``up``
+    (their values), ``column`` and ``row`` (where these stand, from 0), ``n``, ``crashed``, ``return`` (the mean score).
+    """
+    conditions = experiment.conditions
+    keys = [key for key in ("format", *conditions.told) if len(_places(experiment, summary, key)) > 1]
+    if len(keys) < 2:
+        return None
+    x, *others = keys
+    y = "accumulate" if "accumulate" in others else max(others, key=lambda key: len(_places(experiment, summary, key)))
+    rest = [key for key in others if key != y]
+    across, up = _places(experiment, summary, x), _places(experiment, summary, y)
+    rows = [
+        {
+            "task": row["task"],
+            "condition": ", ".join(f"{key} {row[key]}" for key in rest),
+            "x": x,
+            "y": y,
+            "across": str(row[x]),
+            "up": str(row[y]),
+            "column": across[str(row[x])],
+            "row": up[str(row[y])],
+            "n": row["n"],
+            "crashed": row["crashed"],
+            "return": row["mean"],
+        }
+        for row in records(summary)
+    ]
+    table = pd.DataFrame(rows).sort_values(["condition", "row", "column"], kind="stable", ignore_index=True)
+    panels = dict.fromkeys(zip(table["condition"], table["task"], strict=True))
+    if len(panels) > _MOST:
+        warnings.append(f"heatmap: {len(panels)} panels would be too many; the first {_MOST} are drawn")
+        kept = pd.MultiIndex.from_tuples(list(panels)[:_MOST])
+        table = table[pd.MultiIndex.from_frame(table[["condition", "task"]]).isin(kept)]
+    return table
+
+
+def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+    """Draws :func:`heatmap_table`: a panel per task and condition, a cell with its mean score, x for crashed runs.
+
+    Args:
+        name: of the experiment.
+        table: from :func:`heatmap_table`.
+        size: of the figure.
+        metric: of the scores.
+    """
+    across, up = _labels(table, "column", "across"), _labels(table, "row", "up")
+    x, y = str(table["x"].iloc[0]), str(table["y"].iloc[0])
+    panels = sorted(table.groupby(["condition", "task"], sort=False), key=lambda panel: panel[0][1] == ALL_TASKS)
+    columns = min(size.columns, len(panels))
+    rows = -(-len(panels) // columns)
+    width, height = 1.2 + 0.62 * len(across) + 0.07 * max(map(len, up)), 1.2 + 0.45 * len(up)
+    with figure(columns, rows, width=max(width, 3.2), height=max(height, 2.6), size=size) as canvas:
+        axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
+        drawn = None
+        for axis, (where, cells) in zip(axes, panels, strict=False):
+            drawn = draw_cells(axis, cells, across, up, shades(metric, table), metric)
+            condition, task = map(str, where)
+            axis.set_title(", ".join(filter(None, [*titles([task]), condition])))
+            axis.set_xlabel(x)
+            axis.set_ylabel(y)
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        if drawn is not None:
+            canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
+        if size.titled:
+            canvas.suptitle(f"{name}: {metric.name} over {x} and {y}")
+        return canvas
+
+
+def _places(experiment: Experiment, summary: pd.DataFrame, key: str) -> dict[str, int]:
+    """Where the values of a key stand: formats from wide to narrow, numbers in order, other values by the alphabet."""
+    there = {str(value) for value in summary[key]}
+    values: list[Any] = []
+    if key == "format":
+        values = ordered(experiment.formats)
+    elif pd.api.types.is_numeric_dtype(summary[key]):
+        values = sorted(set(summary[key].dropna()))
+    names = [str(value) for value in values if str(value) in there]
+    return {name: place for place, name in enumerate(dict.fromkeys([*names, *sorted(there)]))}
+
+
+def _labels(table: pd.DataFrame, place: str, label: str) -> list[str]:
+    """The values at places from 0 on."""
+    found = dict(zip(table[place], table[label], strict=True))
+    return [str(found.get(i, "")) for i in range(int(table[place].max()) + 1)]

@@ -1,0 +1,72 @@
+"""Marks of scores: a row for each mean and each run, and how single runs are drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ..statistics.summary import records
+from .style import CRASH, points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+
+    from ..runs.metric import Metric
+
+_MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]
+_MARKS += ["return", "ci_low", "ci_high"]
+_AT_THE_EDGE = 0.02  # of the axis
+
+
+def marks(
+    summary: pd.DataFrame, runs: pd.DataFrame, series: Callable[[dict[str, Any]], str], further: tuple[str, ...] = ()
+) -> pd.DataFrame:
+    """A row of ``kind`` mean for each row of the summary, then one of ``kind`` run for each run, seed by seed.
+
+    Means come first, in the summary's order, which becomes the order of the series.
+
+    Args:
+        summary: the means.
+        runs: those that have ended.
+        series: names the series that a row of either belongs to.
+        further: columns of both that are taken over, too.
+    """
+    ordered = runs.sort_values([key for key in ("task", "format", "seed", "id") if key in runs])
+    columns = [*_MARKS, *further]
+    rows = [
+        {**{key: row.get(key) for key in columns}, "kind": kind, "series": series(row), "return": row[value]}
+        for kind, table, value in (("mean", summary, "mean"), ("run", ordered, "return"))
+        for row in records(table)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def side_by_side(count: int, around: float = 0.0, width: float = 0.16) -> np.ndarray:
+    """Where the marks of so many runs stand beside each other."""
+    return around + (np.linspace(-width, width, count) if count > 1 else np.zeros(count))
+
+
+def draw_crashes(
+    axis: Axes, places: np.ndarray, scores: np.ndarray, metric: Metric, *, up: bool = True, size: float = 7
+) -> None:
+    """Draws crashed runs as crosses: at their score, or at the worse edge of the axis where they have none.
+
+    Args:
+        axis: to draw on.
+        places: of the runs, on the axis across that of the scores.
+        scores: NaN where there is none.
+        metric: of the scores.
+        up: whether scores go up; else to the right.
+        size: of the crosses.
+    """
+    style: dict[str, Any] = {"color": CRASH, "markersize": points(size), "markeredgewidth": points(1.6), "zorder": 4}
+    scored = ~np.isnan(scores)
+    edge = np.full((~scored).sum(), _AT_THE_EDGE if metric.sign > 0 else 1 - _AT_THE_EDGE)
+    across = axis.get_xaxis_transform() if up else axis.get_yaxis_transform()
+    for at, values, where in ((places[scored], scores[scored], axis.transData), (places[~scored], edge, across)):
+        if len(at):
+            axis.plot(*((at, values) if up else (values, at)), "x", transform=where, **style)

@@ -1,0 +1,98 @@
+"""The settings of runs as columns of a table."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ...agents.config.fixes import FIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LARGEST = 2.0**63
+_UNSAID = "default"
+# Names of columns that tables have already; a key of a user's function that is called so gets another one.
+_TAKEN = {
+    "additions", "bits", "ci_high", "ci_low", "condition", "crash_step", "crashed", "draw", "drop", "exponent_bits",
+    "first_non_finite", "id", "iqm", "kind", "max", "mean", "metric", "min", "n", "panel", "reason", "return",
+    "return_std", "run", "score", "seconds", "series", "significand_bits", "status", "std", "step", "task",
+}  # fmt: skip
+
+
+def is_program(config: dict[str, Any]) -> bool:
+    """Whether a run is that of a user's program, and not of an agent."""
+    return isinstance(config.get("program"), str)
+
+
+def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What each run, by id, was to learn: the task of an agent; a program's function, with its file if there are more.
+
+    Args:
+        configs: of the runs, by id.
+    """
+    programs = {str(config["program"]) for config in configs.values() if is_program(config)}
+    short = {name: name.rpartition(":")[2] if len(programs) == 1 else name for name in programs}
+    return {
+        identity: short[config["program"]] if is_program(config) else config.get("task")
+        for identity, config in configs.items()
+    }
+
+
+def column_of(key: str) -> str:
+    """The column of a key of a user's function: its name, with ``_`` where a table has such a column already."""
+    return f"{key}_" if key in _TAKEN else key
+
+
+def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The settings of programs' runs by id and column, alike in all runs.
+
+    A key that only some runs were given is ``default`` in the others: there the function's own default holds, or
+    roundoff's.
+    """
+    keys = sorted({key for config in configs.values() for key in config if key not in ("program", "seed")})
+    rows = {}
+    for identity, config in configs.items():
+        said = {key: "none" if value is None else value for key, value in config.items()}
+        rows[identity] = {column_of(key): said.get(key, _UNSAID) for key in keys}
+        rows[identity] |= {key: config[key] for key in ("program", "seed") if key in config}
+    return rows
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """A config whose values are numbers, truth values or text."""
+    fixes = config.get("fixes")
+    return {key: _text(value) for key, value in config.items()} | (
+        {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
+    )
+
+
+def _text(value: Any) -> Any:
+    """Lists and mappings as text, so that runs can be grouped by them."""
+    if isinstance(value, dict):
+        if set(value) == {"preset"}:
+            return value["preset"]
+        return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
+    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+        return str(value)  # NaN too: what is no number that counts
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
+
+
+def make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
+    """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
+    for key in keys:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        kinds = {bool if isinstance(value, bool) else str if isinstance(value, str) else float for value in values}
+        if len(kinds) > 1:
+            for row in rows:
+                if row.get(key) is not None:
+                    row[key] = str(row[key])
+
+
+def _fixes(names: list[Any]) -> str:
+    """A short text for a selection of fixes."""
+    names = [str(name) for name in names]
+    missing = set(FIXES) - set(names)
+    if len(names) == len(FIXES) - len(missing) and len(missing) < 2:
+        return f"all but {missing.pop()}" if missing else "all"
+    return "+".join(names) or "none"

@@ -1,0 +1,351 @@
+"""Sweeps of users' own programs: their metric, formats of any family, and folders of several programs."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from program_runs import ACCURACY, BIRTH, LOSS, write_run, write_sweep
+
+from roundoff.analysis import AnalysisError, plot, read_experiment, report, table
+from roundoff.analysis.figures.axes import score_limits
+from roundoff.analysis.figures.catalogue import FIGURES
+from roundoff.analysis.figures.degradation import degradation_table
+from roundoff.analysis.runs.metric import RETURN, Metric, read_metric
+from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
+from roundoff.analysis.statistics.run_table import FIRST
+from roundoff.analysis.statistics.summary import summarize
+
+FORMATS = ("fp32", "bf16", "e5m3", "posit16", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "mymodule:ternary")
+
+
+def score(fmt, seed):
+    return round(0.97 - 0.05 * FORMATS.index(fmt) + 0.005 * seed, 4)
+
+
+@pytest.fixture
+def families(tmp_path):
+    """Formats of all families, in an order of their own, three seeds; e5m3 crashes twice."""
+    runs = []
+    for fmt in ("mymodule:ternary", "int8", "fp32", "mxfp8_e4m3", "e5m3", "fp8_e4m3_imaginary", "posit16", "bf16"):
+        for seed in range(3):
+            crash = (150, BIRTH) if fmt == "e5m3" and seed else None
+            runs.append(write_run(tmp_path, fmt, seed, score(fmt, seed), crash=crash))
+    return write_sweep(tmp_path, runs)
+
+
+@pytest.fixture
+def losses(tmp_path):
+    """A metric to be minimized, whose crashes have no score, with two accumulators."""
+    runs = []
+    for fmt, loss in (("fp32", 2.0), ("e5m10", 2.1), ("e5m7", 2.15), ("e5m3", 4.0)):
+        for accumulate in (None, "e8m7/32"):
+            for seed in range(4):
+                keys = {"accumulate": accumulate} if accumulate else {}
+                crash = (9, "the loss became NaN") if fmt == "e5m7" and accumulate and seed == 3 else None
+                given = loss + 0.01 * seed + (0.05 if accumulate else 0)
+                runs.append(write_run(tmp_path, fmt, seed, given, metric=LOSS, crash=crash, **keys))
+    return write_sweep(tmp_path, runs, LOSS)
+
+
+def draw(name, experiment):
+    table = FIGURES[name].table(experiment, summarize(experiment), [])
+    return FIGURES[name].draw(experiment.name, table, metric=experiment.metric)
+
+
+def test_the_metric_the_task_and_the_order_of_formats_come_from_the_files(families):
+    experiment = read_experiment(families)
+    assert experiment.warnings == ()
+    assert experiment.metric == Metric("accuracy", "maximize", 0.0, "", (0, 1))
+    assert set(experiment.runs["task"]) == {"train"}
+    assert experiment.conditions.keys == []
+    assert experiment.formats[:3] == ("mymodule:ternary", "int8", "fp32")
+    curves = experiment.curves.merge(experiment.runs[["id", "return", "status"]], on="id", suffixes=("", "_end"))
+    assert (curves["return"] == curves["return_end"]).all()  # of the records that have the metric
+    assert set(curves["step"]) == {300}
+    assert set(experiment.training.columns) == {"id", "step", "train_loss"}
+    assert set(experiment.returned.columns) == {"id", "accuracy", "size"}
+    table = summarize(experiment).set_index("format")
+    assert list(table.index) == ["fp32", "bf16", "e5m3", "mymodule:ternary", "int8", "mxfp8_e4m3",
+                                 "fp8_e4m3_imaginary", "posit16"]  # fmt: skip
+    assert table.loc["e5m3", ["n", "crashed"]].tolist() == [3, 2]
+    assert table.loc["e5m3", "mean"] == pytest.approx(score("e5m3", 0) / 3)
+    assert table.loc["int8", "drop"] == pytest.approx(score("fp32", 0) - score("int8", 0))
+
+
+def test_formats_of_any_family_are_categories(families):
+    experiment = read_experiment(families)
+    (axis,) = draw("degradation", experiment).axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == [
+        "bf16", "e5m3", "mymodule:ternary", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "posit16",
+    ]  # fmt: skip
+    assert axis.get_ylabel() == "accuracy"
+    low, high = axis.get_ylim()
+    assert (low, high) == pytest.approx((-0.04, 1.04))  # the range of the metric
+    crosses = [line for line in axis.lines if line.get_marker() == "x"]
+    assert [list(line.get_ydata()) for line in crosses if len(line.get_xdata())] == [[0, 0]]
+    bits = degradation_table(experiment, summarize(experiment), "bits")
+    means = bits[bits["kind"] == "mean"].set_index("format")
+    assert means["bits"].to_dict() == {
+        "fp32": 32, "bf16": 16, "e5m3": 9, "int8": 8, "mxfp8_e4m3": 8.25, "posit16": 16,
+    }  # fmt: skip
+    assert means["series"].to_dict() == {
+        "fp32": "fp32", "bf16": "e8mX", "e5m3": "e5mX", "int8": "int", "mxfp8_e4m3": "mxfp", "posit16": "posit",
+    }  # fmt: skip
+    assert FIGURES["degradation-bits"].table(experiment, summarize(experiment), []) is None  # one width of each
+
+
+def test_bits_per_number_are_an_axis(tmp_path):
+    runs = [write_run(tmp_path, f, s, 0.9 + s / 100) for f in ("fp32", "posit16", "posit8", "int8") for s in (0, 1)]
+    experiment = read_experiment(write_sweep(tmp_path, runs))
+    (axis,) = draw("degradation-bits", experiment).axes
+    assert axis.get_xlabel() == "bits per number"
+    assert list(axis.get_xticks()) == [8, 16]
+    texts = [text.get_text() for text in axis.figure.legends[0].get_texts()]
+    assert [text.partition(":")[0] for text in texts] == ["posit", "int", "fp32", "one run"]  # and no crash
+
+
+def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
+    monkeypatch.setattr("roundoff.analysis.statistics.summary.Format.parse", pytest.fail)
+    from roundoff.analysis.statistics.summary import parsed
+
+    assert parsed("some_module:a_format") is None
+
+
+def test_plots_and_the_page_are_made_of_any_family(families):
+    written, warnings = plot(families, formats=["svg"])
+    assert warnings == ()
+    assert {"degradation.svg", "curves.svg", "training.svg"} <= {path.name for path in written}
+    drawn = (families / "degradation.svg").read_text()
+    assert "mymodule:ternary" in drawn
+    assert "return" not in drawn
+    again = {path: path.read_bytes() for path in written}
+    plot(families, formats=["svg"])
+    assert again == {path: path.read_bytes() for path in written}
+    page = report(families)[0].read_text()
+    for said in ("Accuracy of each run", "mymodule:ternary", "posit: <b>", "int: <b>", "mxfp8_e4m3: <b>"):
+        assert said in page
+    for word in ("return", "Return", "environment steps", "episode"):
+        assert word not in page.partition("How to read this</h2>")[0].partition("<main")[2], word
+
+
+def test_a_metric_to_be_minimized(losses):
+    experiment = read_experiment(losses)
+    assert experiment.conditions.keys == ["accumulate"]
+    summary = summarize(experiment).set_index(["accumulate", "format"])
+    assert summary.loc[("default", "e5m3"), "drop"] == pytest.approx(2.0)  # worse by so much
+    crashed = summary.loc[("e8m7/32", "e5m7")]
+    assert (crashed["n"], crashed["crashed"]) == (4, 1)
+    assert crashed["mean"] == pytest.approx(np.mean([2.2, 2.21, 2.22]))  # of those that have a score
+    against = against_reference(experiment).set_index(["accumulate", "format"])
+    assert against.loc[("default", "e5m3"), "improvement"] == 0
+    assert against.loc[("default", "e5m3"), "difference"] == pytest.approx(2.0)
+    low, high = against.loc[("default", "e5m3"), ["difference_low", "difference_high"]]
+    assert low <= 2.0 <= high
+    assert against.loc[("e8m7/32", "e5m7"), "pairs"] == 3
+    needed = needed_table(experiment).set_index("accumulate")
+    assert needed.loc["default", "bits"] == 7  # 2.15 is within 10 % above 2.0
+    assert needed.loc["e8m7/32", "bits"] == 10  # a crash without a score is within no margin
+    assert needed.loc["e8m7/32", "by_means"] == 10
+
+
+def test_the_page_of_a_metric_to_be_minimized(losses):
+    page = report(losses)[0].read_text()
+    for said in (
+        "7 significand bits are enough",
+        "within 10\u2009% of fp32\u2019s mean loss",
+        "if its mean loss is at most fp32\u2019s plus 10\u2009% of it",
+        "loss (nats)",
+        "this \u2212 fp32",
+        "A crashed run has no score",
+        "crashed run (no score)",
+        "less is better",
+    ):
+        assert said in page, said
+
+
+def test_crashes_without_a_score_stand_at_the_worse_edge(losses):
+    experiment = read_experiment(losses)
+    drawn = draw("degradation", experiment)
+    (axis,) = drawn.axes
+    (cross,) = [line for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert list(cross.get_ydata()) == [pytest.approx(0.98)]  # of the height: more is worse
+    assert "crashed (no score)" in [text.get_text() for text in drawn.legends[0].get_texts()]
+
+
+def test_all_runs_crash_without_a_score(tmp_path):
+    runs = [write_run(tmp_path, f, s, None, metric=LOSS, crash=(5, BIRTH)) for f in ("fp32", "e5m3") for s in (0, 1)]
+    write_sweep(tmp_path, runs, LOSS)
+    _, warnings = plot(tmp_path, formats=["svg"])
+    assert warnings == ()
+    assert math.isnan(pd.read_csv(tmp_path / "summary.csv")["mean"].iloc[0])
+    page = report(tmp_path)[0].read_text()
+    assert "cannot be said</b>: fp32 itself crashed" in page
+    assert "there are no scores" in page
+
+
+def test_a_heat_map_of_two_settings(losses):
+    experiment = read_experiment(losses)
+    table = FIGURES["heatmap"].table(experiment, summarize(experiment), [])
+    assert table[["x", "y"]].drop_duplicates().to_numpy().tolist() == [["format", "accumulate"]]
+    cells = {(cell.across, cell.up): cell.crashed for cell in table.itertuples()}
+    assert len(cells) == 8
+    assert cells["e5m7", "e8m7/32"] == 1
+    axis = draw("heatmap", experiment).axes[0]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["fp32", "e5m10", "e5m7", "e5m3"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["default", "e8m7/32"]
+    assert "2.21\n1 x" in {text.get_text() for text in axis.texts}
+    written, _ = plot(losses, only=["heatmap"], formats=["svg"])  # and from the file
+    assert "e8m7/32" in written[-1].read_text()
+
+
+def test_any_two_keys_make_a_heat_map(tmp_path):
+    runs = [
+        write_run(tmp_path, "e5m10", 0, lr * width, lr=lr, width=width, opt=opt, metric=LOSS)
+        for lr in (0.1, 0.01, 1.0) for width in (16, 8) for opt in ("sgd", "adam")
+    ]  # fmt: skip
+    experiment = read_experiment(write_sweep(tmp_path, runs, LOSS))
+    figure = draw("heatmap", experiment)
+    titles = [axis.get_title() for axis in figure.axes[:2]]
+    assert titles == ["train, width 16", "train, width 8"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0.01", "0.1", "1.0"]
+
+
+def test_losses_over_decades_have_a_logarithmic_axis():
+    loss = read_metric(LOSS)
+    low, high = score_limits(loss, ["train"], [1e-3, 1.0, math.nan, math.inf])
+    assert 0 < low < 1e-3
+    assert 1 < high < 2
+    assert score_limits(loss, ["train"], [])[0] < 0
+    assert score_limits(read_metric(ACCURACY), ["train"], [0.5, 1.2]) == pytest.approx((-0.048, 1.248))
+    assert score_limits(RETURN, ["walker_walk"], [3]) == (-40, 1040)
+
+
+def test_what_a_program_logs_is_drawn_under_its_name(tmp_path):
+    logs = [{"step": step, "loss": 10.0 ** -(step / 100), "lr": 0.1 - step / 1e4} for step in range(1, 500)]
+    logs += [{"step": 250, "loss": None}]  # not finite
+    logs += [{"step": step, "accuracy": step / 1000, "note": "text"} for step in range(10, 500, 10)]
+    runs = [write_run(tmp_path, "e5m10", seed, 0.5, logs=logs) for seed in range(2)]
+    experiment = read_experiment(write_sweep(tmp_path, runs))
+    assert experiment.warnings == ()
+    table = FIGURES["training"].table(experiment, summarize(experiment), [])
+    assert table.groupby("id").size().tolist() == [200, 200]
+    loss, lr = draw("training", experiment).axes
+    assert (loss.get_ylabel(), loss.get_yscale()) == ("loss", "log")
+    assert (lr.get_ylabel(), lr.get_yscale()) == ("lr", "linear")
+    assert np.isnan(loss.lines[0].get_ydata()).any()  # a gap
+    assert not np.isnan(lr.lines[0].get_ydata()).any()
+    curve = FIGURES["curves"].table(experiment, summarize(experiment), [])
+    assert curve["step"].tolist() == list(range(10, 500, 10))
+    assert curve["return"].tolist() == pytest.approx([step / 1000 for step in range(10, 500, 10)])
+
+
+def test_keys_of_a_program_may_have_any_name(tmp_path):
+    """Also those of columns, and of keys that agents have with another meaning."""
+    keys = {"task": "mnist", "status": "mine", "n": 3, "mean": 0.5, "algorithm": "adam", "threads": 1, "steps": None}
+    runs = [
+        write_run(tmp_path, "e5m10", seed, 0.5 + seed / 10, **(keys | {"n": n, "threads": n, "layers": [n, n]}))
+        for seed in (0, 1) for n in (3, 4)
+    ]  # fmt: skip
+    runs.append(write_run(tmp_path, "fp32", 0, 0.9))
+    experiment = read_experiment(write_sweep(tmp_path, runs))
+    assert set(experiment.runs["task"]) == {"train"}
+    assert set(experiment.runs["status"]) == {"done"}
+    assert set(experiment.runs["task_"]) == {"mnist", "default"}
+    assert "threads" not in experiment.conditions.keys
+    assert experiment.conditions.told  # and some way to tell the runs apart
+    assert set(experiment.runs["steps"]) == {"none", "default"}
+    assert summarize(experiment)["mean"].tolist() == pytest.approx([0.55, 0.55, 0.9])
+    plot(tmp_path, formats=["svg"])
+    report(tmp_path)
+
+
+def test_several_programs_in_a_folder_are_told_apart(tmp_path):
+    write_run(tmp_path, "fp32", 0, 0.9, program="train.py:train")
+    write_run(tmp_path, "fp32", 1, 0.9, program="other.py:train")
+    write_run(tmp_path, "fp32", 2, 2.0, metric=LOSS, program="train.py:train")
+    experiment = read_experiment(tmp_path / "runs")
+    assert set(experiment.runs["task"]) == {"train.py:train", "other.py:train"}
+    assert experiment.metric.name == "accuracy"
+    (warning,) = experiment.warnings
+    assert "train-fp32-s2-x: is scored by loss, not accuracy; left out" in warning
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"name": 3}, {"goal": "best"}, {"range": [1, 0]}, {"range": [0]}, {"range": 3}, {"crash": "zero"}, {"crash": True},
+     {"range": [0, math.nan]}],
+)  # fmt: skip
+def test_a_metric_that_is_none(tmp_path, damage):
+    run = write_run(tmp_path, "fp32", 0, 0.5)
+    path = tmp_path / "runs" / run["id"] / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": ACCURACY | damage}))
+    experiment = read_experiment(tmp_path / "runs")
+    assert experiment.runs["status"].tolist() == ["failed"]
+    assert any("is not the result of a run" in warning for warning in experiment.warnings)
+    write_sweep(tmp_path, [run], ACCURACY | damage)
+    with pytest.raises(AnalysisError, match="is not the list of a sweep's runs"):
+        read_experiment(tmp_path)
+
+
+def test_what_failed_first(families):
+    written, _ = plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    assert [path.name for path in written[:5]] == [
+        "summary.csv", "runs.csv", "failures.csv", "summary.md", "summary.tex",
+    ]  # fmt: skip
+    (row,) = pd.read_csv(families / "failures.csv").to_dict("records")
+    assert row == {
+        "task": "train", "format": "e5m3", "crashed": 2, "first_step": 150, "observed": 2, "share": 1,
+        "first_non_finite": "overflow in aten.exp.default (forward in net.1)",
+    }  # fmt: skip
+    page = report(families)[0].read_text()
+    assert '<td role="cell" data-label="first non-finite operation">overflow in aten.exp.default' in page
+
+
+def test_tables_for_people(families):
+    plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    head, rule, *rows = (families / "summary.md").read_text().splitlines()
+    assert head.split("|")[1:-1][0].strip() == "format"
+    assert "| accuracy" in head
+    assert set(rule) == set("|- ")
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in rows}
+    assert cells["mymodule:ternary"][:3] == ["3", "0", "0.625 \u00b1 0.005"]
+    assert cells["e5m3"][1:] == ["2", "0.29 \u00b1 0.5", "0 to 0.87", "0.685",
+                                 "overflow in aten.exp.default (forward in net.1)"]  # fmt: skip
+    latex = (families / "summary.tex").read_text()
+    assert latex.startswith(
+        "\\begin{tabular}{lrrlrrl}\n\\toprule\nformat & runs & crashed & accuracy & 95 \\% interval"
+    )
+    assert "fp8\\_e4m3\\_imaginary & 3 & 0 & 0.675 $\\pm$ 0.005 &" in latex
+    with pytest.raises(
+        AnalysisError, match="kind of table 'docx': there is no such kind of table; allowed are md, tex"
+    ):
+        plot(families, tables=["docx"])
+
+
+def test_a_tidy_table_of_runs(families):
+    runs = table(families)
+    assert list(runs.columns) == [*FIRST, "program", "value_accuracy", "value_size"]
+    assert len(runs) == 24
+    assert "_repr_html_" in dir(runs)
+    row = runs.set_index("run").loc["train-posit16-s2-x"]
+    assert row[["task", "format", "bits", "seed", "status", "metric", "seconds"]].tolist() == [
+        "train", "posit16", 16, 2, "done", "accuracy", 3.0,
+    ]  # fmt: skip
+    assert row["score"] == row["value_accuracy"] == score("posit16", 2)
+    assert pd.isna(row["significand_bits"])
+    crashed = runs[runs["status"] == "crashed"]
+    assert set(crashed["crash_step"]) == {150}
+    assert set(crashed["first_non_finite"]) == {"overflow in aten.exp.default (forward in net.1)"}
+    assert crashed["value_accuracy"].isna().all()
+    assert runs["bits"].isna().sum() == 6  # of two formats that only others know
+
+
+def test_the_tidy_table_says_what_was_left_out(losses):
+    (losses / "runs" / "train-e5m7-s0-x" / "result.json").write_text("{")
+    with pytest.warns(UserWarning, match="is not JSON"):
+        runs = table(losses)
+    assert set(runs["accumulate"]) == {"default", "e8m7/32"}
+    assert runs.set_index("run").loc["train-e5m7-s0-x", "status"] == "failed"
+    assert runs["score"].isna().sum() == 2  # and the crash that has none
