@@ -1,47 +1,171 @@
-"""A word on numbers that a program reads inside a simulation, which are rounded like all results."""
+"""A word on numbers that a program reads inside a simulation, and that rounding has changed visibly."""
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from ...formats import round
+import torch
+
+from ...formats import FloatFormat
+from ...formats.base.memory import in_memory
+from ..aten.tables import plain_name
 from ..presence.entering import SimulationWarning
-from ..presence.user_code import user_level
+from ..presence.user_code import is_users, user_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
 
-    import torch
     from torch._ops import OpOverload
 
     from ...formats import Format
 
-_said: set[str] = set()
+_DIGITS = 3
+_ENOUGH_BITS = 10
+"""A float format with so many significand bits changes no number by half a unit of its third digit."""
+_MANY = 4096
+
+_MEASURES = (
+    "div", "dot", "logsumexp", "mean", "nanmean", "nansum", "norm", "prod", "std", "std_mean", "sum", "var", "var_mean",
+    "vdot", "*_norm", "*loss*",
+)  # fmt: skip
+"""Operations that make averages, losses and the like of many numbers, or of two."""
+_OVERWRITING = ("copy_", "fill_", "zero_")
+
+_PYTORCH = Path(torch.__file__).parent
+_READS_FOR_ITSELF = tuple(f"{_PYTORCH / part}{os.sep}" for part in ("amp", "nn", "optim"))
+"""Code of PyTorch that reads numbers that no user sees, such as the step that an optimizer is at."""
+
+_said: set[tuple[str, int]] = set()
+"""The lines that have been told."""
 
 
-def reading(operation: OpOverload, fmt: Format) -> Callable[[torch.Tensor], Any]:
-    """The kernel of ``operation``, which reads a number (``.item()``), with a word, once per process, on metrics.
+class _Change(NamedTuple):
+    number: float
+    how: str
 
-    Of whole numbers, which count steps or hits, and of numbers that are not of the format nothing is said.
+
+class Before(NamedTuple):
+    """A result of one number, before it is rounded."""
+
+    result: torch.Tensor
+    number: float | None
+    """None: the operation makes no measures."""
+
+
+@final
+class Changes:
+    """Which tensors of one number, by their addresses, hold a measure that rounding has changed in a visible digit.
+
+    That is by more than half a unit of the third significant digit, or computed from such a number by operations whose
+    results have one element.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, _Change] = {}
+
+    @staticmethod
+    def in_formats(formats: Iterable[Format]) -> Changes | None:
+        """For a simulation that rounds to these; None if they have digits enough."""
+        coarse = (not (isinstance(fmt, FloatFormat) and fmt.significand_bits >= _ENOUGH_BITS) for fmt in formats)
+        return Changes() if any(coarse) else None
+
+    def before(self, name: str, result: Any) -> Before | None:
+        """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
+        measures = is_measure(name)
+        if not (measures or self._found):
+            return None
+        x = result[0] if type(result) is tuple and result else result
+        if type(x) is not torch.Tensor or x.numel() != 1 or not x.dtype.is_floating_point or not in_memory(x):
+            return None
+        return Before(x, x.item() if measures else None)
+
+    def note(self, seen: Before, name: str, fmt: Format, args: Sequence[Any]) -> None:
+        """Notes what rounding did to it.
+
+        Args:
+            seen: what :meth:`before` saw.
+            name: of the operation that computed it.
+            fmt: of its results.
+            args: of the operation.
+        """
+        x, before = seen
+        address = x.data_ptr()
+        if before is not None and _is_visible(before, x.item()):
+            if len(self._found) >= _MANY:
+                self._found.clear()
+            self._found[address] = _Change(x.item(), f"rounded from {before:.6g} to {fmt}")
+        elif any(self._holds_changed(arg, address, name) for arg in args):
+            self._found[address] = _Change(x.item(), f"computed from a number that was rounded to {fmt}")
+        else:
+            self._found.pop(address, None)
+
+    def _holds_changed(self, arg: Any, written: int, name: str) -> bool:
+        if type(arg) is not torch.Tensor or arg.numel() != 1 or not in_memory(arg):
+            return False
+        found = self._found.get(arg.data_ptr())
+        if found is None or arg.data_ptr() == written:  # overwritten by now
+            return found is not None and name not in _OVERWRITING
+        return found.number == arg.item()
+
+    def of(self, x: torch.Tensor, number: float) -> _Change | None:
+        """What is known of a tensor that holds ``number``."""
+        found = self._found.get(x.data_ptr()) if in_memory(x) else None
+        return found if found is not None and found.number == number else None
+
+
+@cache
+def is_measure(name: str) -> bool:
+    """Whether an operation of this name makes a measure."""
+    return any(fnmatchcase(plain_name(name), pattern) for pattern in _MEASURES)
+
+
+def _is_visible(before: float, after: float) -> bool:
+    if before == after or not before or not (math.isfinite(before) and math.isfinite(after)):
+        return False
+    unit: float = 10.0 ** (math.floor(math.log10(abs(before))) - _DIGITS + 1)
+    return abs(after - before) > unit / 2
+
+
+def reading(operation: OpOverload, changes: Changes) -> Callable[[torch.Tensor], Any]:
+    """The kernel of ``operation``, which reads a number (``.item()``), with a word on changed ones, once for each line.
 
     Args:
         operation: the one.
-        fmt: of results.
+        changes: what rounding did.
     """
 
     def read(x: torch.Tensor) -> Any:
         number = operation(x)
-        if isinstance(number, float) and number % 1 and "metrics" not in _said and float(round(x, fmt)) == number:
-            level, module = user_level()
-            if not module.startswith("roundoff."):  # our own agents know
-                _said.add("metrics")
+        change = changes.of(x, number) if isinstance(number, float) else None
+        if change is not None and not _is_pytorchs():
+            level, module, place = user_level()
+            if not module.startswith("roundoff.") and place not in _said:  # our own agents know
+                _said.add(place)
                 warnings.warn(
-                    f"the number {number:.6g} is read inside a simulation, where losses, metrics and averages of them"
-                    f" are rounded to {fmt} like all results; compute what you report outside of the block (said once)",
+                    f"the number {number:.6g}, {change.how}, is read inside a simulation: losses, metrics and averages"
+                    " of them are rounded like all results; compute what you report in `with roundoff.exact():`, or"
+                    " outside (said once for each line)",
                     SimulationWarning,
                     stacklevel=level,
                 )
         return number
 
     return read
+
+
+def _is_pytorchs() -> bool:
+    """Whether PyTorch reads the number for itself."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_READS_FOR_ITSELF):
+            return True
+        frame = frame.f_back
+    return False

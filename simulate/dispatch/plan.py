@@ -20,7 +20,7 @@ from ..composites.primitives import decomposition
 from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Scalars
 from ..rounded_once import operations as exact_operations
 from ..watching.watcher import Place
-from .metrics import reading
+from .metrics import Changes, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +83,7 @@ class Plan:
         module: str,
         draw: DrawAt,
         *,
+        changes: Changes | None = None,
         fast_products: bool = False,
     ) -> None:
         name = _name(operation)
@@ -102,8 +103,8 @@ class Plan:
             return
         self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
-        if operation is not None and name == _READING and self.rounds:
-            self.kernel = reading(operation, self.arithmetic.format)
+        if operation is not None and name == _READING and changes is not None:
+            self.kernel = reading(operation, changes)
             return
         if operation is None or not (self.outputs.results or self.outputs.written):
             return

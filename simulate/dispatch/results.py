@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..presence.draws import Draws
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
+    from .metrics import Changes
     from .operands import Rounder
     from .plan import Plan
 
@@ -32,13 +33,15 @@ class Results:
     Args:
         draws: counts stochastic roundings.
         watchers: those that are told of each rounding.
+        changes: where to note what rounding did to single numbers; None: nowhere.
 
     Attributes:
         writer: while a program is traced, writes roundings into its graph instead; else None.
     """
 
-    def __init__(self, draws: Draws, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, draws: Draws, watchers: Sequence[Watcher], changes: Changes | None = None) -> None:
         self._draws = draws
+        self._changes = changes
         self._watchers = [watcher for watcher in watchers if watcher.sees_roundings]
         self.writer: GraphWriter | None = None
 
@@ -52,6 +55,13 @@ class Results:
             result: what it returned.
             call: for watchers; None if there are none.
         """
+        changes = None if self.writer else self._changes
+        seen = None if changes is None else changes.before(plan.name, result)
+        self._round_results(plan, args, kwargs, result, call)
+        if changes is not None and seen is not None:
+            changes.note(seen, plan.name, plan.arithmetic.format, args)
+
+    def _round_results(self, plan: Plan, args: Sequence[Any], kwargs: Any, result: Any, call: Call | None) -> None:
         how = plan.outputs
         if how.results:
             if isinstance(result, torch.Tensor):

@@ -33,6 +33,7 @@ from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
 from .decorating import decorated
+from .metrics import Changes
 from .operands import Operands
 from .optimizer_steps import names_steps, round_stored
 from .plan import Plan
@@ -109,7 +110,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watched = bool(self.watchers)
         if self.operands.tracks_inputs:
             self.watchers.append(self.operands)
-        self._results = Results(self._draws, self.watchers)
+        self._changes = Changes.in_formats(policy.formats())
+        self._results = Results(self._draws, self.watchers, self._changes)
         self._sees_roundings = any(watcher.sees_roundings for watcher in self.watchers)
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
@@ -344,7 +346,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _plan(self, func: OpOverload | None, role: str, module: str) -> Plan:
         draw = self._results.draw_apart
-        return Plan(self.policy, func, role, module, draw, fast_products=self.products == "fast")
+        fast = self.products == "fast"
+        return Plan(self.policy, func, role, module, draw, changes=self._changes, fast_products=fast)
 
     def _run_apart(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the decomposition, whose operations come back to this mode one by one."""

@@ -27,9 +27,9 @@ def user_line() -> str:
     return "unknown"
 
 
-def user_level() -> tuple[int, str]:
-    """Of the innermost function that is the user's: ``stacklevel`` for the caller of this one, and its module."""
+def user_level() -> tuple[int, str, tuple[str, int]]:
+    """Of the innermost function that is the user's: ``stacklevel`` for the caller, its module, its file and line."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
-    return level, str(frame.f_globals.get("__name__"))
+    return level, str(frame.f_globals.get("__name__")), (frame.f_code.co_filename, frame.f_lineno)

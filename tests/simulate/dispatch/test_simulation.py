@@ -3,8 +3,6 @@
 import copy
 import pickle
 import threading
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import roundoff
 from roundoff.formats import FormatError
-from roundoff.simulate import SimulationWarning, simulate
-from roundoff.simulate.dispatch import metrics
+from roundoff.simulate import simulate
 
 
 class EveryResult(TorchDispatchMode):
@@ -373,26 +370,6 @@ def test_training_on_cuda_is_rounded():
     for parameter in net.parameters():
         assert_of_format(parameter, "e5m10")
         assert_of_format(parameter.grad, "e5m10")
-
-
-def test_rounded_metrics_are_spoken_of_once(monkeypatch):
-    """At the line that reads the first one; not of counts, nor of numbers from outside, nor in fp32."""
-    monkeypatch.setattr(metrics, "_said", set())
-    outside = torch.tensor(0.3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with simulate("fp32"):
-            (outside * 3).item()
-        with simulate("e5m3") as simulation:
-            outside.item()
-            (torch.randn(5) > 9).sum().item()
-            if (outside * 10).round() == 3:
-                float((outside * 3).mean())
-            (outside * 3).item()
-    assert [(Path(one.filename).name, one.category) for one in caught] == [("test_simulation.py", SimulationWarning)]
-    assert "0.875" in str(caught[0].message)
-    assert "e5m3" in str(caught[0].message)
-    assert "detach" not in str(simulation.audit())
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
