@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow lint format bench bench-gpu docs clean
+.PHONY: install sweep test test-slow lint format bench bench-gpu docs doctor clean
 
 install: $(INSTALLED)
 
@@ -62,6 +62,10 @@ bench-gpu: $(INSTALLED)
 docs: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m sphinx -q -E -W --keep-going -c docs . build/docs
 	@echo $(ROOT)/build/docs/README.html
+
+# Versions, extras, devices, kernels, caches; fails if something is broken.
+doctor: $(INSTALLED)
+	@$(BIN)/roundoff doctor
 
 clean:
 	rm -rf $(VENV) $(ROOT)/.mypy_cache $(ROOT)/.ruff_cache $(ROOT)/.pytest_cache

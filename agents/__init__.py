@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from roundoff.extras import from_extras
+
 if TYPE_CHECKING:
     from .algorithms.sac.agent import SAC
     from .config.baselines import BASELINES
@@ -101,4 +103,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    with from_extras():
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,9 +1,12 @@
 """From folders of runs to statistics, tables and figures."""
 
-from .errors import AnalysisError
-from .plot import plot
-from .reports.writing import report
-from .runs.experiment import Experiment, read_experiment
-from .statistics.run_table import table
+from roundoff.extras import from_extras
+
+with from_extras():
+    from .errors import AnalysisError
+    from .plot import plot
+    from .reports.writing import report
+    from .runs.experiment import Experiment, read_experiment
+    from .statistics.run_table import table
 
 __all__ = ["AnalysisError", "Experiment", "plot", "read_experiment", "report", "table"]

@@ -11,6 +11,7 @@ SIZES = (10_000, 1_000_000)
 FORMATS = (
     *("q3.4", "q8.16", "int8", "uint8", "int8_ax0", "int8_ax1", "int4_g32", "int8_s0.02"),
     *("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp4", "mxint8", "mxfp4_e2m1_ax0", "bfp8_16", "nvfp4"),
+    *("fp8_e4m3_tensor", "fp8_e4m3_row", "fp8_e4m3_b128", "int8_row"),
     *("posit8", "posit16_1", "posit16", "lns8_3"),
 )
 # What the project aims at, as a multiple of clone at 1e6 elements.

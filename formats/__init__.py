@@ -17,6 +17,7 @@ from .families.nvfp4 import NVFP4Format
 from .families.posit import PositFormat
 from .families.power_of_two import PowerOfTwoFormat
 from .families.qtorch import QtorchFormat
+from .families.scaled_float import ScaledFloatFormat
 from .families.table import TableFormat
 from .gradients import fake_round
 from .packing import pack, unpack
@@ -41,6 +42,7 @@ __all__ = [
     "Rounding",
     "RoundoffError",
     "ScaleRule",
+    "ScaledFloatFormat",
     "Suffix",
     "TableFormat",
     "fake_round",

@@ -6,10 +6,13 @@ import warnings
 
 import torch
 
+from roundoff.extras import require
+
 from .base.errors import FormatError
 from .base.format import Format  # noqa: TC001
 from .families.floats import FloatFormat
 
+require("qtorch")
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # qtorch's own: deprecated imports

@@ -5,6 +5,7 @@ from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
 from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
+from .dispatch.pausing import exact
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Rule
 from .presence.entering import SimulationWarning
@@ -26,5 +27,6 @@ __all__ = [
     "Watcher",
     "blame",
     "compile",
+    "exact",
     "simulate",
 ]

@@ -1,7 +1,10 @@
 """From a YAML file to finished runs: planning, executing, and the folder that holds the results."""
 
-from .errors import SweepError, SweepFileError
-from .language.plan import Plan, Run, plan_file, plan_text
-from .sweep import Summary, run_sweep
+from roundoff.extras import from_extras
+
+with from_extras():
+    from .errors import SweepError, SweepFileError
+    from .language.plan import Plan, Run, plan_file, plan_text
+    from .sweep import Summary, run_sweep
 
 __all__ = ["Plan", "Run", "Summary", "SweepError", "SweepFileError", "plan_file", "plan_text", "run_sweep"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.errors import RoundoffError
 from roundoff.files import read_json
 
+from ..agents import TrainConfig
 from ..agents.config.fields import Role
 from ..agents.config.registry import keys_with
 from ..agents.run.stopping import Stopped, StopRequest
@@ -22,13 +23,14 @@ from ..agents.run.stopping import Stopped, StopRequest
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from ..agents import Progress, TrainConfig
+    from ..agents import Progress
     from .language.plan import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
 
 _LONGEST = 1e10  # seconds that a run can have taken
+_UNTRIED = "how long a program takes is known once a run like it has ended"
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,20 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     """
     past = _past_seconds(folders)
     seconds: dict[str, float] = {}
-    unknown: dict[str, list[Run]] = {}
+    unknown: dict[str, list[tuple[str, TrainConfig]]] = {}
+    impossible: dict[str, int] = {}
     for run in runs:
         times = past.get(_speed_key(run.config.as_json(), keys_with(Role.TIMELESS)))
         if times:
             seconds[run.id] = sum(times) / len(times)
+        elif isinstance(run.config, TrainConfig):
+            kind = _speed_key(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT))
+            unknown.setdefault(kind, []).append((run.id, run.config))
         else:
-            unknown.setdefault(_speed_key(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT)), []).append(run)
+            impossible[_UNTRIED] = impossible.get(_UNTRIED, 0) + 1
     notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
     measured: list[_Speed] = []
     unmeasured = 0
-    impossible: dict[str, int] = {}
     start = time.perf_counter()
     for alike in sorted(unknown.values(), key=len, reverse=True):
         if measured and time.perf_counter() - start > CALIBRATION_SECONDS:
@@ -82,12 +87,12 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
             unmeasured += 1
         else:
             try:
-                speed = _measure(alike[0].config, allow_imports)
+                speed = _measure(alike[0][1], allow_imports)
             except RoundoffError as error:
                 impossible[str(error)] = impossible.get(str(error), 0) + len(alike)
                 continue
             measured.append(speed)
-        seconds |= {run.id: speed.of(run.config) for run in alike}
+        seconds |= {identity: speed.of(config) for identity, config in alike}
     notes += [f"no estimate for {count} runs: {reason}" for reason, count in impossible.items()]
     if measured:
         kinds = f"{len(measured)} kind{'s' * (len(measured) > 1)} of runs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
@@ -29,8 +29,11 @@ class Watcher(Protocol):
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
         """The sweep begins: the runs to do, and how many of the plan were finished before."""
 
-    def event(self, event: Event, state: State, score: float) -> None:
-        """Something happened to a run; ``state`` and ``score`` (its return) count when it ended."""
+    def notice(self, text: str) -> None:
+        """Something the user should know, before the sweep begins."""
+
+    def event(self, event: Event, state: State, score: float | None) -> None:
+        """Something happened to a run; ``state`` and ``score`` (its return, or its metric) count when it ended."""
 
 
 @dataclass(frozen=True)
@@ -84,36 +87,34 @@ def run_sweep(
     """
     store = SweepDirectory(directory)
     store.check(plan)
-    for task in sorted({run.config.task for run in plan.runs}):
-        check_imports(task, allow_imports)
+    if plan.program is None:
+        for task in sorted({run.config.task for run in plan.runs}):
+            check_imports(task, allow_imports)
     make_directory(directory)
     with directory_lock(directory, wait=True):
         remove_temporaries(directory)
-        store.claim(plan)
+        for notice in store.claim(plan):
+            watcher.notice(notice)
         runs = make_directory_inside(directory, "runs")
         logs = make_directory_inside(directory, "logs")
         make_directory_inside(directory, "leases")
     states = {run.id: store.state(run) for run in plan.runs}
-    jobs = [(run, store.run_path(run)) for run in plan.runs if states[run.id] not in ("done", "crashed")]
-    for run, path in jobs:
-        if path.is_symlink():
-            make_directory_inside(runs, run.id)
-        store.forget_failure(run)
     leases = Leases(store.leases)
-    for identity in leases.numbers():
-        if states.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
-            leases.forget(identity)
+    jobs = _jobs(plan, store, states, runs, leases)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
         running = execute(
-            jobs, executor, leases, logs, compiled=compiled, population=population, allow_imports=allow_imports
-        )
+            jobs, executor, leases, logs,
+            compiled=compiled, population=population, allow_imports=allow_imports, metric=plan.metric,
+        )  # fmt: skip
         with closing(running) as events:
             for event in events:
-                score = 0.0
+                score: float | None = 0.0
                 if event.kind == "ended":
                     result = store.result(event.run)
                     states[event.run.id], score = result["status"], result["return"]
+                    if plan.program and result["crash"]:
+                        event = replace(event, reason=result["crash"]["reason"])  # noqa: PLW2901
                     leases.forget(event.run.id)
                 elif event.kind == "failed":
                     store.record_failure(event.run, event.reason)
@@ -121,3 +122,18 @@ def run_sweep(
                 watcher.event(event, states[event.run.id], score)
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def _jobs(
+    plan: Plan, store: SweepDirectory, states: dict[str, State], runs: Path, leases: Leases
+) -> list[tuple[Run, Path]]:
+    """The runs to do, with their folders, freed of what earlier tries have left."""
+    jobs = [(run, store.run_path(run)) for run in plan.runs if states[run.id] not in ("done", "crashed")]
+    for run, path in jobs:
+        if path.is_symlink():
+            make_directory_inside(runs, run.id)
+        store.forget_failure(run)
+    for identity in leases.numbers():
+        if states.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
+            leases.forget(identity)
+    return jobs

@@ -40,7 +40,7 @@ LONG = [
     "sweeps/test_faults.py",
     "sweeps/test_own_formats.py",
     "agents/test_pixel_training.py",
-    "simulate/exact/test_results.py",
+    "simulate/rounded_once/test_results.py",
     "agents/test_sac.py",
 ]
 PLACES = {name: place for place, name in enumerate(COMPILING + LONG)}

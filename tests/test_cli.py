@@ -1,5 +1,7 @@
 """The command line as a user meets it: in processes of its own, killed in the middle, and given nonsense."""
 
+import importlib.metadata
+import json
 import os
 import random
 import signal
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from roundoff import __version__ as roundoff_version
 from roundoff.cli import main
 
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
@@ -130,8 +133,18 @@ def test_status_and_collect(undisturbed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["roundoff", "collect", str(undisturbed), "-o", str(out)])
     with suppress(SystemExit):
         main()
+    assert json.loads(roundoff("status", undisturbed, "--json").stdout)["counts"]["done"] == 4
     records = sum(len(path.read_bytes().splitlines()) for path in undisturbed.glob("runs/*/metrics.jsonl"))
     assert capsys.readouterr().out == f"{out}: {records} records of 4 runs\n"
+    (undisturbed / "runs" / "figures").mkdir()  # which is no run, and no reason to say so
+    for command in (
+        ["status", undisturbed],
+        ["collect", undisturbed, "-o", out],
+        ["plot", undisturbed, "--only", "curves"],
+    ):
+        run = roundoff(*command)
+        assert (run.returncode, run.stderr) == (0, "")
+    (undisturbed / "runs" / "figures").rmdir()
 
 
 def test_dry_run_writes_nothing(undisturbed, tmp_path):
@@ -181,6 +194,8 @@ def test_train_one_run(tmp_path):
         (["formats", "e9000m1"], "e9000m1"),
         (["formats", "--plot"], "name the formats to draw"),
         (["formats", "--plot", "e5m10", "--out", "missing/formats.png"], "missing"),
+        (["formats", "--plot", "e5m10", "--json"], "leave one of them out"),
+        (["status", "foreign", "--watch", "--json"], "leave one of them out"),
         (["verify", "e5m99"], "significand"),
         (["verify", "e5m10", "--device", "cuda:99"], "cuda"),
         (["swep"], "No such command"),
@@ -215,8 +230,15 @@ def test_what_there_is(capsys, monkeypatch):
             main()
         return capsys.readouterr().out
 
-    assert roundoff("--version").stdout == printed("--version")
-    assert printed("--version").startswith("roundoff ")
+    module = subprocess.run([sys.executable, "-m", "roundoff", "--version"], capture_output=True, text=True, check=True)
+    assert module.stdout == printed("--version") == f"roundoff {roundoff_version}\n"
+    assert roundoff_version == importlib.metadata.version("roundoff")
+    assert printed("-h") == printed("--help")
+    assert printed("sweep", "-h") == printed("sweep", "--help") != ""
+    half, scaled = json.loads(printed("formats", "e5m10", "int8", "--json"))
+    assert (half["largest"], half["smallest"], half["also_called"][0]) == (65504.0, 2.0**-24, "fp16")
+    assert scaled["largest"] is None
+    assert [fmt["format"] for fmt in json.loads(printed("formats", "--json"))][:2] == ["fp64", "fp32"]
     shown = printed("formats", "e5m10", "e4m3").splitlines()
     assert [line.split()[0] for line in shown] == ["format", "e5m10", "e4m3"]
     assert "65504" in shown[1]
@@ -226,6 +248,15 @@ def test_what_there_is(capsys, monkeypatch):
     assert "significand-quick" in presets
     assert "| paper | 210  | fig4 " in presets
     assert '"$schema"' in printed("schema")
+
+
+def test_the_shell_completes_commands(tmp_path):
+    (tmp_path / "roundoff").write_text("from roundoff.cli import main; main()")
+    asked = {"_ROUNDOFF_COMPLETE": "complete_bash", "COMP_WORDS": "roundoff re", "COMP_CWORD": "1"}
+    run = subprocess.run(
+        [sys.executable, tmp_path / "roundoff"], capture_output=True, text=True, check=False, env=os.environ | asked
+    )
+    assert run.stdout.split() == ["reproduce", "report"]
 
 
 def test_the_command_says_what_it_can_without_pytorch():

@@ -18,10 +18,10 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from roundoff.agents import FIXES
 from roundoff.agents.config import registry
+from roundoff.agents.config.registry import keys
 from roundoff.agents.config.train_config import ALGORITHMS
 from roundoff.analysis import read_experiment
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.language.keys import KEYS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs"
@@ -34,7 +34,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOT
 def keys_table():
     """The keys of a run, as docs/sweeps.md lists them: of which algorithms, and their defaults."""
     rows = []
-    for name in KEYS:
+    for name in keys():
         fields = registry.fields(name)
         texts = [f"`{yaml_text(default_of(field))}`" for field in fields.values()]
         others = [f"{of} {text}" for of, text in zip(fields, texts, strict=True) if text != texts[0]]

@@ -38,7 +38,8 @@ def _canonical_format(name: str) -> str:
     return str(fmt)
 
 
-def _check_policy(policy: Any) -> dict[str, Any]:
+def check_policy(policy: Any) -> dict[str, Any]:
+    """A policy as plain data; raises ValueError for what is none."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
     from ...simulate import Policy  # noqa: PLC0415  likewise
 
@@ -54,7 +55,8 @@ def _check_policy(policy: Any) -> dict[str, Any]:
     return plain
 
 
-def _check_device(name: str) -> str:
+def check_device(name: str) -> str:
+    """Returns ``name`` if a device can be called so; raises ValueError if not."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f'unknown device "{name}"; allowed are cpu, cuda, and cuda:0, cuda:1, ...')
     return name
@@ -89,7 +91,7 @@ class TrainConfig(BaseModel):
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
         "fp32", "The number format of the whole agent; stored in canonical form.", Role.ARITHMETIC
     )
-    policy: Annotated[dict[str, Any], BeforeValidator(_check_policy)] = key(
+    policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
         "What is simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, or a mapping with a preset,"
         " settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and roles; see"
@@ -141,7 +143,7 @@ class TrainConfig(BaseModel):
         " on it.",
         Role.EXECUTION | Role.OUTSIDE_UPDATES,
     )
-    device: Annotated[str, AfterValidator(_check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
+    device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
     threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
 
     def __new__(cls, **keys: Any) -> Self:
@@ -176,13 +178,18 @@ class TrainConfig(BaseModel):
         It says what the run is: its name is made of it, and a folder with another one is another run's. Keys that
         came later than other runs of the algorithm are left out at their defaults.
         """
-        fields = type(self).model_fields
+        later = self.later_keys()
         values = self.model_dump(mode="json")
         return {
             name: value
             for name, value in sorted(values.items())
-            if not (is_later(fields[name]) and getattr(self, name) == fields[name].default)
+            if not (name in later and getattr(self, name) == later[name])
         }
+
+    @classmethod
+    def later_keys(cls) -> dict[str, Any]:
+        """The keys that came later than other runs of the algorithm, and their defaults."""
+        return {name: field.default for name, field in cls.model_fields.items() if is_later(field)}
 
     @model_validator(mode="before")
     @classmethod

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roundoff.extras import from_extras, require
+
 from ..errors import RunError
-from .control_suite import Environment
 from .tasks import GYMNASIUM_PREFIX, module_of
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ class TaskEnvironment(Protocol):
 
 
 def check_imports(task: str, allow_imports: Collection[str]) -> None:
-    """Looks at a task whose module must be imported for that, before anything is written.
+    """Whether what a run of a task imports is there, and may be imported; asked before anything is written.
 
     Raises:
-        RunError: the module is not allowed, or its environment is none to train in.
+        MissingExtraError: a package is not installed.
+        RunError: the task's own module is not allowed, or its environment is none to train in.
     """
+    require("gymnasium" if task.startswith(GYMNASIUM_PREFIX) else "dm_control", "tensorboard")
     if module_of(task):
         from .gymnasium import check_gymnasium_task  # noqa: PLC0415  likewise
 
@@ -70,16 +73,19 @@ def open_environment(
         allow_imports: modules that ``gym:<module>:<id>`` may import, or packages that hold them.
 
     Raises:
+        MissingExtraError: the simulator is not installed.
         RunError: there is no such task, it is none with continuous actions, its module is not allowed, or there is no
             renderer.
     """
-    if pixels is not None:
-        from .pixels import PixelEnvironment  # noqa: PLC0415  states need no renderer
+    with from_extras():  # who plans or reads runs needs no simulator; states need no renderer
+        if pixels is not None:
+            from .pixels import PixelEnvironment  # noqa: PLC0415
 
-        return PixelEnvironment(task, action_repeat, **pixels)
-    if task.startswith(GYMNASIUM_PREFIX):
-        # Only those who use Gymnasium import it.
-        from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
+            return PixelEnvironment(task, action_repeat, **pixels)
+        if task.startswith(GYMNASIUM_PREFIX):
+            from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
 
-        return GymnasiumEnvironment(task, action_repeat, allow_imports)
-    return Environment(task, action_repeat)
+            return GymnasiumEnvironment(task, action_repeat, allow_imports)
+        from .control_suite import Environment  # noqa: PLC0415
+
+        return Environment(task, action_repeat)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from roundoff.extras import from_extras
+
 from .tasks import GYMNASIUM_PREFIX, check_suite_task, module_of
 
 
@@ -20,7 +22,8 @@ def check_task(name: str) -> str:
         return check_suite_task(name)
     if ":" not in name.removeprefix(GYMNASIUM_PREFIX):
         # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
-        from .gymnasium import check_gymnasium_task  # noqa: PLC0415
+        with from_extras():
+            from .gymnasium import check_gymnasium_task  # noqa: PLC0415
 
         return check_gymnasium_task(name)
     if module_of(name) is None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import Any, Literal, Protocol, Self, final
 
 from roundoff.files import read_json, write_json
 
-from ..config.fields import is_later
 from ..errors import FileError, RunError
-
-if TYPE_CHECKING:
-    from ..config.train_config import TrainConfig
 
 
 @final
@@ -76,6 +72,16 @@ def _real(value: Any) -> float:
     return float(value)
 
 
+class Config(Protocol):
+    """What a run is given."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``config.json`` has it."""
+
+    def later_keys(self) -> dict[str, Any]:
+        """Keys that are left out of it at their defaults, and these, since runs existed before them."""
+
+
 @final
 class RunDirectory:
     """Names and meaning of the files of a run.
@@ -94,7 +100,7 @@ class RunDirectory:
         self.timing = self.path / "timing.json"
         self.snapshots = self.path / "snapshots"
 
-    def claim(self, config: TrainConfig) -> None:
+    def claim(self, config: Config) -> None:
         """Makes the folder the one of the run with ``config``, or checks that it is.
 
         Raises:
@@ -112,7 +118,7 @@ class RunDirectory:
             )
         write_json(self.config, {"config": config.as_json(), "version": version("roundoff")})
 
-    def check(self, config: TrainConfig) -> None:
+    def check(self, config: Config) -> None:
         """Raises RunError if the folder is the one of a run with another config, naming the keys that differ."""
         content = read_json(self.config)
         if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
@@ -129,9 +135,9 @@ class RunDirectory:
             raise FileError(f"{self.result}: is not the result of a run; delete it to repeat the run") from error
 
 
-def check_same_config(found: dict[str, Any], config: TrainConfig, place: str) -> None:
+def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:
     """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
-    defaults = {name: field.default for name, field in type(config).model_fields.items() if is_later(field)}
+    defaults = config.later_keys()
     there, here = defaults | found, defaults | config.as_json()
     differing = [
         f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"

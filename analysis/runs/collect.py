@@ -1,4 +1,4 @@
-"""Every record of every run as one Parquet table, for whatever reads tables; docs/running-sweeps.md has the columns."""
+"""Every record of every run as one table, in Parquet or CSV; docs/running-sweeps.md has the columns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from roundoff.files import parse_json, read_bytes
+from roundoff.unplanned import unplanned_runs
 
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
@@ -43,7 +45,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
 
     Args:
         directories: of sweeps, or of single runs, also of sweeps that are running.
-        path: the file to write.
+        path: the file to write: CSV if its name ends with ``.csv``, else Parquet.
 
     Returns:
         The number of records, the number of runs, and what was left out.
@@ -63,8 +65,20 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
     table = _table(runs, records)
     path = Path(path)
-    write_file(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    if path.suffix.lower() == ".csv":
+        write_file(path, lambda file: pc.write_csv(_without_lists(table), file))
+    else:
+        write_file(path, lambda file: pq.write_table(table, file, compression="zstd"))
     return table.num_rows, len(runs), warnings
+
+
+def _without_lists(table: pa.Table) -> pa.Table:
+    """With JSON in place of lists, which CSV does not have."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if value is None else json.dumps(value) for value in table[field.name].to_pylist()]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
+    return table
 
 
 def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dict[str, Any]]]:
@@ -83,9 +97,7 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
     except (KeyError, TypeError, ValueError, AttributeError):
         warnings.append(f"{marker}: is not the plan of a sweep; left out")
         return
-    if runs.is_dir():
-        strangers = sorted(folder.name for folder in runs.iterdir() if folder.name not in planned)
-        warnings += [f"{runs / stranger}: is not in {marker.name}; left out" for stranger in strangers]
+    warnings += unplanned_runs(runs, planned)
     for identity, config in planned.items():
         yield name, runs / identity, config
 

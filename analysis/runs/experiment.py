@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from roundoff.unplanned import unplanned_runs
+
 from ...agents.config.registry import implied
 from ..errors import AnalysisError
 from .conditions import Conditions
@@ -196,8 +198,7 @@ def _find_runs(path: Path, warnings: list[str]) -> _Plan:
     plan = _Plan(path.resolve().name, "", {}, {}, None)
     if (path / "sweep.json").exists():
         plan = _read_plan(path, warnings)
-        strangers = sorted(folder.name for folder in (path / "runs").glob("*") if folder.name not in plan.folders)
-        warnings += [f"{path / 'runs' / stranger}: is no run of this sweep; left out" for stranger in strangers]
+        warnings += unplanned_runs(path / "runs", plan.folders)
     elif (path / "config.json").exists():
         plan = plan._replace(folders={plan.name: path})
     else:

@@ -27,8 +27,12 @@ def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:
 
 
 def cut(x: torch.Tensor, axis: int, block: int) -> torch.Tensor:
-    """``x`` with ``axis`` moved to the end and cut: shape (..., blocks, block), zeros where the last is shorter."""
+    """``x`` with ``axis`` moved to the end and cut: shape (..., blocks, block), zeros where the last is shorter.
+
+    A block that is longer than the axis is cut to its length.
+    """
     rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)
+    block = min(block, max(rows.shape[-1], 1))
     missing = -rows.shape[-1] % block
     if missing:
         rows = torch.nn.functional.pad(rows, (0, missing))

@@ -91,7 +91,7 @@ class Format(ABC):
 
     @fact
     def open_block(self) -> int | None:
-        """How many neighbours share a scale along an axis that is left open; None where none do, or it is chosen.
+        """How many neighbours share a scale along an axis left open; None where none do, or it is chosen.
 
         Such a format is a dataclass with a field ``axis``, which a simulation sets to what an operation contracts.
         """

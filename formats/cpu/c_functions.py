@@ -45,6 +45,11 @@ _SUM = hashlib.sha256
 _SUM_BYTES = _SUM().digest_size
 
 
+def folder_of_loops() -> Path | None:
+    """Where compiled loops are kept; None, with a warning, where they cannot be."""
+    return cache_folder("loops", os.environ.get("NUMBA_CACHE_DIR"))
+
+
 @cache
 def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python") -> Callable[..., None]:
     """The loop ``body`` as a C function, called through ctypes, which releases the interpreter lock.
@@ -56,7 +61,7 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
     """
     named = named_after_content(body)
     machine_code: Any = CFunc(named, (arguments, types.void), locals={}, options={"error_model": error_model})
-    folder = cache_folder("loops", os.environ.get("NUMBA_CACHE_DIR"))
+    folder = folder_of_loops()
     if folder:
         machine_code._cache = _Kept(folder, f"{named.__qualname__} {error_model}")  # noqa: SLF001  it looks there first
     with inlining_without_copies():

@@ -23,7 +23,7 @@ from ..cpu.numbers.grids_nearest import is_small, round_whole
 from ..cpu.scaled.groups import round_groups
 from ..cpu.scaled.groups_strided import channel_scales
 from .calibration import SMALLEST_SCALE, scales_of
-from .shared_scale import AXES, BLOCKS
+from .shared_scale import AXES, ROW, check_block
 
 if TYPE_CHECKING:
     import re
@@ -77,7 +77,7 @@ class IntegerFormat(Family):
         signed: whether codes run from -2^(width-1), or from 0.
         symmetric: see above.
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
-        group: how many neighbours share a scale.
+        group: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis.
         percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
             on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.
@@ -101,7 +101,7 @@ class IntegerFormat(Family):
         if self.axis is not None:
             check_integer("an integer format", "axis", self.axis, AXES)
         if self.group is not None:
-            check_integer("an integer format", "group", self.group, BLOCKS)
+            check_block("an integer format", "group", self.group)
         if self.percentile is not None and not 50 < self.percentile <= 100:
             raise FormatError(f"percentile must be above 50 and at most 100, got {self.percentile!r}")
         if self.scale is not None:
@@ -120,7 +120,8 @@ class IntegerFormat(Family):
         text = f"{'int' if self.signed else 'uint'}{self.width}"
         if self.symmetric != self.signed:
             text += "_sym" if self.symmetric else "_asym"
-        text += f"_g{self.group}" if self.group is not None else ""
+        if self.group is not None:
+            text += "_row" if self.group == ROW else f"_g{self.group}"
         text += f"_ax{self.axis}" if self.axis is not None else ""
         text += f"_p{float(self.percentile)!r}".removesuffix(".0") if self.percentile is not None else ""
         text += f"_s{float(self.scale)!r}" if self.scale is not None else ""
@@ -229,7 +230,7 @@ class IntegerFormat(Family):
         known = None
         if self.percentile is not None:
             known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
-        where = (length, inner, self.group)
+        where = (length, inner, min(self.group, length))
         round_groups(source, target, where, codes, known, SMALLEST_SCALE, how, symmetric=self.symmetric)
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -373,7 +374,7 @@ register(
     beginnings=[Beginning("intN", r"(u)?int(\d{1,3})", _from_name)],
     suffixes=[
         Suffix("_sym, _asym", "symmetric", "(a?sym)", lambda text: text == "sym"),
-        Suffix("_gGROUP", "group", r"g(\d{1,9})", int),
+        Suffix("_gGROUP, _row", "group", r"(row|g\d{1,9})", lambda text: ROW if text == "row" else int(text[1:])),
         AXIS_SUFFIX,
         Suffix("_pPERCENTILE", "percentile", r"p(\d{1,3}(?:\.\d{1,12})?)", float),
         Suffix("_sSCALE", "scale", r"s(\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)", float),

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..base.modes import How
 
 BLOCKS = range(1, (1 << 20) + 1)
+ROW = (1 << 63) - 1
+"""A block as long as the axis it lies along."""
 AXES = range(-8, 8)
 BLOCK_SUFFIX = Suffix("_bBLOCK", "block", r"b(\d{1,9})", int)
 RULE_SUFFIX = Suffix("_floor, _ceil, _even, _rceil", "scale_rule", f"({'|'.join(ScaleRule)})", ScaleRule)
@@ -34,6 +36,12 @@ _NAN_SCALE = 255
 _FRACTION = (1 << 52) - 1  # the significand bits of float64
 _MAGNITUDE = (1 << 63) - 1
 _INFINITY = 0x7FF << 52
+
+
+def check_block(owner: str, name: str, block: object) -> None:
+    """Raises FormatError unless ``block`` is how many neighbours may share a scale, or ``ROW``."""
+    if block != ROW:
+        check_integer(owner, name, block, BLOCKS)
 
 
 class Blocks(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
+_NUMBERS = {"largest": "max", "smallest_normal": "smallest_normal", "smallest": "smallest", "eps": "eps"}
 _FEW = 64
 """So many numbers are listed one by one."""
 
@@ -48,12 +49,35 @@ def format_table(names: Sequence[str] | None = None) -> str:
         FormatError: a name is no format.
     """
     rows = [_HEAD]
-    usual = [name for family in FAMILIES.values() for name in family.shown]
-    for fmt in map(Format.parse, usual if names is None else names):
-        facts = (fmt.max, fmt.smallest_normal, fmt.smallest, fmt.eps)
-        shown = ("" if value is None else f"{value:.6g}" for value in facts)
+    for fmt in parsed(names):
+        known = facts(fmt)
+        shown = ("" if known[name] is None else f"{known[name]:.6g}" for name in _NUMBERS)
         rows.append((str(fmt), ", ".join(_also(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
     return aligned(rows, (0, 1, 7))
+
+
+def parsed(names: Sequence[str] | None = None) -> list[Format]:
+    """The formats of these names; those that their families want shown if None.
+
+    Raises:
+        FormatError: a name is no format.
+    """
+    usual = [name for family in FAMILIES.values() for name in family.shown]
+    return [Format.parse(name) for name in (usual if names is None else names)]
+
+
+def facts(fmt: Format) -> dict[str, Any]:
+    """The facts of the table as values of JSON; None stands for infinity, and for what is missing."""
+    given = {name: getattr(fmt, attribute) for name, attribute in _NUMBERS.items()}
+    numbers = {name: value if value is not None and math.isfinite(value) else None for name, value in given.items()}
+    return {
+        "format": str(fmt),
+        "also_called": _also(fmt),
+        "bits": fmt.bits,
+        "bits_per_number": fmt.bits_per_number,
+        **numbers,
+        "simulated_in": _carrier(fmt),
+    }
 
 
 def describe(name: str | Format) -> str:

@@ -15,7 +15,7 @@ from numpy import int64, uint32, uint64
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.widths import ByWidth
-from ..exact.error_free import LARGEST
+from ..rounded_once.error_free import LARGEST
 
 if TYPE_CHECKING:
     from ...formats.cpu.arguments import Int, Integers, Numbers

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...formats.base.modes import RandomBits
-    from ..exact.carrier_rounding import CarrierRounding
+    from ..rounded_once.carrier_rounding import CarrierRounding
 
 _WORK = 64  # a summand takes as long as so many elements of other loops
 

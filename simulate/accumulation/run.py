@@ -9,7 +9,7 @@ import torch
 
 from ...formats import FormatError, Rounding
 from ...formats.families.floats import FloatFormat
-from ..exact.carrier_rounding import CarrierRounding
+from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import Arithmetic, ShapesUnfitError
 from .contractions import handler
 from .exact_sums import ExactSums

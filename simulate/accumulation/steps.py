@@ -20,7 +20,7 @@ from numba import njit
 from ...formats.cpu.bits import bits_of64
 from ...formats.cpu.numbers.floats_by_mode import read
 from ...formats.cpu.widths import ByWidth, Part, bits_of, float_of, unsigned
-from ..exact.error_free import (
+from ..rounded_once.error_free import (
     LARGEST,
     fma32,
     fma64,

@@ -8,8 +8,8 @@ import torch
 
 from ...formats.arithmetic.float_tensors import round_nearest
 from ...formats.families.floats import FP64
-from ..exact.error_free_tensors import multiply_add as scaled_multiply_add
-from ..exact.error_free_tensors import odd, product_odd, two_sum
+from ..rounded_once.error_free_tensors import multiply_add as scaled_multiply_add
+from ..rounded_once.error_free_tensors import odd, product_odd, two_sum
 
 if TYPE_CHECKING:
     from ...formats import FloatFormat

@@ -73,6 +73,12 @@ def is_operand(name: str, argument: str) -> bool:
     return "attention" not in name or argument not in _NOT_CONTRACTED
 
 
+def is_multiplied(name: str, argument: str) -> bool:
+    """Whether a tensor argument of a product or convolution is multiplied: a bias is added."""
+    added = argument == "bias" or (argument == "self" and name.lstrip("_").startswith(("add", "badd")))
+    return not added and is_operand(name, argument)
+
+
 _NOT_CONTRACTED = ("attn_mask", "attn_bias", "out", "logsumexp", "philox_seed", "philox_offset")
 
 
@@ -144,13 +150,16 @@ def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded
 
 def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], rounded: Rounded) -> torch.Tensor:
     """Rounds with blocks that begin anew in every part: zeros fill the last block of each."""
-    block = fmt.open_block
-    assert block is not None
     last = x.shape[axis]
     parts = x.tensor_split([min(end, last) for end in ends], axis)
     lengths = [part.shape[axis] for part in parts]
+    assert fmt.open_block is not None
+    block = min(fmt.open_block, max(lengths))  # a row is one part
+    if not block:
+        return rounded(x, fmt)
     filled = [_filled(part, axis, -length % block) for part, length in zip(parts, lengths, strict=True)]
-    whole = rounded(torch.cat(filled, axis), _along(fmt, axis))
+    blocks = torch.cat(filled, axis).view(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
+    whole = rounded(blocks, _along(fmt, axis + 1)).flatten(axis, axis + 1)
     pieces = torch.split(whole, [part.shape[axis] for part in filled], axis)
     ours = [piece.narrow(axis, 0, length) for piece, length in zip(pieces, lengths, strict=True)]
     return torch.empty_like(x).copy_(torch.cat(ours, axis))

@@ -49,7 +49,7 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     Raises:
         Exception: what ``compile_program`` raises.
     """
-    folder = _folder()
+    folder = folder_of_programs()
     with _kept_in(folder), directory_lock(folder, wait=True):
         repair(folder)
         try:
@@ -63,7 +63,8 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
         return result
 
 
-def _folder() -> Path:
+def folder_of_programs() -> Path:
+    """Where compiled programs are kept; where they cannot be, a folder that ends with the process."""
     chosen = os.environ.get(_VARIABLE)
     if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree
         chosen = None

@@ -85,5 +85,5 @@ def reason_against_tracing(simulation: Simulation, *, rules: bool = False) -> st
     if scalars or (not rules and (simulation.places or policy.settings("operands"))):
         return "the policy has rules about places, operands or scalars, which are followed while a program runs"
     if any(rule.about_operands for rule in policy.rules):
-        return "the policy has rules about parameters or inputs, which are told apart while a program runs"
+        return "the policy has rules about parameters, inputs or what is multiplied, told apart while a program runs"
     return None

@@ -69,7 +69,8 @@ def simulate(
         watchers: objects of your own that are told of every operation; see :class:`Watcher`.
 
     Returns:
-        A context manager, which may be entered again.
+        A context manager, which may be entered again, and is a decorator, too: ``@simulate("e5m10")`` over a function
+        makes a simulation for each call.
 
     Raises:
         FormatError: there is no such format or setting; inside the block, an operation computed a tensor that cannot

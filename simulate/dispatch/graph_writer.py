@@ -10,8 +10,8 @@ from ...formats import FloatFormat, Format, RandomBits, Rounding
 from ...formats.base.modes import WORD_BITS
 from ...formats.base.operator import round_operator, unwritten_like
 from ...formats.compiling.float_data import FloatData, float_data, round_float
-from ..exact.operations import exact_to_nearest
 from ..presence.draws import bits_after
+from ..rounded_once.operations import exact_to_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

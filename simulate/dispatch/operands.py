@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...formats import round
+from ...formats import Format, round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
 from ..aten.schemas import argument_names, number_names
+from ..policy.policy import Role
+from ..policy.products import Product
 from ..watching.watcher import Watcher
+from .multiplied import NOTHING, Multiplied, Told, is_number
 from .separate_products import separate_products
 from .storages import Storages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...formats import Format
-    from ..aten.contracted_axes import Rounded
-
-    Compute = Callable[..., Any]
+    from ..policy.policy import Rule
     from ..watching.watcher import Call
     from .plan import Plan
+
+    Compute = Callable[..., Any]
+    Rounder = Callable[..., torch.Tensor]
 
 
 class Operands(Watcher):
@@ -38,6 +42,7 @@ class Operands(Watcher):
         self.tracks_inputs = tracks_inputs
         self._parameters = Storages()
         self._inside = Storages()
+        self._multiplied = Multiplied(self._is_parameter)
 
     def after(self, call: Call, token: Any, result: Any) -> None:  # noqa: ARG002  where it was computed is all
         """Remembers the memory of what an operation returned; no inputs lie there."""
@@ -46,7 +51,7 @@ class Operands(Watcher):
                 self._inside.add(value)
 
     def ready(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
         """Sees to the operands of an operation before it runs.
 
@@ -54,29 +59,32 @@ class Operands(Watcher):
             plan: of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            rounded: gives a tensor rounded to a format.
+            rounded: gives a tensor rounded to a format, and in a mode if it is not the plan's.
 
         Returns:
             The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
-            operation whose products contract an operand along different axes, the arguments as they are, and a
-            function of what runs the operation: it computes product by product, each of operands rounded for it.
+            operation whose products see an operand in different ways, the arguments as they are, and a function of what
+            runs the operation: it computes product by product, each of operands rounded for it.
         """
         assert plan.operation is not None
-        products = separate_products(plan.operation) if _has_blocks(plan) else None
+        named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
+        told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
+        products = separate_products(plan.operation) if _tells_products(plan) else None
         if products is None:
-            return *self._prepared(plan, args, kwargs, rounded), None
+            return *self._prepared(plan, args, kwargs, told, rounded), None
 
-        def see(_name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
-            return self.seen(plan, x, how, rounded)
+        def see(name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
+            product = Product.GRAD_WEIGHT if told.product and how.over_all_others else told.product
+            return self.seen(plan, x, how, told.roles.get(name), product, rounded)
 
         def separate(compute: Compute) -> Any:
             result = products(compute, see, *args, **kwargs)
-            return compute(*self._prepared(plan, args, kwargs, rounded)) if result is NotImplemented else result
+            return compute(*self._prepared(plan, args, kwargs, told, rounded)) if result is NotImplemented else result
 
         return args, kwargs, separate
 
     def _prepared(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounded
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told, rounded: Rounder
     ) -> tuple[list[Any], dict[str, Any]]:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
@@ -91,7 +99,7 @@ class Operands(Watcher):
             if isinstance(value, torch.Tensor):
                 if not is_operand(plan.name, name):
                     return value
-                return self.seen(plan, value, how.get(name, LAST), rounded)
+                return self.seen(plan, value, how.get(name, LAST), told.roles.get(name), told.product, rounded)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -103,22 +111,40 @@ class Operands(Watcher):
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def seen(self, plan: Plan, x: torch.Tensor, how: Contraction, rounded: Rounded) -> torch.Tensor:
-        """The operand ``x`` as an operation sees it that contracts it as ``how`` says."""
-        if x.dtype not in (torch.float32, torch.float64) or x.layout is not torch.strided or x.is_nested:
+    def seen(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        how: Contraction,
+        role: Role | None,
+        product: Product | None,
+        rounded: Rounder,
+    ) -> torch.Tensor:
+        """The operand ``x`` as an operation sees it.
+
+        Args:
+            plan: of the operation.
+            x: the operand.
+            how: how it is contracted.
+            role: what it is to a product that multiplies it.
+            product: which product that is.
+            rounded: as for :meth:`ready`.
+        """
+        if not is_number(x):
             return x
         arithmetic = plan.arithmetic
-        formats = []
-        if arithmetic.parameters or arithmetic.inputs:
-            if self._is_parameter(x):
-                formats.append(arithmetic.parameters)
-            elif self.tracks_inputs and x not in self._inside:
-                formats.append(arithmetic.inputs)
-        formats.append(arithmetic.operands)
-        for fmt in formats:
-            if fmt is not None:
-                x = round_along(x, fmt, how, rounded)
-        return x
+        rules = arithmetic.of_operands
+        for rule in (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ():
+            if rule is not None:
+                assert isinstance(rule.format, Format)
+                mode = {} if rule.rounding is None else {"rounding": rule.rounding}
+                x = round_along(x, rule.format, how, partial(rounded, **mode))
+        return x if arithmetic.operands is None else round_along(x, arithmetic.operands, how, rounded)
+
+    def _origin(self, x: torch.Tensor) -> Role | None:
+        if self._is_parameter(x):
+            return Role.PARAMETERS
+        return Role.INPUTS if self.tracks_inputs and x not in self._inside else None
 
     def _is_parameter(self, x: torch.Tensor) -> bool:
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
@@ -137,6 +163,18 @@ def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
+def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> Rule | None:
+    """The last of the rules that is about operands of that role, in that product."""
+    about = (r for r in reversed(rules) if role in r.role and (r.product is None or product in r.product))
+    return next(about, None)
+
+
 def _has_blocks(plan: Plan) -> bool:
     arithmetic = plan.arithmetic
-    return any(map(has_blocks, (arithmetic.operands, arithmetic.parameters, arithmetic.inputs)))
+    formats = [rule.format for rule in arithmetic.of_operands if isinstance(rule.format, Format)]
+    return any(map(has_blocks, (arithmetic.operands, *formats)))
+
+
+def _tells_products(plan: Plan) -> bool:
+    """Whether the products of one operation may see an operand in different ways."""
+    return _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)

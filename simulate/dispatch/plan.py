@@ -15,10 +15,10 @@ from ..aten.higher_order import steps
 from ..aten.kernels import formula
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
-from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS
+from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
-from ..exact import operations as exact_operations
-from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Scalars
+from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Scalars
+from ..rounded_once import operations as exact_operations
 from ..watching.watcher import Place
 from .metrics import reading
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-    from ..exact.carrier_rounding import CarrierRounding
-    from ..exact.operators import DrawAt
+    from ..rounded_once.carrier_rounding import CarrierRounding
+    from ..rounded_once.operators import DrawAt
 
     Operation = OpOverload | HigherOrderOperator
 
@@ -59,6 +59,7 @@ class Plan:
         accumulate: whether its sums are accumulated by the policy's accumulator.
         accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
+        multiplies: whether its weights, activations and gradients must be told apart.
         moves: which calls of it are exact moves; None if no call is.
         calls: how often it ran.
         moved: how often it was an exact move.
@@ -70,8 +71,8 @@ class Plan:
 
     __slots__ = (
         "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "kernel", "module", "moved",
-        "moves", "name", "operation", "outputs", "place", "prepares", "role", "rounded", "rounds", "rules",
-        "settles", "taken_apart", "takes_nested",
+        "moves", "multiplies", "name", "operation", "outputs", "place", "prepares", "role", "rounded", "rounds",
+        "rules", "settles", "taken_apart", "takes_nested",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +92,7 @@ class Plan:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
-        self.accumulate = self.exact = self.prepares = self.settles = self.takes_nested = False
+        self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
@@ -121,7 +122,9 @@ class Plan:
         exact = exact_operations.kernel(operation, a.format, a.rounding, draw) if self.rounds else None
         if exact is not None:
             self.kernel, self.exact = exact, True
-        self.prepares = any((a.operands, a.parameters, a.inputs, a.scalars == Scalars.ROUNDED and self.rounds))
+        self.multiplies = policy.tells_products_apart and role != Role.OPTIMIZER and is_contraction(name)
+        rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
+        self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
 
     def __str__(self) -> str:
         return str(self.operation or self.name)

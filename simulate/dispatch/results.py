@@ -13,11 +13,12 @@ from ...formats.base.layouts import is_dense
 from ..aten.wrappers import has_memory, is_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..presence.draws import Draws
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
+    from .operands import Rounder
     from .plan import Plan
 
 _CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -76,11 +77,11 @@ class Results:
             for item in value:
                 self.round_all(item, plan, call)
 
-    def rounder(self, plan: Plan) -> Callable[[torch.Tensor, Format], torch.Tensor]:
-        """How the operands of an operation are rounded: a function of a tensor and a format."""
-        rounding = plan.arithmetic.rounding
+    def rounder(self, plan: Plan) -> Rounder:
+        """How the operands of an operation are rounded: a function of a tensor, a format, and a mode of its own."""
+        usual = plan.arithmetic.rounding
 
-        def rounded(x: torch.Tensor, fmt: Format) -> torch.Tensor:
+        def rounded(x: torch.Tensor, fmt: Format, rounding: Rounding = usual) -> torch.Tensor:
             random = self.draw(rounding)
             if self.writer:
                 return self.writer.rounded(x, fmt, rounding, random)

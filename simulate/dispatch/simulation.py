@@ -7,7 +7,7 @@ import threading
 import warnings
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from torch._C import _len_torch_dispatch_stack
@@ -28,17 +28,18 @@ from ..policy.places import Places
 from ..policy.policy import OPTIMIZER_STEP, Policy, Role, Rule
 from ..presence.bystanders import Bystander
 from ..presence.draws import Draws
-from ..presence.entering import Presence, this_thread
+from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
+from .decorating import decorated
 from .operands import Operands
 from .optimizer_steps import names_steps, round_stored
 from .plan import Plan
 from .results import Results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from torch._ops import OpOverload
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from ..watching.report import Report
     from .audit import Audit
     from .graph_writer import GraphWriter
+
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -89,10 +93,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watchers: Sequence[Watcher] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._made_with = {
+        self._made_with: dict[str, Any] = {
             "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "products": products,
             "warn_unused": warn_unused, "leave_moves": leave_moves,
         }  # fmt: skip
+        self._further: dict[str, Any] = {"root": root, "watchers": watchers}
         self.policy = policy = Policy.of(policy)
         assert isinstance(policy.format, Format)
         self.format = policy.format
@@ -158,6 +163,32 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._warns_unused = False
             self._warn_of_unused_rules()
 
+    def __call__(self, function: _F) -> _F:
+        """``function``, each call of which runs in a simulation of its own, made as this one, at step 0.
+
+        It is meant for ``@roundoff.simulate("e5m10")``. Stochastic rounding draws the same bits in every call. A
+        generator or coroutine is simulated while it runs, and leaves its caller's arithmetic alone while it is
+        suspended.
+
+        Raises:
+            FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, of
+                which nothing could be asked for.
+        """
+        asked = [name for name, given in (("observe", self._observer), ("shadow", self._shadow)) if given]
+        if asked:
+            raise FormatError(
+                f"a decorated function makes a simulation for each call, so that nobody could ask for the report of"
+                f" {' and '.join(asked)}: write `with roundoff.simulate(...) as simulation:` around the call"
+            )
+        return decorated(function, self._again, "roundoff.simulate(...)")
+
+    def _again(self) -> Simulation:
+        """One like this, which has seen nothing; the first of them warns."""
+        made = Simulation(**self._made_with, **self._further)
+        made.presence.told_of_generators = True  # it is meant so
+        made._warns_unused, self._warns_unused = self._warns_unused, False
+        return made
+
     @property
     def step(self) -> int:
         """Number of the step that stochastic rounding draws its bits for, counted by the program; 0 at first.
@@ -210,7 +241,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observing().report()
+        with unsimulated():  # it may be asked for inside, and what it computes is not the program's
+            return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
         """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
@@ -218,7 +250,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        return self._observing().state_dict()
+        with unsimulated():
+            return self._observing().state_dict()
 
     def load_observer_state(self, state: dict[str, Any]) -> None:
         """Goes on counting from what :meth:`observer_state` returned.
@@ -226,7 +259,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        self._observing().load_state_dict(state)
+        with unsimulated():
+            self._observing().load_state_dict(state)
 
     def _observing(self) -> Observer:
         if self._observer is None:
@@ -239,7 +273,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: the simulation has no shadow.
         """
-        return self._shadowing().report()
+        with unsimulated():
+            return self._shadowing().report()
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:
         """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.

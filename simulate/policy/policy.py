@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...formats import Format, FormatError, Rounding
 from ..accumulation.description import Accumulation
 from ..aten.tables import CONTRACTIONS, LAYERS, plain_name
+from .products import Product
+from .recipes import RECIPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,9 +29,14 @@ class Role(StrEnum):
     OPTIMIZER = "optimizer"
     PARAMETERS = "parameters"
     INPUTS = "inputs"
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    GRADIENTS = "gradients"
 
 
-OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS)
+MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
+"""What matrix products and convolutions multiply."""
+OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
 
 
 class Granularity(StrEnum):
@@ -55,10 +63,8 @@ class Arithmetic(NamedTuple):
     rounding: Rounding
     operands: Format | None
     """Its tensor operands are rounded to this before; None leaves them as they are."""
-    parameters: Format | None
-    """What operands that are parameters are rounded to first; None: nothing."""
-    inputs: Format | None
-    """What operands from outside of the simulation are rounded to first; None: nothing."""
+    of_operands: tuple[Rule, ...]
+    """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
     accumulate: Accumulation | None
     granularity: Granularity
     scalars: Scalars
@@ -90,10 +96,15 @@ class Rule:
             optimizer: gradients are rounded before it, parameters and buffers after it.
         module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
             a module is matched too. Operations of the backward pass belong to the module of their forward operation.
-        role: ``forward``, ``backward`` or ``optimizer``: where the operation runs. ``parameters`` or ``inputs``: the
-            rule is about such operands of forward and backward operations, whose ``format`` it sets: they are seen
-            rounded, and stay as they are in memory.
-        format: of the results.
+        role: ``forward``, ``backward`` or ``optimizer``: where the operation runs. Or the rule is about operands of
+            forward and backward operations, whose ``format`` it sets, and their ``rounding`` if it says: they are seen
+            rounded, and stay as they are in memory. ``parameters`` are leaves that require a gradient, ``inputs`` come
+            from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what matrix products and
+            convolutions multiply: parameters; in the forward pass all else; in the backward pass what was no operand of
+            a product before. A bias, which is added, is none of them.
+        product: of a rule about weights, activations or gradients: for which :class:`.Product` they are rounded so,
+            ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
+        format: of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
             their blocks along the contracted axis.
@@ -108,6 +119,7 @@ class Rule:
     operation: str | Sequence[str] = "*"
     module: str | Sequence[str] = "*"
     role: str | Sequence[str] = "*"
+    product: str | Sequence[str] | None = field(default=None, kw_only=True)
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
@@ -124,14 +136,26 @@ class Rule:
             if self.about_operands and (
                 not all(role in OPERAND_ROLES for role in roles)
                 or self.format is None
-                or self._settings() != {"format"}
+                or self._settings() - {"format", "rounding"}
             ):
                 raise FormatError(
-                    f"a rule about parameters or inputs sets their format and nothing else, got {_text(self)}"
+                    f"a rule about operands ({', '.join(OPERAND_ROLES)}) sets their format, and their rounding if need"
+                    f" be, and nothing else, got {_text(self)}"
                 )
+        self._parse_product()
         _parse_settings(self)
         if not self._settings():
             raise FormatError(f"a rule must set one of {', '.join(_SETTINGS)}; this one sets nothing: {_text(self)}")
+
+    def _parse_product(self) -> None:
+        if self.product is None:
+            return
+        if self.role == ("*",) or not all(role in MULTIPLIED_ROLES for role in self.role):
+            raise FormatError(
+                f"product is said of {', '.join(MULTIPLIED_ROLES)}, in a rule with such a role, got {_text(self)}"
+            )
+        products = _patterns(self.product, "product")
+        object.__setattr__(self, "product", tuple(_choice(Product, name, "product of a rule") for name in products))
 
     def _settings(self) -> set[str]:
         return {name for name in _SETTINGS if getattr(self, name) is not None}
@@ -141,7 +165,7 @@ class Rule:
 
     @property
     def about_operands(self) -> bool:
-        """Whether the rule is about parameters or inputs."""
+        """Whether the rule is about operands of some role."""
         return any(role in OPERAND_ROLES for role in self.role)
 
     def matches(self, operation: str, module: str, role: str) -> bool:
@@ -251,6 +275,28 @@ class Policy:
         rule = Rule(CONTRACTIONS, role=(Role.FORWARD, Role.BACKWARD), format=format, operands=format)
         return cls("fp32", rules=(rule,))
 
+    @classmethod
+    def fp8(cls, recipe: str, format: Format | str = "fp32") -> Policy:
+        """Linear layers and convolutions multiply in FP8, after a recipe of torchao's ``Float8LinearConfig``.
+
+        What is multiplied is rounded, with a scale that follows from the numbers at hand; products are summed in the
+        carrier, and results are rounded to ``format``. Products without a weight, as those of attention, keep their
+        operands. With ``rowwise-with-gw-hp`` so does the product that gives the gradient of the weight.
+
+        Args:
+            recipe: ``tensorwise`` (E4M3, gradients E5M2, a scale for each tensor), ``rowwise`` (E4M3, a power of two
+                for each row along what is contracted), or ``rowwise-with-gw-hp``.
+            format: of results; fp32 stands for the carrier itself.
+
+        Raises:
+            FormatError: there is no such recipe or format.
+        """
+        name = "fp8-" + str(recipe).replace("_", "-")
+        if name not in RECIPES:
+            known = ", ".join(known.removeprefix("fp8-") for known in RECIPES)
+            raise FormatError(f"recipe must be {known}, got {recipe!r}")
+        return cls(format, rules=tuple(Rule(**rule) for rule in RECIPES[name]))  # type: ignore[arg-type]
+
     def with_rules(self, *rules: Rule) -> Policy:
         """The same policy with more rules, which win over those it has."""
         return replace(self, rules=(*self.rules, *rules))
@@ -260,10 +306,10 @@ class Policy:
         """A policy from plain data, as a YAML file has it.
 
         Args:
-            description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage`` or
-                ``mixed-precision``), any setting of :class:`Policy`, and ``rules``: a list of mappings with what
-                :class:`Rule` takes.
-            format: the format, if the description has none.
+            description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
+                or ``fp8-`` with a recipe of :meth:`fp8` behind), any setting of :class:`Policy`, and ``rules``: a list
+                of mappings with what :class:`Rule` takes.
+            format: the format, if the description has none; a recipe needs none.
 
         Raises:
             FormatError: a key or value is wrong; the message says where.
@@ -272,13 +318,16 @@ class Policy:
             return cls.of(description)
         settings = _mapping(description, "policy", {"preset", "rules", *_SETTINGS})
         given = settings.pop("format", format)
+        preset = str(settings.pop("preset", "every-op"))
+        if given is None and preset in RECIPES:
+            given = "fp32"
         if given is None:
             raise FormatError("policy needs a format")
-        preset = str(settings.pop("preset", "every-op"))
         makers: dict[str, Callable[[Format | str], Policy]] = {
             "every-op": cls,
             "storage": cls.storage,
             "mixed-precision": cls.mixed_precision,
+            **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES},
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
@@ -311,21 +360,20 @@ class Policy:
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
         """How an operation at a place is simulated, and the rules that apply."""
         settings: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
-        seen: dict[str, Any] = {"parameters": None, "inputs": None}
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
+        of_operands = [rule for rule in matched if rule.about_operands and role != Role.OPTIMIZER]
+        if "attention" in operation:  # which multiplies no weight
+            of_operands = [rule for rule in of_operands if rule.product is None]
         for rule in matched:
-            if rule.about_operands:
-                if role != Role.OPTIMIZER:
-                    seen |= {str(operand): rule.format for operand in rule.role}
-            else:
+            if not rule.about_operands:
                 settings |= {name: getattr(rule, name) for name in _SETTINGS if getattr(rule, name) is not None}
-        return Arithmetic(**settings, **seen), matched
+        return Arithmetic(**settings, of_operands=tuple(of_operands)), matched
 
     def reaches(self, operations: Iterable[str], module: str, role: str) -> bool:
         """Whether any of these operations, at this place, computes otherwise than in the carrier."""
         for operation in operations:
             a, _ = self.arithmetic(operation, module, role)
-            if str(a.format) != "fp32" or any((a.operands, a.parameters, a.inputs, a.accumulate)):
+            if str(a.format) != "fp32" or any((a.operands, a.of_operands, a.accumulate)):
                 return True
         return False
 
@@ -338,6 +386,11 @@ class Policy:
         """What one setting is for all operations together, and in every rule that has it."""
         values = (getattr(self, name), *(getattr(rule, name) for rule in self.rules))
         return [value for value in values if value is not None]
+
+    @property
+    def tells_products_apart(self) -> bool:
+        """Whether a rule is about weights, activations or gradients, so that the simulation must know them."""
+        return any(role in MULTIPLIED_ROLES for rule in self.rules for role in rule.role)
 
     @property
     def depends_on_place(self) -> bool:

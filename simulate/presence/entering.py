@@ -82,6 +82,7 @@ class Presence:
         mode: the mode.
 
     Attributes:
+        told_of_generators: whether a warning was given of a generator that is suspended in a block, or is not to be.
         told_of_threads: whether a warning was given of a thread that it does not reach.
     """
 
@@ -92,7 +93,7 @@ class Presence:
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode
         self._inside = 0
-        self._told = False
+        self.told_of_generators = False
         self.told_of_threads = False
 
     def __str__(self) -> str:
@@ -159,7 +160,7 @@ class Presence:
         if not Presence.suspendable or not _here.blocks:
             return False
         passed_over = _innermost(_here.blocks) is not self._mode
-        if passed_over and not self._told:
+        if passed_over and not self.told_of_generators:
             self._tell()
         return passed_over
 
@@ -169,7 +170,7 @@ class Presence:
             return
         code = block.frame.f_code
         if code.co_flags & _GENERATOR:
-            self._told = True
+            self.told_of_generators = True
             warnings.warn(
                 f"the generator {code.co_name} ({code.co_filename}:{code.co_firstlineno}) is suspended inside"
                 f" {self._mode!r}: until it goes on, its caller computes without this simulation. A generator that"

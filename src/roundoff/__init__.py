@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roundoff.current_run import checkpoint, log, restore
     from roundoff.formats import (
         FloatFormat,
         Format,
@@ -37,8 +38,12 @@ if TYPE_CHECKING:
         Watcher,
         blame,
         compile,  # noqa: A004  the name that torch has for it
+        exact,
         simulate,
     )
+    from roundoff.sweeps.from_python import sweep
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Accumulation",
@@ -60,12 +65,20 @@ __all__ = [
     "TableFormat",
     "Watcher",
     "blame",
+    "checkpoint",
     "compile",
+    "exact",
     "fake_round",
+    "log",
     "register",
+    "restore",
     "round",
     "simulate",
+    "sweep",
 ]
+
+# In this order: the first are soon imported.
+_PARTS = ("roundoff.current_run", "roundoff.formats", "roundoff.simulate", "roundoff.sweeps.from_python")
 
 
 class _Umbrella(ModuleType):
@@ -76,7 +89,7 @@ class _Umbrella(ModuleType):
             return import_module("roundoff.formats")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for part in ("roundoff.formats", "roundoff.simulate"):
+        for part in _PARTS:
             module = import_module(part)
             if name in module.__all__:
                 value = getattr(module, name)

@@ -28,13 +28,16 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     width = max(len(run.id) for run in plan.runs)
     for run in plan.runs:
         values = run.config.as_json()
-        settings = [f"{key}={_short(values[key])}" for key in plan.varying]
+        settings = [f"{key}={_short(values[key])}" for key in plan.varying if key in values]
         named = [f"case={run.case!r}"] if run.case else []
         yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
     for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
     steps = sum(run.config.steps for run in plan.runs)
-    yield f"{len(plan.runs)} runs, {steps} environment steps; a dry run, nothing was written"
+    length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
+    if plan.search:
+        yield "a search: of each row of formats, those that a bisection needs are run, and fp32"
+    yield f"{len(plan.runs)} runs{length}; a dry run, nothing was written"
 
 
 def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from roundoff.printable import printable
 
+from ..subjects.program_keys import ProgramConfig
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -41,9 +43,11 @@ class ProgressDisplay:
         self._steps_total = 0
         self._steps_ended = 0
         self._first_steps: dict[str, int] = {}
+        self._is_program = False
+        self._shown: set[str] = set()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal or self._console.is_jupyter:
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
             self._live.start()
         return self
@@ -60,12 +64,17 @@ class ProgressDisplay:
         self._steps_total = sum(run.config.steps for run in waiting)
         self._started = time.monotonic()
         before = f", {finished} finished before" if finished else ""
+        self._is_program = any(isinstance(run.config, ProgramConfig) for run in waiting)
         if waiting:
             self._console.print(f"{len(waiting)} runs to do{before}; starting {workers} workers")
         else:
             self._console.print(f"nothing to do{before}")
 
-    def event(self, event: Event, state: State, score: float) -> None:
+    def notice(self, text: str) -> None:
+        """Shows a line that stays."""
+        self._console.print(f"note: {printable(text)}", markup=False)
+
+    def event(self, event: Event, state: State, score: float | None) -> None:
         """Shows what happened to a run."""
         run = event.run
         if event.kind == "started":
@@ -84,15 +93,24 @@ class ProgressDisplay:
             self._steps_ended += run.config.steps
             began = self._begun.get(run.id)
             took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
-            what = event.reason if state == "failed" else f"return {score:.1f}"
+            reason, _, details = event.reason.partition("\n")
+            what = reason if state == "failed" else self._scored(score) + (f", {reason}" if reason else "")
             number = sum(self._counts.values())
             self._console.print(f"[{number}/{self._total}] {run.id}: {state}, {printable(what)}, {took}", markup=False)
+            if details and details not in self._shown:  # a traceback, which many runs may share
+                self._shown.add(details)
+                self._console.print(printable(details, lines=True), markup=False)
+
+    def _scored(self, score: float | None) -> str:
+        if score is None:
+            return "no score"
+        return f"{score:.4g}" if self._is_program else f"return {score:.1f}"
 
     def _render(self) -> Group:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
         elapsed = max(time.monotonic() - self._started, 1e-3)
         rate = (steps - sum(self._first_steps.values())) / elapsed
-        left = _duration((self._steps_total - steps) / rate) if rate > 0 else "unknown"
+        left = _duration((self._steps_total - steps) / rate) if rate > 0 and self._steps_total else "unknown"
         ended = ", ".join(f"{count} {name}" for name, count in self._counts.items() if count or name == "done")
         head = Text(f"{ended} of {self._total} runs; {rate:.0f} environment steps/s; time left {left}")
         table = Table.grid(padding=(0, 2))

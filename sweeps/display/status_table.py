@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -38,6 +38,16 @@ def status_lines(status: SweepStatus) -> list[str]:
     width = max(map(len, names), default=0)
     lines = (f"{name:<{width}}  {run.state:<7}  {_details(run)}" for name, run in zip(names, status.runs, strict=True))
     return [*map(str.rstrip, lines), _totals(status)]
+
+
+def status_values(status: SweepStatus) -> dict[str, Any]:
+    """The same as values of JSON."""
+    return {
+        "name": status.name,
+        "counts": {state: status.count(state) for state in STATES},
+        "runs": [run._asdict() for run in status.runs],
+        "warnings": list(status.warnings),
+    }
 
 
 def watch_status(directory: Path) -> SweepStatus:

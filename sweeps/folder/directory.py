@@ -18,6 +18,8 @@ from roundoff.files import (
 from ..errors import SweepError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..language.plan import Plan, Run
 
 LAYOUT = 1
@@ -68,8 +70,11 @@ class SweepDirectory:
                 " or give the sweep that name to extend it"
             )
 
-    def claim(self, plan: Plan) -> None:
+    def claim(self, plan: Plan) -> list[str]:
         """Writes down what is planned; runs of an earlier plan of the same sweep stay listed.
+
+        Returns:
+            What the user should know: that the program has changed since.
 
         Raises:
             SweepError: the folder is something else.
@@ -91,8 +96,14 @@ class SweepDirectory:
             "varying": list(plan.varying),
             "runs": list(entries.values()),
         }
-        if not self.marker.exists() or self.read() != content:
+        if plan.program and plan.metric:
+            program = plan.program.program
+            metric = plan.metric.model_dump(mode="json")
+            content |= {"program": program.text, "source": program.source(), "metric": metric}
+        before = self.read() if self.marker.exists() else content
+        if not self.marker.exists() or before != content:
             write_json(self.marker, content)
+        return list(_changes(before, content))
 
     def state(self, run: Run) -> State:
         """What has become of a run, from its folder alone: one that somebody works on is ``waiting``, too.
@@ -152,3 +163,16 @@ class SweepDirectory:
         if not whole:
             raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
         return content
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """What has changed of a program since runs of the sweep were made."""
+    if "program" not in before or "program" not in now:
+        return
+    if before["program"] != now["program"]:
+        yield f"earlier runs of this sweep are of {before['program']}, these of {now['program']}"
+    elif before.get("source") != now["source"]:
+        yield (
+            f"{now['program']} has changed since runs of this sweep were made; those that have ended are kept as they"
+            " are: choose another --out to run them anew"
+        )

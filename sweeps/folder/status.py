@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from roundoff.files import open_to_read, parse_json, read_bytes
+from roundoff.unplanned import unplanned_runs
 
 from ...agents.config.registry import leading
 from ..errors import SweepError
@@ -96,10 +97,7 @@ def read_status(directory: str | Path) -> SweepStatus:
         progress = {key: value for key, value in progress.items() if _is_number(value)}
         steps = entry["config"].get("steps", 0)
         runs.append(RunStatus(identity, state, steps if _is_number(steps) else 0, progress, reason))
-    planned = {run.run for run in runs}
-    if (store.path / "runs").is_dir():
-        strangers = sorted(path.name for path in (store.path / "runs").iterdir() if path.name not in planned)
-        warnings += [f"{store.path / 'runs' / name}: is not in {store.marker.name}; left out" for name in strangers]
+    warnings += unplanned_runs(store.path / "runs", {run.run for run in runs})
     return SweepStatus(content["name"], tuple(runs), tuple(warnings))
 
 

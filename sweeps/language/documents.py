@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING
 from roundoff.errors import suggestion
 from roundoff.files import read_bytes
 
-from ..errors import SweepError, SweepFileError
-from .keys import KEYS, shown, unknown
+from ..errors import Problem, SweepError, SweepFileError
+from ..subjects.program import Program
+from ..subjects.program_keys import ProgramKeys
+from ..wording import shown, unknown
 from .located_yaml import Located, parse
 from .merging import merge
 from .outline import Outline, alternatives
 from .preset_files import includable_files, preset_files
 from .shape import sections
-from .sweep_file import SECTIONS
+from .shorthand import several, written_out
+from .sweep_file import CASE, SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LARGEST = 1 << 24  # bytes of a file
 _MAX_FILES = 100  # that a sweep may include, in all
+_DEEPEST = 8  # include within include in which a program is looked for
+_RESERVED = (*SECTIONS, CASE)  # no parameter of a program can have these names
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -52,35 +57,47 @@ def _content(path: Path) -> bytes:
     return read_bytes(path, _LARGEST)
 
 
-def read_outline(text: str, source: str, arguments: Sequence[str]) -> Outline:
+def read_outline(text: str, source: str, arguments: Sequence[str], program: Program | None = None) -> Outline:
     """What a sweep file and arguments say.
 
     Args:
         text: of the file.
         source: its path, or what to call it in messages; files it includes are looked for beside it.
         arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
+        program: what is run, if the text is a program's, which has no columns to speak of, and not a file.
 
     Raises:
         SweepFileError: it is no YAML; all other mistakes are left in the outline.
     """
     outline = Outline()
     reader = _Reader(outline)
-    reader.read(parse(text, source), Path(source), strict=not arguments)
+    document = parse(text, source, columns=program is None)
+    if program:
+        outline.subject = ProgramKeys(program, _RESERVED)
+    elif stated := _program(document, Path(source)):
+        outline.subject = _keys_of(*stated)
+    reader.read(document, Path(source), strict=not arguments)
     for argument in arguments:
-        document = argument_document(argument, outline)
-        if document is not None:
-            reader.read(document, Path("arguments"), strict=False)
+        said = argument_document(argument, outline)
+        if said is not None:
+            reader.read(said, Path("arguments"), strict=False)
     return outline
 
 
 def argument_document(argument: str, outline: Outline) -> Located | None:
     """A ``key=value`` argument as the sweep file that says the same; None, with a complaint, if it is none."""
-    found = read_argument(argument, outline, (*KEYS, *SECTIONS))
+    keys = outline.subject.keys
+    found = read_argument(argument, outline, (*keys, *(section for section in SECTIONS if section != "program")))
     if found is None:
         return None
     name, value = found
+    if name in keys:
+        full = several(name, value, outline)
+        if full is None:
+            return None
+        value = full
     path = [part.strip() for part in name.split(".")]
-    if name in KEYS:
+    if name in keys:
         path.insert(0, "grid" if isinstance(value.value, list) else "base")
     for key in reversed(path):
         value = Located({key: value}, value.place, {key: value.place})
@@ -127,19 +144,15 @@ class _Reader:
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
-        found = sections(document, self.outline)
+        found = sections(written_out(document, self.outline), self.outline)
         for name in alternatives(found["include"]) if "include" in found else ():
             self._include(name, path, chain)
         merge(self.outline, found, own=not chain, strict=strict)
 
     def _include(self, name: Located, path: Path, chain: tuple[Path, ...]) -> None:
-        named = includable_files()
-        if name.value in named:
-            found = named[name.value]
-        elif name.value.endswith(_FILE_ENDINGS) or "/" in name.value:
-            found = path.parent / name.value
-        else:
-            message = unknown("name in include", name.value, sorted(named))
+        found = _included_file(name.value, path)
+        if found is None:
+            message = unknown("name in include", name.value, sorted(includable_files()))
             self.outline.complain(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
             return
         chain = (*chain, path)
@@ -160,6 +173,46 @@ class _Reader:
             self.outline.complain(name.place, str(error))
         else:
             self.read(document, found, strict=False, chain=chain)
+
+
+def _included_file(name: str, path: Path) -> Path | None:
+    """The file that ``path`` includes by this name."""
+    named = includable_files()
+    if name in named:
+        return named[name]
+    return path.parent / name if name.endswith(_FILE_ENDINGS) or "/" in name else None
+
+
+def _program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Path] | None:
+    """The program of a document, or else of the last file it includes that has one, and the file that says it.
+
+    It is looked for before anything is checked: it says which keys there are. What is wrong on the way is told later.
+    """
+    sections = document.value if isinstance(document.value, dict) else {}
+    if (stated := sections.get("program")) is not None and isinstance(stated.value, str):
+        return stated, path
+    included = alternatives(sections["include"]) if "include" in sections else []
+    for name in reversed(included) if depth < _DEEPEST else ():
+        file = _included_file(name.value, path) if isinstance(name.value, str) else None
+        try:
+            found = _program(_parsed(read_file(file), str(file)), file, depth + 1) if file else None
+        except SweepError:
+            continue
+        if found:
+            return found
+    return None
+
+
+def _keys_of(stated: Located, path: Path) -> ProgramKeys:
+    """The keys of the program that a file states.
+
+    Raises:
+        SweepFileError: it is none, or cannot be imported.
+    """
+    try:
+        return ProgramKeys(Program.named(stated.value, path.parent), _RESERVED)
+    except SweepError as error:
+        raise SweepFileError([Problem(stated.place, f"program: {error}")]) from error
 
 
 def _same(path: Path) -> str:

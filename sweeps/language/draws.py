@@ -11,7 +11,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Problem
-from .keys import is_whole, mistakes
 from .located_yaml import Located
 from .outline import Choice
 from .sweep_file import MAX_DRAWS, MAX_SEED
@@ -29,7 +28,9 @@ def draw_choices(outline: Outline) -> list[Choice]:
     for key, how in values.items():
         for arguments in how.value.values():
             for value in arguments.value:
-                outline.problems += [Problem(value.place, message) for message in mistakes(key, value.plain())]
+                outline.problems += [
+                    Problem(value.place, message) for message in outline.subject.mistakes(key, value.plain())
+                ]
     if not outline.problems:  # what was given and is wrong is not missing
         for name, numbers in (("draws", f"1 to {MAX_DRAWS}"), ("seed", f"0 to {MAX_SEED}")):
             if name not in parts:
@@ -43,14 +44,15 @@ def draw_choices(outline: Outline) -> list[Choice]:
     for key, how in values.items():
         ((distribution, arguments),) = how.plain().items()
         stream = Random(f"{seed}:{key}")  # noqa: S311  experiments, not secrets
-        columns[key] = [_draw(key, distribution, arguments, stream.random()) for _ in range(count)]
+        whole = outline.subject.is_whole(key)
+        columns[key] = [_draw(distribution, arguments, stream.random(), whole=whole) for _ in range(count)]
     return [
         Choice({key: Located(value, values[key].place) for key, value in zip(columns, row, strict=True)}, axis.place)
         for row in zip(*columns.values(), strict=True)
     ]
 
 
-def _draw(key: str, distribution: str, arguments: list[Any], u: float) -> Any:
+def _draw(distribution: str, arguments: list[Any], u: float, *, whole: bool) -> Any:
     """The value at ``u`` in [0, 1) of the distribution."""
     if distribution == "choice":
         return arguments[int(u * len(arguments))]
@@ -59,5 +61,5 @@ def _draw(key: str, distribution: str, arguments: list[Any], u: float) -> Any:
         value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
     else:
         value = low + u * (high - low)
-    rounded = round(value) if is_whole(key) else float(f"{value:.{_DIGITS}g}")
+    rounded = round(value) if whole else float(f"{value:.{_DIGITS}g}")
     return min(max(rounded, low), high)

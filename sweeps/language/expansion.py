@@ -8,18 +8,15 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import ValidationError
-
-from ...agents import TrainConfig
-from ...agents.config.train_config import config_class
+from ..wording import shown, unknown
 from .draws import draw_choices
-from .keys import canonical, complaint, mistakes, shown, unknown
 from .outline import names_of_cases
 from .sweep_file import CASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..subjects.subject import RunConfig
     from .located_yaml import Located
     from .outline import Choice, Exclusion, Outline
 
@@ -30,7 +27,7 @@ _MAX_MISTAKES = 20  # of runs whose values do not go together
 class Planned(NamedTuple):
     """A run that is to be: its config, and the name of its case."""
 
-    config: TrainConfig
+    config: RunConfig
     case: str
 
 
@@ -55,20 +52,17 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
     left = 0
     for settings, case in _product(outline):
         given = {key: value.plain() for key, value in settings.items()}
-        run: TrainConfig | dict[str, Any]
-        try:
-            run, error = TrainConfig(**given), None
-        except ValidationError as reason:
-            run, error = given, reason
+        config = outline.subject.config(given)
+        run = given if isinstance(config, list) else config
         excluded = [entry.matches(run, case) for entry in excluding]
         chosen = [entry.matches(run, case) for entry in choosing]
         if any(excluded) or not all(chosen):
             continue
-        if isinstance(run, TrainConfig):
+        if isinstance(config, list):
+            _complain_of_run(outline, config, given, settings, source)
+        else:
             left += 1
-            yield Planned(run, case)
-        elif error:
-            _complain_of_run(outline, error, given, settings, source)
+            yield Planned(config, case)
     _complain_of_filters(outline, excluding, choosing, source, left)
 
 
@@ -106,7 +100,7 @@ def _named(section: str, plain: dict[str, Any]) -> str:
 
 
 def _check_value(outline: Outline, key: str, value: Located) -> None:
-    for message in mistakes(key, value.plain()):
+    for message in outline.subject.mistakes(key, value.plain()):
         outline.complain(value.place, message)
 
 
@@ -115,6 +109,7 @@ class _Filter:
 
     def __init__(self, outline: Outline, exclusion: Exclusion) -> None:
         self.exclusion = exclusion
+        self._subject = outline.subject
         self.matched = False
         self.met: dict[str, bool] = dict.fromkeys(exclusion.values, False)
         self.values: dict[str, list[Any]] = {}
@@ -128,13 +123,13 @@ class _Filter:
                     outline.complain(value.place, message)
                 elif key != CASE:
                     _check_value(outline, key, value)
-            self.values[key] = [] if outline.problems else [_canonical(key, value.plain()) for value in values]
+            self.values[key] = [] if outline.problems else [self._canonical(key, value.plain()) for value in values]
 
-    def matches(self, settings: TrainConfig | dict[str, Any], case: str) -> bool:
+    def matches(self, settings: RunConfig | dict[str, Any], case: str) -> bool:
         """Whether a run has one of the values for each key."""
         result = True
         for key, values in self.values.items():
-            if _setting(settings, key, case) in values:
+            if self._setting(settings, key, case) in values:
                 self.met[key] = True
             else:
                 result = False
@@ -147,30 +142,26 @@ class _Filter:
         values = {key: [value.plain() for value in self.exclusion.values[key]] for key in keys}
         return " and ".join(f"{key}: {', '.join(map(str, found))}" for key, found in values.items())
 
+    def _canonical(self, key: str, value: Any) -> Any:
+        return value if key == CASE else self._subject.canonical(key, value)
 
-def _canonical(key: str, value: Any) -> Any:
-    return value if key == CASE else canonical(key, value)
-
-
-def _setting(settings: TrainConfig | dict[str, Any], key: str, case: str) -> Any:
-    if key == CASE:
-        return case
-    if isinstance(settings, TrainConfig):
-        return getattr(settings, key, None)  # a key of another algorithm excludes nothing
-    if key in settings:
-        return canonical(key, settings[key])
-    field = config_class(settings).model_fields.get(key)
-    return field.default if field else None
+    def _setting(self, settings: RunConfig | dict[str, Any], key: str, case: str) -> Any:
+        if key == CASE:
+            return case
+        if not isinstance(settings, dict):
+            return self._subject.value(settings, key)
+        if key in settings:
+            return self._subject.canonical(key, settings[key])
+        return self._subject.default(key, settings)
 
 
 def _complain_of_run(
-    outline: Outline, error: ValidationError, given: dict[str, Any], settings: dict[str, Located], source: str
+    outline: Outline, messages: list[str], given: dict[str, Any], settings: dict[str, Located], source: str
 ) -> None:
     """Notes what is wrong with values that are right one by one, once for all runs that share it."""
     if len(outline.problems) >= _MAX_MISTAKES:
         return
-    for found in error.errors():
-        message = complaint(found)
+    for message in messages:
         if any(problem.message.startswith(message) for problem in outline.problems):
             continue
         named = [key for key in re.findall(r"\w+", message) if key in settings]

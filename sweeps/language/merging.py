@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from .outline import Axis, Choice, Exclusion, Outline, alternatives
@@ -27,6 +28,10 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
         outline.description = sections["description"].value.strip()
     if own and "reproduces" in sections:
         outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
+    if "metric" in sections:
+        outline.metric = _together(outline.metric, sections["metric"])
+    if "search" in sections:
+        outline.search = _together(outline.search, sections["search"])
     _Merge(outline).take(sections)
     if "exclude" in sections:
         outline.exclusions = [
@@ -34,6 +39,14 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
             for entry in sections["exclude"].value
             if entry.value
         ]
+
+
+def _together(before: Located | None, now: Located) -> Located:
+    """A section of which the later document says only what differs."""
+    if before is None or not isinstance(now.value, dict):
+        return now
+    named = before.value if isinstance(before.value, dict) else {"name": before}
+    return dataclasses.replace(now, value=named | now.value)
 
 
 class _Merge:

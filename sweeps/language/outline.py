@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Problem
+from ..subjects.agents import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..subjects.subject import Subject
     from .located_yaml import Located
 
 
@@ -55,6 +57,9 @@ class Outline:
         random: ``draws`` and ``seed``, and the distributions of ``values`` by key, from which its axis is drawn.
         exclusions: runs to leave out.
         problems: every mistake so far.
+        subject: what the runs are of.
+        metric: what counts of what they return, where they are of a program.
+        search: what is good enough, where not all formats are run.
     """
 
     name: str | None = None
@@ -65,6 +70,9 @@ class Outline:
     random: dict[str, Any] = field(default_factory=dict)
     exclusions: list[Exclusion] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    subject: Subject = AGENTS
+    metric: Located | None = None
+    search: Located | None = None
 
     def complain(self, place: str, message: str) -> None:
         """Notes a mistake."""

@@ -7,21 +7,33 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from ...agents import TrainConfig
 from ..errors import SweepFileError
+from ..subjects.metric import Metric
+from ..subjects.program_keys import ProgramKeys
+from ..wording import complaint
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
-from .keys import KEYS
 from .located_yaml import parse
 from .outline import Exclusion, Outline, alternatives
+from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
+from .shorthand import one, several
 from .sweep_file import CASE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ...agents import TrainConfig
+    from ..subjects.program import Program
+    from ..subjects.subject import RunConfig
+    from .located_yaml import Located
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Run(NamedTuple):
@@ -29,7 +41,7 @@ class Run(NamedTuple):
 
     id: str
     """Name of its directory: task, format, seed, and a hash of the whole config."""
-    config: TrainConfig
+    config: RunConfig
     case: str = ""
     """Name of the case it belongs to, if the sweep has any."""
 
@@ -44,6 +56,8 @@ class Plan:
         varying: keys that take several values, in the order of the file.
         runs: the product of what varies, the last varying fastest, without what is excluded.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
+        program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
+        search: what is good enough, if not all of the runs are to be done.
     """
 
     name: str
@@ -51,6 +65,9 @@ class Plan:
     varying: tuple[str, ...]
     runs: tuple[Run, ...]
     reproduces: tuple[str, ...] = ()
+    program: ProgramKeys | None = None
+    metric: Metric | None = None
+    search: SearchGoal | None = None
 
 
 def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -68,7 +85,9 @@ def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[st
     return plan_text(read_file(path), str(path), overrides, only)
 
 
-def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
+def plan_text(
+    text: str, source: str, overrides: Sequence[str] = (), only: Sequence[str] = (), program: Program | None = None
+) -> Plan:
     """Plans the sweep described by YAML text.
 
     Args:
@@ -78,21 +97,26 @@ def plan_text(text: str, source: str, overrides: Sequence[str] = (), only: Seque
             else makes the key a constant. (For ``fixes`` too: one list of names is ``fixes=[[hadam, normal_fix]]``.)
             ``section=value`` and ``section.key=value`` replace sections of the file, or parts of them.
         only: ``key=value``, or a list of values: runs with other values are left out. ``case`` is the name of a case.
+        program: what is run, where the text does not say it.
 
     Raises:
         SweepFileError: every mistake is listed.
     """
-    outline = read_outline(text, source, overrides)
+    outline = read_outline(text, source, overrides, program)
     chosen = [_choice(outline, argument) for argument in only]
     runs: dict[str, Run] = {}
     for config, case in expand(outline, [choice for choice in chosen if choice], source):
         run = Run(run_id(config), config, case)
         runs.setdefault(run.id, run)
+    subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
+    metric = _metric(outline, subject)
+    search = _search(outline, runs)
     if outline.problems:
         raise SweepFileError(outline.problems)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     name = outline.name or Path(source).stem
-    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), outline.reproduces)
+    about = (outline.reproduces, subject, metric, search)
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
 
 
 def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -115,26 +139,77 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
             document = document.value["config"]
         outline.base = settings(document, outline)
     for override in overrides:
-        if setting := read_argument(override, outline, KEYS):
+        if setting := read_argument(override, outline, outline.subject.keys):
             outline.base |= [setting]  # a list is a value here, not several runs
+    outline.base = {key: one(key, value, outline) for key, value in outline.base.items()}
     configs = [planned.config for planned in expand(outline, (), source)]
     if outline.problems:
         raise SweepFileError(outline.problems)
-    return configs[0]
+    config = configs[0]
+    assert isinstance(config, TrainConfig)
+    return config
 
 
-def run_id(config: TrainConfig) -> str:
+def run_id(config: RunConfig) -> str:
     """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
     canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
-    task = re.sub(r"[^\w.-]", "_", config.task)  # gym:Pendulum-v1 would be no good name of a folder
-    return f"{task}-{config.format}-s{config.seed}-{digest}"
+    # gym:Pendulum-v1 would be no good name of a folder, nor module:format.
+    task, fmt = (re.sub(r"[^\w.-]", "_", name) for name in (config.task, config.format))
+    return f"{task}-{fmt}-s{config.seed}-{digest}"
+
+
+def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
+    if program is None:
+        if outline.metric:
+            outline.complain(
+                outline.metric.place, "metric is about what a program returns; add program, or leave it out"
+            )
+        return None
+    return Metric() if outline.metric is None else _section(outline, Metric, "metric", outline.metric)
+
+
+def _search(outline: Outline, runs: dict[str, Run]) -> SearchGoal | None:
+    """What is good enough; runs in fp32 to compare with are added, if they are missing."""
+    goal = _section(outline, SearchGoal, "search", outline.search) if outline.search else None
+    if goal is None or outline.search is None or outline.problems:
+        return None
+    try:
+        for alike in branches(runs.values()):
+            goal.widths(run.config.format for run in alike)
+        for run in list(runs.values()):
+            reference = outline.subject.in_format(run.config, REFERENCE)
+            runs.setdefault(run_id(reference), Run(run_id(reference), reference, run.case))
+    except ValueError as error:
+        outline.complain(outline.search.place, str(error))
+    return goal
+
+
+def branches(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs, those together that differ in format and seed alone."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        rest = {key: value for key, value in run.config.as_json().items() if key not in ("format", "seed")}
+        found.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+    return list(found.values())
+
+
+def _section(outline: Outline, model: type[_Model], name: str, given: Located) -> _Model | None:
+    """A section as its model, or None, with complaints."""
+    try:
+        return model.model_validate(given.plain())
+    except ValidationError as error:
+        for found in error.errors():
+            where = ".".join(str(part) for part in (name, *found["loc"]))
+            outline.complain(given.place, f"{where}: {complaint(found)}")
+        return None
 
 
 def _choice(outline: Outline, argument: str) -> Exclusion | None:
     """What an argument of ``--only`` chooses."""
-    found = read_argument(argument, outline, (*KEYS, CASE))
+    found = read_argument(argument, outline, (*outline.subject.keys, CASE))
     if found is None:
         return None
     key, value = found
-    return Exclusion({key: alternatives(value)}, value.place, must_match=True)
+    full = several(key, value, outline)
+    return Exclusion({key: alternatives(full)}, value.place, must_match=True) if full else None

@@ -16,7 +16,10 @@ from ...agents.config.fixes import OPTIONAL_FIXES
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, config_of
 from ...agents.environments.tasks import GYMNASIUM_PREFIX, TASKS
-from .sweep_file import SWEEP
+from ..subjects.agents import AGENTS
+from ..wording import RANGE
+from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
+from .sweep_file import shape_of
 
 _NOT_OF_VALUES = ("title", "default", "description", "role", "since")
 
@@ -30,9 +33,30 @@ class _Untitled(GenerateJsonSchema):
 
 def sweep_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of sweep files."""
-    shape = SWEEP.json_schema(schema_generator=_Untitled)
+    shape = shape_of(AGENTS.keys).sweep.json_schema(schema_generator=_Untitled)
     shape["$defs"] |= _keys()
+    for name in ("Lists", "Exclusion"):
+        properties = shape["$defs"][name]["properties"]
+        properties |= {key: _or_shorter(properties[key], short) for key, short in _shorter().items()}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape, "title": "A sweep of roundoff"}
+
+
+def _shorter() -> dict[str, Any]:
+    """What may stand for several values of a key, by key; see ``shorthand.py``."""
+    numbers = {"type": "string", "pattern": f"^{RANGE.pattern}$"}
+    names = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
+    gap = f"^{NAME_WITH_A_GAP.pattern}$"
+    whole = {key: numbers for key in AGENTS.keys if AGENTS.is_whole(key)}
+    return {**whole, MANY_FORMATS: {**names, "patternProperties": {gap: numbers}}}
+
+
+def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
+    """A list in which ``short`` may stand, or ``short`` in its place."""
+    allowed = [
+        {**other, "items": {"anyOf": [other["items"], short]}} if other.get("type") == "array" else other
+        for other in schema.get("anyOf", [schema])
+    ]
+    return {"anyOf": [*allowed, short]}
 
 
 def _keys() -> dict[str, Any]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from .keys import KEYS, shown, unknown
-from .sweep_file import DISTRIBUTIONS, OTHER_KEYS, RUN, SWEEP
+from ..wording import shown, unknown
+from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from .located_yaml import Located
     from .outline import Outline
 
@@ -22,18 +24,22 @@ _INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs 
 
 def sections(document: Located, outline: Outline) -> dict[str, Located]:
     """The sections of a sweep file, without those that are empty, and without what is wrong, which is noted."""
-    found = _checked(document, SWEEP, "a sweep", outline)
+    shape = shape_of(outline.subject.keys)
+    found = _checked(document, shape.sweep, shape, "a sweep", outline)
     return {name: item for name, item in found.items() if item.value is not None}
 
 
 def settings(document: Located, outline: Outline) -> dict[str, Located]:
     """The settings in the file of a single run, likewise."""
-    return _checked(document, RUN, "a run", outline)
+    shape = shape_of(outline.subject.keys)
+    return _checked(document, shape.run, shape, "a run", outline)
 
 
-def _checked(document: Located, shape: Any, whole: str, outline: Outline) -> dict[str, Located]:
+def _checked(
+    document: Located, adapter: TypeAdapter[Any], shape: Shape, whole: str, outline: Outline
+) -> dict[str, Located]:
     try:
-        shape.validate_python(document.plain())
+        adapter.validate_python(document.plain())
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
     else:
@@ -49,18 +55,18 @@ def _checked(document: Located, shape: Any, whole: str, outline: Outline) -> dic
     for mapping, keys in unknown_keys.items():
         places = _at(document, mapping).key_places or {}
         for key in keys[:_MOST]:
-            outline.complain(places[key], _unknown(mapping, key, whole))
+            outline.complain(places[key], _unknown(mapping, key, whole, shape))
         if len(keys) > _MOST:
             outline.complain(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
     wrong = {mistake["loc"] for mistake in mistakes}
     return {} if () in wrong else _without(wrong, document).value
 
 
-def _unknown(mapping: Location, key: str, whole: str) -> str:
+def _unknown(mapping: Location, key: str, whole: str, shape: Shape) -> str:
     where = _named(mapping) or whole
     section = where.partition("[")[0]
-    known = DISTRIBUTIONS if len(mapping) > 2 else OTHER_KEYS.get(section, KEYS)
-    hint = f" (keys of runs stand inside {_INSIDE[where]})" if key in KEYS and where in _INSIDE else ""
+    known = DISTRIBUTIONS if len(mapping) > 2 else shape.other_keys.get(section, shape.keys)
+    hint = f" (keys of runs stand inside {_INSIDE[where]})" if key in shape.keys and where in _INSIDE else ""
     return unknown(f"key in {where}", key, known) + hint
 
 

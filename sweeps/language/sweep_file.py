@@ -6,13 +6,12 @@ documents are merged, since nobody asks what was replaced (``expansion.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
+import functools
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, Union
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType, TypedDict
-
-from .keys import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +21,7 @@ CASE = "case"
 DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
+METRIC = ("name", "goal", "crash", "unit", "range")
 _EXAMPLE = "such as {log_uniform: [1e-5, 1e-3]}"
 
 
@@ -79,24 +79,67 @@ def _distribution(key: str, choice: Any) -> Any:
     ]
 
 
-# Each key is a type, so that the schema can say of it what a model knows.
-_VALUES: dict[str, Any] = {key: TypeAliasType(key, Any) for key in KEYS}
-_LISTS = {key: _list(value) for key, value in _VALUES.items()}
-_DRAWS = {key: _distribution(key, values) for key, values in _LISTS.items()}
-_Settings = _mapping("Settings", _VALUES)
-_Lists = _mapping("Lists", _LISTS)
-_RANDOM = {
-    "draws": _whole_number(1, MAX_DRAWS),
-    "seed": _whole_number(0, MAX_SEED),
-    "values": _mapping("Draws", _DRAWS),
-}
-_CASE = {"name": Annotated[str, Field(pattern=r"\S"), _must_be("text")], **_VALUES}
-_EXCLUSION = {CASE: _names("of cases"), **{key: Union[value, _LISTS[key]] for key, value in _VALUES.items()}}  # noqa: UP007
-_Exclusion: Any = Annotated[
-    _mapping("Exclusion", _EXCLUSION),
-    _must_be("a mapping with at least one key: an empty one would leave no run", bool),
-    Field(json_schema_extra={"minProperties": 1}),
-]
+class Shape(NamedTuple):
+    """What may stand where, for a sweep of runs with certain keys."""
+
+    sweep: TypeAdapter[Any]
+    """A document: a sweep file, or an argument as one."""
+    run: TypeAdapter[Any]
+    """The file of a single run."""
+    keys: tuple[str, ...]
+    """Those of runs."""
+    other_keys: dict[str, tuple[str, ...]]
+    """What may stand where not only keys of runs may."""
+
+
+@functools.lru_cache(maxsize=16)
+def shape_of(keys: tuple[str, ...]) -> Shape:
+    """The shape of sweep files for runs with these keys."""
+    # Each key is a type, so that the schema can say of it what a model knows.
+    values: dict[str, Any] = {key: TypeAliasType(key, Any) for key in keys}
+    lists = {key: _list(value) for key, value in values.items()}
+    draws = {key: _distribution(key, of_key) for key, of_key in lists.items()}
+    settings = _mapping("Settings", values)
+    random = {
+        "draws": _whole_number(1, MAX_DRAWS),
+        "seed": _whole_number(0, MAX_SEED),
+        "values": _mapping("Draws", draws),
+    }
+    case = {"name": Annotated[str, Field(pattern=r"\S"), _must_be("text")], **values}
+    exclusion = {CASE: _names("of cases"), **{key: Union[value, lists[key]] for key, value in values.items()}}  # noqa: UP007
+    file = {
+        **_ABOUT,
+        "base": _section("Values of all runs.", settings),
+        "grid": _section(
+            "Lists of values: every combination is run; the last key varies fastest.", _mapping("Lists", lists)
+        ),
+        "zip": _section(
+            "Lists of equal length: the first values go together, then the second ones, ...", _mapping("Lists", lists)
+        ),
+        "cases": _section(
+            "Settings that go together, each with an optional name.",
+            _list(_mapping("Case", case), "a list of at least one mapping"),
+        ),
+        "random": _section(
+            "Values drawn at random, the same ones for the same seed.",
+            _mapping("Random", random, f"a mapping with the keys {', '.join(random)}"),
+        ),
+        "exclude": _section(
+            "Runs to leave out: those that have one of the values for each of the keys.",
+            _list(_exclusion(exclusion), "a list of mappings", least=0),
+        ),
+    }
+    sweep = _mapping("SweepFile", file, f"a mapping with the keys {', '.join(file)}")
+    others = {"a sweep": tuple(file), "random": tuple(random), "cases": tuple(case), "exclude": tuple(exclusion)}
+    return Shape(TypeAdapter(sweep), TypeAdapter(settings), keys, others)
+
+
+def _exclusion(keys: dict[str, Any]) -> Any:
+    return Annotated[
+        _mapping("Exclusion", keys),
+        _must_be("a mapping with at least one key: an empty one would leave no run", bool),
+        Field(json_schema_extra={"minProperties": 1}),
+    ]
 
 
 def _section(description: str, shape: Any) -> Any:
@@ -104,7 +147,11 @@ def _section(description: str, shape: Any) -> Any:
     return Annotated[Optional[shape], Field(description=description)]  # noqa: UP045
 
 
-_FILE = {
+_METRIC_RULE = f"a name, or a mapping with the keys {', '.join(METRIC)}"
+_METRIC: Any = Annotated[
+    Union[str, _mapping("Metric", dict.fromkeys(METRIC, Any))], _must_be(_METRIC_RULE, whole=True)  # noqa: UP007
+]
+_ABOUT = {
     "name": _section(
         "Of the sweep, and of its folder of results; that of the file if it is missing.",
         Annotated[
@@ -117,31 +164,22 @@ _FILE = {
     "reproduces": _section(
         "Figures and tables of the paper that the sweep is about, such as fig4.", _names("such as [fig4]")
     ),
+    "program": _section(
+        "What is run instead of an agent: a function of a file beside this one, or of a module, whose parameters are"
+        " the keys of runs.",
+        Annotated[str, _must_be("text such as train.py:train or package.module:train")],
+    ),
+    "metric": _section(
+        "Which of the values that the program returns counts, and how.",
+        _METRIC,
+    ),
+    "search": _section(
+        "Instead of all formats of the grid, those that a bisection for the fewest bits that are good enough needs.",
+        _mapping("Search", {"bits": Any, "until": Any}, "a mapping with the keys bits, until"),
+    ),
     "include": _section(
         "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",
         _names("of presets or files"),
     ),
-    "base": _section("Values of all runs.", _Settings),
-    "grid": _section("Lists of values: every combination is run; the last key varies fastest.", _Lists),
-    "zip": _section("Lists of equal length: the first values go together, then the second ones, ...", _Lists),
-    "cases": _section(
-        "Settings that go together, each with an optional name.",
-        _list(_mapping("Case", _CASE), "a list of at least one mapping"),
-    ),
-    "random": _section(
-        "Values drawn at random, the same ones for the same seed.",
-        _mapping("Random", _RANDOM, f"a mapping with the keys {', '.join(_RANDOM)}"),
-    ),
-    "exclude": _section(
-        "Runs to leave out: those that have one of the values for each of the keys.",
-        _list(_Exclusion, "a list of mappings", least=0),
-    ),
 }
-SWEEP: TypeAdapter[Any] = TypeAdapter(_mapping("SweepFile", _FILE, f"a mapping with the keys {', '.join(_FILE)}"))
-"""A document: a sweep file, or an argument as one."""
-RUN: TypeAdapter[Any] = TypeAdapter(_Settings)
-"""The file of a single run."""
-
-SECTIONS = tuple(_FILE)
-OTHER_KEYS = {"a sweep": SECTIONS, "random": tuple(_RANDOM), "cases": tuple(_CASE), "exclude": tuple(_EXCLUSION)}
-"""What may stand where not only keys of runs may."""
+SECTIONS = (*_ABOUT, "base", "grid", "zip", "cases", "random", "exclude")

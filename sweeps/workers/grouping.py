@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ...agents import TrainConfig
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,6 +43,8 @@ def _kind(run: Run, *, forced: bool) -> str | None:
     from ...agents.programs.population import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
     config = run.config
+    if not isinstance(config, TrainConfig):
+        return None
     return shared_kind(config) if forced or worth_sharing(config, config.steps // config.action_repeat) else None
 
 

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from roundoff.extras import from_extras
+
 from ..errors import SweepError
 from .local import WorkerProcess
 
@@ -38,7 +40,8 @@ class RayExecutor:
         gpus: likewise.
 
     Raises:
-        SweepError: Ray is not installed, there is no cluster, or it has no room for a run.
+        MissingExtraError: Ray is not installed.
+        SweepError: there is no cluster, or it has no room for a run.
     """
 
     tries = 5  # a cluster may lose several nodes in the time of a long run
@@ -47,10 +50,8 @@ class RayExecutor:
         self, limit: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
     ) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            import ray  # noqa: PLC0415  an extra, and slow
-        except ImportError as error:
-            raise SweepError("the executor ray needs Ray: pip install 'roundoff[ray]'") from error
+        with from_extras():
+            import ray  # noqa: PLC0415  slow
         self._ray = ray
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ...agents.environments.tasks import may_import, module_of
 from ...agents.run.stopping import PATIENCE
 from ..errors import SweepError
+from ..subjects.program_keys import ProgramConfig
 from .grouping import group
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..folder.leases import Leases
     from ..language.plan import Run
+    from ..subjects.metric import Metric
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop
 _POLL = 0.5  # seconds between two looks at runs that another sweep holds
@@ -93,6 +95,7 @@ def execute(
     compiled: bool | None = None,
     population: int = 1,
     allow_imports: Collection[str] = (),
+    metric: Metric | None = None,
 ) -> Generator[Event]:
     """Brings runs to their end, each by one worker at a time, of this sweep or another one.
 
@@ -107,6 +110,7 @@ def execute(
         compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
         population: how many runs that can share a program a worker is given at once, at most.
         allow_imports: modules that runs may import; see :func:`roundoff.agents.train`.
+        metric: what counts of what programs return.
 
     Yields:
         What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
@@ -116,7 +120,7 @@ def execute(
     """
     groups = group([run for run, _ in jobs], population, executor.limit, compiled=compiled)
     directories = {run.id: directory for run, directory in jobs}
-    pool = _Pool(groups, directories, executor, leases, logs, compiled, allow_imports)
+    pool = _Pool(groups, directories, executor, leases, logs, compiled, allow_imports, metric)
     try:
         yield from pool.events()
     finally:
@@ -149,8 +153,10 @@ class _Pool:
         logs: Path,
         compiled: bool | None,
         allow_imports: Collection[str],
+        metric: Metric | None,
     ) -> None:
         self._executor = executor
+        self._metric = metric
         self._allow_imports = allow_imports
         self._modules = sorted(sys.modules.keys() & set(allow_imports))  # here they may have registered formats
         self._compiled = compiled
@@ -244,10 +250,21 @@ class _Pool:
             module = module_of(run.config.task)
             imports = [module] if module and may_import(module, self._allow_imports) else []
             where = {"directory": str(self._directories[run.id]), "lease": lease}
-            orders.append({"config": run.config.as_json(), "imports": imports, **where})
+            orders.append({"config": run.config.as_json(), "imports": imports, **where, **self._of_program(run)})
         slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules})
         for run, _ in numbers:
             yield Event("started", run)
+
+    def _of_program(self, run: Run) -> dict[str, Any]:
+        """What a worker is told beside the config of a program."""
+        if not isinstance(run.config, ProgramConfig):
+            return {}
+        assert self._metric is not None
+        program = run.config.program
+        return {
+            "program": {"text": program.text, "folder": program.folder},
+            "metric": self._metric.model_dump(mode="json"),
+        }
 
     def _listen(self) -> Iterator[Event]:
         """Waits for what a worker says; not for long if a run may become free meanwhile."""

@@ -1,13 +1,14 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
 ``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
-{...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; ``imports`` are modules that the
-run may import, ``modules`` those that are imported first, for the formats that they register. Of each, ``{"run": id,
-"event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a
-``"reason"``, or at once ``"elsewhere"``, if another process was faster to take the lease (``leases.py``). At ``{"stop":
-true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes without
-that, the process that started it is gone: it exits at once, and its leases end with it; the runs continue from their
-last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
+{...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; a run of a user's program has
+``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import, ``modules`` those
+that are imported first, for the formats that they register. Of each, ``{"run": id, "event": "progress", "progress":
+{...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if
+another process was faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save
+checkpoints, and the process exits with status 143. When its input closes without that, the process that started it is
+gone: it exits at once, and its leases end with it; the runs continue from their last checkpoints. It also exits at once
+when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...agents import Progress
+    from ..programs.recorder import ProgramProgress
 
 
 def main() -> None:
@@ -115,6 +117,11 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
     try:
         for module in modules:  # in which formats are registered that runs name
             import_module(module)
+        if programs := [run for run in held if run.program]:
+            assert len(programs) == len(held)
+            for run in programs:
+                _run_program(run, stop)
+            return
         jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         for run in held:
@@ -122,6 +129,20 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
         return
     for i, outcome in train_together(jobs, stop, compiled=compiled):
         held[i].end(outcome if isinstance(outcome, Exception) else None)
+
+
+def _run_program(run: _HeldRun, stop: StopRequest) -> None:
+    from ..programs.run import config_of, run_program  # noqa: PLC0415  imports PyTorch
+    from ..subjects.metric import Metric  # noqa: PLC0415
+    from ..subjects.program import Program  # noqa: PLC0415
+
+    try:
+        config = config_of(Program(run.program["text"], run.program["folder"]), run.config)
+        run_program(config, Metric(**run.metric), run.directory, run.report, stop)
+    except Exception as error:  # noqa: BLE001  likewise
+        run.end(error)
+    else:
+        run.end(None)
 
 
 @final
@@ -132,12 +153,14 @@ class _HeldRun:
         self.config: dict[str, Any] = run["config"]
         self.directory: str = run["directory"]
         self.imports: list[str] = run["imports"]
+        self.program: dict[str, str] = run.get("program", {})
+        self.metric: dict[str, Any] = run.get("metric", {})
         self._id = run["lease"]["run"]
         self._lease: Lease | None = lease
         self._events = events
         self._began: tuple[int, float] | None = None
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: Progress | ProgramProgress) -> None:
         """Says how far it is."""
         now = time.monotonic()
         self._began = self._began or (progress.step, now)

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from roundoff.agents import FIXES, RunError, TrainConfig, train
 from roundoff.agents.config import registry, train_config
 from roundoff.agents.config.fields import Role, key, role_of
+from roundoff.agents.config.registry import keys
 from roundoff.agents.config.train_config import ALGORITHMS, config_of
-from roundoff.sweeps.language.keys import KEYS
 from roundoff.sweeps.language.plan import run_id
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_every_algorithm_is_a_folder_with_keys_panels_and_a_learner():
 
 
 def test_keys_of_one_name_are_of_one_kind_in_all_algorithms():
-    for name in KEYS:
+    for name in keys():
         fields = list(registry.fields(name).values())
         assert all(field.description for field in fields), name
         kinds = {(str(field.annotation), str(field.metadata), role_of(field)) for field in fields}

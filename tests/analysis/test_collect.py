@@ -3,6 +3,7 @@
 import json
 import resource
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -59,8 +60,19 @@ def test_a_row_for_each_record_with_the_settings_of_its_run(sweep, tmp_path):
     assert (torn["run"], torn["status"], torn["config_seed"], torn["config_lr"]) == ("torn", "waiting", 1, 0.5)
 
 
+def test_the_same_table_as_csv(sweep, tmp_path):
+    collect([sweep], tmp_path / "all.parquet")
+    assert collect([sweep], tmp_path / "all.CSV")[0] == 4
+    table = pd.read_parquet(tmp_path / "all.parquet")
+    table["returns"] = [None if value is None else json.dumps(list(value)) for value in table["returns"]]
+    found = pd.read_csv(tmp_path / "all.CSV")
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
+
+
 def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
     (sweep / "runs" / "stranger").mkdir()
+    (sweep / "runs" / "stranger" / "result.json").write_text("{}")
+    (sweep / "runs" / "figures").mkdir()  # not a run's
     damaged = add_run(sweep, "not begun", lines(EVAL) + "{]\n7\n" + lines(EVAL | {"return_mean": "much"}))
     (damaged / "result.json").write_text("{")
     foreign = tmp_path / "thesis"

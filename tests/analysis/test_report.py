@@ -142,13 +142,14 @@ def test_nothing_from_a_file_is_markup(tmp_path):
     runs += [write_run(tmp_path, "e5m5", 0, task=f"gym:{evil}", status="crashed", reason=evil)]
     runs += [write_run(tmp_path, evil, 1, task=f"gym:{evil}", **{"x" + evil: evil})]
     (tmp_path / "runs" / "<b onclick=alert(3)>").mkdir()
+    (tmp_path / "runs" / "<b onclick=alert(3)>" / "config.json").touch()
     write_sweep(tmp_path, runs, name=evil, description=evil)
     page = page_of(tmp_path)
     assert [tag for tag, _ in page.tags if tag in ("script", "img", "b")].count("script") == 1
     assert not [tag for tag, _ in page.tags if tag == "img"]
     assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
     assert "<img src=x onerror=alert(1)>\"'</script>" in page.text
-    assert "is no run of this sweep" in page.text
+    assert "is not in sweep.json; left out" in page.text
     assert "\u202e" not in page.text
 
 

@@ -196,10 +196,12 @@ def test_strangers_are_named_harmlessly(commands, folder):
         if name in ("escapes", "lines", "right to left", "formula", "markup"):
             legal = text.replace("/", "-")
             (folder / "runs" / legal).mkdir()
+            (folder / "runs" / legal / "config.json").write_text(text)
             (folder / "leases" / f"{legal}.1").write_text("[1]")
             (folder / "leases" / f"{legal}.{'9' * 50}").write_text("[1]")
             (folder / "logs" / legal).write_text(text)
     (folder / "runs" / "\udcff").mkdir()  # a name that is not in UTF-8
+    (folder / "runs" / "\udcff" / "config.json").mkdir()
     said = commands.look(folder)
     assert "\\x1b]0;OWNED" in said
     commands.run("plot", folder, *FEW_FIGURES)

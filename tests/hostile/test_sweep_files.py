@@ -5,7 +5,7 @@ import json
 import pytest
 from hostile.inputs import FILES, TEXTS, VALUES, write_results
 
-from roundoff.sweeps.language.keys import KEYS
+from roundoff.agents.config.registry import keys
 from roundoff.sweeps.language.plan import plan_file
 
 DRY = ("--dry-run", "--no-estimate")
@@ -104,11 +104,11 @@ def test_wrong_types_for_every_key(commands):
     """In a file, all at once; in arguments, each by itself."""
     values = [value for value in [*VALUES.values(), *map(json.dumps, TEXTS.values())] if len(value) < 3_000]
     (commands.work / "sweep.yaml").write_text(
-        "grid:\n" + "".join(f"  {key}: [{', '.join(values)}]\n" for key in KEYS if key != "task")
+        "grid:\n" + "".join(f"  {key}: [{', '.join(values)}]\n" for key in keys() if key != "task")
     )
     assert commands.run("sweep", "sweep.yaml", *DRY)[0] == 2
     (commands.work / "sweep.yaml").write_text(GRID)
-    for number, key in enumerate(KEYS):
+    for number, key in enumerate(keys()):
         argument = f"{key}={values[number % len(values)]}"
         commands.run("sweep", "sweep.yaml", *((argument,) if number % 2 else ("--only", argument)), *DRY)
 

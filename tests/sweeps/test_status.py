@@ -83,6 +83,9 @@ def test_exit_status(folder):
 
 def test_damage_and_strangers_are_said(folder):
     (folder / "runs" / "stranger").mkdir()
+    (folder / "runs" / "stranger" / "config.json").write_text("{}")
+    (folder / "runs" / "figures").mkdir()  # not a run's
+    (folder / "runs" / "notes.txt").write_text("")
     (SweepDirectory(folder).run_path(PLAN.runs[0]) / "result.json").write_text("{")
     status = read_status(folder)
     assert status.runs[0].state == "failed"

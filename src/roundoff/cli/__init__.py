@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from roundoff import __version__
+from roundoff.cli.doctor import doctor
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
+from roundoff.cli.programs import AS_PYTHON, run
 from roundoff.cli.results import collect, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
@@ -23,7 +25,7 @@ app = typer.Typer(
     name="roundoff",
     help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -31,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(value: bool) -> None:
     if value:
-        say(f"roundoff {version('roundoff')}")
+        say(f"roundoff {__version__}")
         raise typer.Exit
 
 
@@ -46,9 +48,10 @@ def _options(
 
 # As --help lists them.
 for _command in (
-    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, plot, report,
+    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, doctor, plot, report,
 ):  # fmt: skip
     app.command()(_command)
+app.command(context_settings=AS_PYTHON)(run)
 
 
 def main() -> None:
@@ -63,7 +66,10 @@ def main() -> None:
         sys.exit(2)
     except Exception as error:  # noqa: BLE001  told, whatever it is
         from roundoff.errors import RoundoffError
+        from roundoff.extras import missing
 
+        if isinstance(error, ModuleNotFoundError):
+            error = missing(error.name or "") or error
         if not isinstance(error, RoundoffError):  # a mistake of ours; its text may be a file's
             say(traceback.format_exc(), error=True)
             sys.exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import AllowImport, say
+from roundoff.cli.options import AllowImport, AsJson, say, say_json
 
 
 def formats(
@@ -17,17 +17,22 @@ def formats(
         bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
     ] = False,
     out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
+    as_json: AsJson = False,
     allow_import: AllowImport = None,  # noqa: ARG001  imported already
 ) -> None:
     """Print what number formats can hold: a table, or everything about one."""
-    from roundoff.formats.tools.table import describe, format_table
+    from roundoff.formats.tools.table import describe, facts, format_table, parsed
 
+    if plot and as_json:
+        raise typer.BadParameter("--plot draws and --json prints; leave one of them out")
     if plot:
         from roundoff.formats.tools.plot import plot_formats
 
         if not names:
             raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
         say(plot_formats(names, out))
+    elif as_json:
+        say_json([facts(fmt) for fmt in parsed(names or None)])
     elif names and len(names) == 1:
         say(describe(names[0]))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from importlib import import_module
@@ -28,6 +29,7 @@ Population = Annotated[
 Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts, as JSON.")]
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
 
@@ -69,6 +71,15 @@ def parts(text: str) -> list[str]:
 def say(text: object, *, error: bool = False) -> None:
     """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
     print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+def say_json(value: Any) -> None:
+    """Prints a value for scripts to read, in ASCII, which no terminal obeys.
+
+    Raises:
+        ValueError: a number is not finite; JSON has no such numbers.
+    """
+    print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

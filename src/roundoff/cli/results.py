@@ -50,9 +50,11 @@ def report(
 def collect(
     directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: CSV if its name ends with .csv, else Parquet.")
+    ],
 ) -> None:
-    """Write every record of every run, with the run's settings, as one table in Parquet; see docs/running-sweeps.md."""
+    """Write every record of every run, with the run's settings, as one table; see docs/running-sweeps.md."""
     from roundoff.analysis.runs.collect import collect as collect_runs
 
     rows, runs, warnings = collect_runs(directories, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +10,7 @@ import typer
 
 from roundoff.cli.options import (
     AllowImport,
+    AsJson,
     Compiled,
     DryRun,
     FigureFormats,
@@ -22,11 +22,12 @@ from roundoff.cli.options import (
     parts,
     print_warnings,
     say,
+    say_json,
     stoppable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roundoff.sweeps.language.plan import Plan
     from roundoff.sweeps.workers.pool import Executor
@@ -73,11 +74,15 @@ def sweep(
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
     with stoppable(hint):
         if executor == "local":
-            _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population, imports)
+            _bring_to_end(
+                plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports
+            )
         else:
             from roundoff.sweeps.workers.on_ray import RayExecutor
 
-            cluster = RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+            def cluster() -> Executor:
+                return RayExecutor(workers, address, cpus_per_run, gpus_per_run)
+
             _bring_to_end(plan, directory, cluster, compiled, population, imports)
 
 
@@ -123,7 +128,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             say(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, LocalProcesses(workers or usable_cores()), compiled, population)
+        _bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
@@ -149,7 +154,7 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Seque
 def _bring_to_end(
     plan: Plan,
     directory: Path,
-    executor: Executor,
+    executors: Callable[[], Executor],
     compiled: bool | None,
     population: int,
     imports: Sequence[str] = (),
@@ -157,15 +162,25 @@ def _bring_to_end(
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
     from roundoff.sweeps import run_sweep
     from roundoff.sweeps.display.progress import ProgressDisplay
+    from roundoff.sweeps.search import run_search
 
+    findings: list[object] = []
     with ProgressDisplay() as display:
-        summary = run_sweep(
-            plan, directory, executor=executor, watcher=display,
-            compiled=compiled, population=population, allow_imports=imports,
-        )  # fmt: skip
-    say(
-        f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {len(plan.runs)} runs"
-    )
+        if plan.search:
+            summary, found = run_search(
+                plan, directory, executors, display,
+                compiled=compiled, population=population, allow_imports=imports,
+            )  # fmt: skip
+            findings += found
+        else:
+            summary = run_sweep(
+                plan, directory, executor=executors(), watcher=display,
+                compiled=compiled, population=population, allow_imports=imports,
+            )  # fmt: skip
+    for finding in findings:
+        say(finding)
+    ran = summary.done + summary.crashed + summary.failed
+    say(f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {ran} runs")
     if summary.failed:
         say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
         raise typer.Exit(1)
@@ -175,14 +190,19 @@ def status(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
-    from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
+    from roundoff.sweeps.display.status_table import exit_status, status_lines, status_values, watch_status
     from roundoff.sweeps.folder.status import read_status
 
+    if watch and as_json:
+        raise typer.BadParameter("--watch shows what changes and --json prints once; leave one of them out")
     with stoppable("the sweep is not affected"):
         report = watch_status(directory) if watch else read_status(directory)
-    if not watch:
+    if as_json:
+        say_json(status_values(report))
+    elif not watch:
         say("\n".join(status_lines(report)))
     print_warnings(report.warnings)
     raise typer.Exit(exit_status(report))
@@ -199,4 +219,4 @@ def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
     from roundoff.sweeps.language.schema import sweep_schema
 
-    say(json.dumps(sweep_schema(), indent=1))
+    say_json(sweep_schema())

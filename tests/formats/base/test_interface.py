@@ -19,7 +19,7 @@ FORMATS = [
     *("fp64", "fp32", "fp16", "e5m2_ftz", "e1m3fn", "binary8p4uf", "fp6_e2m3", "bfp8_16", "bfp20_8", "bfp8_16_ax0"),
     *("q3.4", "uq4.4_wrap", "q30.20", "int8", "uint4_g32", "int4_g8_ax0", "int8_s0.1", "lns8_3", "lns20_9"),
     *("mxfp8_e4m3", "mxint8", "nvfp4", "nvfp4_ax0", "posit2", "posit16", "posit32", "fp8_e8m0", "qtorch_e5m10"),
-    *("nf4", "ternary", "ternary_b8", "table[-1,-0.5]"),
+    *("nf4", "ternary", "ternary_b8", "table[-1,-0.5]", "fp8_e4m3_tensor", "fp8_e5m2_b16", "fp8_e4m3_b16_ax0"),
 ]
 WITHOUT_CODES = ["qtorch_e5m10"]
 
@@ -42,7 +42,7 @@ def test_every_fact_is_what_it_says(name):
     assert fmt.bits_per_number >= fmt.bits
     assert fmt.open_block is None or (fmt.open_block > 0 and not fmt.elementwise)
     assert fmt.open_block == {"bfp8_16": 16, "bfp20_8": 8, "uint4_g32": 32, "mxfp8_e4m3": 32, "mxint8": 32,
-                              "nvfp4": 16, "nf4": 64, "ternary_b8": 8}.get(name)  # fmt: skip
+                              "nvfp4": 16, "nf4": 64, "ternary_b8": 8, "fp8_e5m2_b16": 16}.get(name)  # fmt: skip
     facts = {"max": fmt.max, "min": fmt.min, "smallest": fmt.smallest, "normal": fmt.smallest_normal, "eps": fmt.eps}
     assert all(value is None or isinstance(value, float) for value in facts.values())
     assert (fmt.max is None) == (fmt.min is None)

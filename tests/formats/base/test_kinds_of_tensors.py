@@ -10,7 +10,7 @@ from roundoff.formats import Format, FormatError, RandomBits, fake_round
 FAMILIES = [
     *("fp32", "e5m10", "bf16", "fp8_e4m3", "e4m3fnuz", "e5m2_ftz", "binary8p4ue", "e8m0fnu", "qtorch_e5m10"),
     *("q3.4", "q3.4_wrap", "int8", "uint8_ax0", "int4_g3", "int8_s0.1", "int8_p90", "posit16", "lns8_3", "ternary"),
-    *("mxfp8_e4m3", "mxint8_ax0_b3", "bfp8_16", "nvfp4", "nf4"),
+    *("mxfp8_e4m3", "mxint8_ax0_b3", "bfp8_16", "nvfp4", "nf4", "fp8_e4m3_tensor", "fp8_e4m3_row"),
 ]
 MODES = [{}, {"rounding": "up"}, {"rounding": "stochastic", "random": RandomBits(3)}]
 

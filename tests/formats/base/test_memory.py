@@ -12,6 +12,7 @@ FAMILIES = [
     *("int8_p99", "uint8_ax1_p90", "int8_g32_p90", "int4_g40_ax0_p90"),
     *("mxfp8_e4m3", "mxfp4_e2m1_ax0", "mxint8_b35", "bfp8_16", "bfp12_100_ax0", "nvfp4", "nvfp4_ax0"),
     *("posit8", "posit16_1", "lns8_3", "e8m0fnu", "nf4", "ternary", "e5m10", "e5m2_ftz", "binary8p4ue"),
+    *("fp8_e4m3_tensor", "fp8_e5m2_row_pow2", "fp8_e4m3_row_ax0", "fp8_e4m3_b128", "int8_row"),
 ]
 SLACK = N // 2  # bytes: scales of blocks and groups, and pieces that fit in a cache
 

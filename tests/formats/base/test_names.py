@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import roundoff
-from roundoff.formats import FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow
+from roundoff.formats import FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow, ScaledFloatFormat
 from roundoff.formats.arithmetic.elements import ScaleRule
 from roundoff.formats.base.names import ALIASES
+from roundoff.formats.families.shared_scale import ROW
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,8 @@ from roundoff.formats.base.names import ALIASES
         ("mxfp4_ax0_b16", MXFormat("mxfp4_e2m1", 16, 0)),
         ("uint8_p99_ax0", IntegerFormat(8, False, False, 0, percentile=99.0)),
         ("int8_ax0_g4", IntegerFormat(8, axis=0, group=4)),
+        ("int8_row", IntegerFormat(8, group=ROW)),
+        ("e2m1_finite_b16", ScaledFloatFormat(FloatFormat(2, 1, "finite"), 16)),
         ("int8_z0_s0.1", IntegerFormat(8, scale=0.1)),
         ("fp8_e8m0_saturate", Format.parse("e8m0fnu_saturate")),
         ("e4m3b7_p3109", FloatFormat(4, 3, "p3109", 7)),
@@ -44,6 +47,7 @@ def test_what_stands_behind_a_name(name, fmt):
         ("bfp8_16", ["even", "ax1"]),
         ("nvfp4", ["b8", "ax0"]),
         ("nf4", ["b8", "ax0"]),
+        ("fp8_e4m3_row", ["pow2", "ax0"]),
         ("binary8p4uf", ["nosub", "saturate"]),
     ],
 )
@@ -67,7 +71,7 @@ def test_every_alias_is_read_and_its_text_is_canonical():
         ("e5m10_nosub_nosub", "no suffix '_nosub' a second time of 'e5m10'"),
         ("e4m3fn_finite", "no suffix '_finite' of 'e4m3fn'"),
         ("posit16_saturate", "no suffix '_saturate' of 'posit16', which takes none"),
-        ("int8_b16", "no suffix '_b16' of 'int8', which takes _sym, _asym, _gGROUP, _axAXIS.* in any order"),
+        ("int8_b16", "no suffix '_b16' of 'int8', which takes _sym, _asym, _gGROUP, _row, _axAXIS.* in any order"),
         ("mxfp4_g16", "no suffix '_g16' of 'mxfp4', which takes _bBLOCK, _axAXIS, _floor, _ceil, _even, _rceil"),
         ("fp16_wrap", "out of range: e5m10_wrap cannot overflow to 'wrap'"),
         ("uint8_s0.1_z256", "out of range: zero_point must be from 0 to 255"),

@@ -9,7 +9,7 @@ from comparing import same_bits
 from roundoff.formats import Format, RandomBits, Rounding
 
 WHOLE = ["q3.4", "int8", "uint8_ax1", "int4_g7", "int8_s0.1", "mxfp8_e4m3_b35", "mxint8_b35", "nvfp4_b35", "posit16_1"]
-AS_OPERATORS = ["mxfp8_e4m3", "bfp8_16", "nvfp4", "int4_g32", "lns8_3"]
+AS_OPERATORS = ["fp8_e4m3_row", "mxfp8_e4m3", "bfp8_16", "nvfp4", "int4_g32", "lns8_3"]
 
 
 def compiled_and_not(name, *, fullgraph, backend="inductor", **how):

@@ -13,7 +13,7 @@ import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, fake_round
 
 FAMILIES = ["e5m10", "e8m0fnu", "q3.4", "int8", "int8_ax0", "int8_s0.1", "mxfp8_e4m3", "nvfp4", "nf4", "posit16",
-            "lns8_3", "ternary"]  # fmt: skip
+            "lns8_3", "ternary", "fp8_e4m3_tensor"]  # fmt: skip
 MODES = [{}, {"rounding": "up"}, {"rounding": "stochastic", "random": RandomBits(3)}]
 
 

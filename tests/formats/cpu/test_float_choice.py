@@ -16,6 +16,7 @@ BLOCKS = [
         "mxfp4_e2m1_b1",
     ),
     *("bfp8_16", "bfp23_7_ax1", "bfp2_100", "bfp23_10_ax0", "nvfp4", "nvfp4_ax0", "nvfp4_b35_ax1", "nvfp4_b100"),
+    *("fp8_e4m3_tensor", "fp8_e5m2_row", "fp8_e4m3_row_ax0_pow2", "fp8_e4m3_b35", "int8_row", "int5_row_ax0"),
 ]
 INTEGERS = [
     *("int8", "uint8", "int16_ax0", "uint4_ax1", "int8_ax2", "int4_g32", "uint8_g7_ax0", "int8_g7_ax1", "int3_g100"),
@@ -104,7 +105,7 @@ def test_the_same_bits(name, rounding):
         check(name, with_specials(x), rounding)
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3_b1500", "bfp2_2000", "nvfp4_b1100", "int3_g1500", "uint8_g1100"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3_b1500", "bfp2_2000", "nvfp4_b1100", "int3_g1500", "int8_row"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_blocks_longer_than_a_scratch(name, dtype):
     for rounding in (Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC):

@@ -16,6 +16,7 @@ import roundoff
 from roundoff.formats import Format, FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.families.integer import IntegerFormat, Quantized
+from roundoff.formats.families.shared_scale import ROW
 
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 GIVEN = [
@@ -35,6 +36,8 @@ FROM_DATA = [
     IntegerFormat(4, group=5),
     IntegerFormat(4, group=7, symmetric=False),
     IntegerFormat(4, group=4, axis=1),
+    IntegerFormat(8, group=ROW),
+    IntegerFormat(5, group=ROW, axis=1, symmetric=False),
     IntegerFormat(6, percentile=95.0),
     IntegerFormat(6, group=7, percentile=80.0, signed=False, symmetric=False),
 ]

@@ -14,7 +14,7 @@ from roundoff.formats.tools.table import describe, format_table
 EVERY_FAMILY = [
     *("fp64", "fp32", "fp16", "e4m3", "q3.4", "uq4.4_wrap", "int8", "uint4_g32", "int8_s0.1", "mxfp8_e4m3"),
     *("mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4", "bfp8_16", "bfp20_8", "posit2", "posit8_0", "posit16", "posit32"),
-    *("lns8_3", "lns20_9"),
+    *("lns8_3", "lns20_9", "fp8_e4m3_row", "fp8_e4m3_b128_pow2"),
 ]
 
 

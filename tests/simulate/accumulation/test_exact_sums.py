@@ -16,7 +16,7 @@ from roundoff.formats.base.random_words import random_words
 from roundoff.formats.tools.reference import round_exactly
 from roundoff.simulate.accumulation.description import Accumulation
 from roundoff.simulate.accumulation.run import accumulate
-from roundoff.simulate.exact.carrier_rounding import CarrierRounding
+from roundoff.simulate.rounded_once.carrier_rounding import CarrierRounding
 
 aten = torch.ops.aten
 EXACT = Accumulation("exact")

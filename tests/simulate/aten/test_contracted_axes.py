@@ -112,6 +112,21 @@ def test_so_do_those_of_other_block_formats(fmt):
     assert_same([seen(lambda: A @ B[0], by_rows)], [along(A, 0) @ along(B[0], 0)])
 
 
+@pytest.mark.parametrize("fmt", ["fp8_e4m3_row", "int4_row"])
+def test_so_do_rows(fmt):
+    assert_same([seen(lambda: A @ B[0], fmt)], [along(A, 1, fmt) @ along(B[0], 0, fmt)])
+    assert_same([seen(lambda: torch.bmm(B, B), fmt)], [along(B, -1, fmt) @ along(B, -2, fmt)])
+    parts = [along(A[:, s], -1, fmt) @ along(B[0][s], 0, fmt) for s in (slice(0, 20), slice(20, 64))]
+    assert_same([seen(PRODUCTS["grouped, parts of the sum"][0], fmt)], [torch.stack(parts)])
+    grouped = F.conv2d(torch.cat([along(part, 1, fmt) for part in X.chunk(4, 1)], 1), along(W[:, :8], 1, fmt), groups=4)
+    assert_same([seen(PRODUCTS["groups"][0], fmt)], [grouped])
+
+
+def test_a_scale_for_the_tensor_is_one_in_every_product():
+    expected = roundoff.round(A, "fp8_e4m3_tensor") @ roundoff.round(B[0], "fp8_e4m3_tensor")
+    assert_same([seen(lambda: A @ B[0], "fp8_e4m3_tensor")], [expected])
+
+
 def gradients_of_convolution(x, weight, g, *, transposed, groups, mask):
     options = [[1, 1], [0, 0], [1, 1], transposed, [0, 0], groups]
     return aten.convolution_backward(g, x, weight, [g.shape[1]], *options, mask)

@@ -293,7 +293,7 @@ def test_the_audit_names_every_operation_and_its_treatment():
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ({"preset": "everyop"}, "policy.preset must be every-op, storage, mixed-precision, got 'everyop'"),
+        ({"preset": "everyop"}, "policy.preset must be every-op, storage, .*, fp8-rowwise.*, got 'everyop'"),
         ({"formt": "e5m10"}, "unknown key 'formt': allowed are accumulate, format"),
         ({"rules": {"operation": "mm"}}, "policy.rules must be a list"),
         ({"rules": [{"operation": "mm"}]}, r"policy.rules\[0\]: a rule must set one of format"),
@@ -303,7 +303,14 @@ def test_the_audit_names_every_operation_and_its_treatment():
         ),
         ({"rules": [{"operation": "mm", "format": "e5m1O"}]}, r"rules\[0\]: .*e5m1O"),
         ({"rules": [{"operation": 3, "format": "e5m10"}]}, "operation of a rule must be a pattern"),
-        ({"rules": [{"role": "inputs", "rounding": "up", "format": "e5m2"}]}, "sets their format and nothing else"),
+        ({"rules": [{"role": "inputs", "scalars": "exact", "format": "e5m2"}]}, "sets their format, .*nothing else"),
+        ({"rules": [{"role": "gradients", "rounding": "up"}]}, "sets their format, .*nothing else"),
+        ({"rules": [{"product": "output", "format": "e5m2"}]}, "product is said of weights, activations, gradients"),
+        ({"rules": [{"role": "inputs", "product": "output", "format": "e5m2"}]}, "product is said of weights"),
+        (
+            {"rules": [{"role": "weights", "product": "grad", "format": "e5m2"}]},
+            "product of a rule must be output, grad-input, grad-weight, got 'grad'",
+        ),
         ({"granularity": "fine"}, "granularity must be kernel, primitive, got 'fine'"),
         ({"scalars": "maybe"}, "scalars must be exact, rounded"),
         ({"rounding": "nearest-evn"}, "did you mean 'nearest-even'"),
@@ -321,6 +328,8 @@ def test_mistakes_are_named(description, message):
         Policy("e5m10"),
         Policy.storage("e5m4"),
         Policy.mixed_precision("bf16"),
+        Policy.fp8("rowwise-with-gw-hp", "bf16"),
+        Policy("fp32").with_rules(Rule("mm", role="gradients", product="grad-input", format="e5m2", rounding="up")),
         Policy("e5m10", rounding="stochastic", granularity="primitive", scalars="rounded", accumulate="e5m10/32"),
         Policy("e5m10").with_rules(Rule(["mm", "add*"], module="head", role=["forward", "backward"], operands="mxfp4")),
     ],
@@ -328,6 +337,16 @@ def test_mistakes_are_named(description, message):
 def test_a_policy_goes_through_plain_data_and_back(policy):
     assert Policy.parse(policy.as_json()) == policy
     assert str(policy.format) in str(policy)
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise-with-gw-hp"])
+def test_recipes_are_presets(recipe):
+    assert (
+        Policy.parse({"preset": f"fp8-{recipe}"}) == Policy.fp8(recipe) == Policy.fp8(recipe.replace("-", "_"), "fp32")
+    )
+    assert Policy.parse({"preset": f"fp8-{recipe}"}, "bf16") == Policy.fp8(recipe, "bf16")
+    with pytest.raises(FormatError, match="recipe must be tensorwise, rowwise, rowwise-with-gw-hp, got 'columnwise'"):
+        Policy.fp8("columnwise")
 
 
 class Autoencoder(torch.nn.Module):

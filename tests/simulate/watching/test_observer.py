@@ -176,6 +176,16 @@ def test_report_needs_an_observing_simulation():
         simulate("e5m10").report()
 
 
+def test_a_report_within_the_simulation_counts_nothing_of_its_own():
+    with simulate("e5m10", observe=True) as simulation:
+        x = torch.ones(3) + 1
+        first = simulation.report().table
+        simulation.load_observer_state(simulation.observer_state())
+        assert simulation.report().table.equals(first)
+    assert simulation.report().table.equals(first)
+    assert x.tolist() == [2.0] * 3
+
+
 def test_an_empty_report_prints():
     assert "0 results" in str(simulate("e5m10", observe=True).report())
 

@@ -32,7 +32,7 @@ def is_traced(call: Call) -> bool:
 
 
 def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
-    """What :func:`~roundoff.simulate.exact.results.result` does, as an operator in the graph; a new tensor.
+    """What :func:`~roundoff.simulate.rounded_once.results.result` does, as an operator in the graph; a new tensor.
 
     Args:
         call: what to compute.

@@ -51,7 +51,7 @@ def compute(
     """The results of a formula, rounded once to ``dtype``; ``UNSAFE`` where they are not known (float64).
 
     Args:
-        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         operands: as many as it reads, of that dtype; they broadcast; any device.
         factor: its ``v``, a number of that dtype.
         dtype: float32 or float64.

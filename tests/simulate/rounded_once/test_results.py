@@ -17,11 +17,11 @@ import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
 from roundoff.formats.base.random_words import random_words
-from roundoff.simulate.exact import loops as exact_loops
-from roundoff.simulate.exact import results as exact_results
-from roundoff.simulate.exact.carrier_rounding import CarrierRounding
-from roundoff.simulate.exact.operations import carrier_rounding, exact_to_nearest
-from roundoff.simulate.exact.results import Call, Way, result
+from roundoff.simulate.rounded_once import loops as exact_loops
+from roundoff.simulate.rounded_once import results as exact_results
+from roundoff.simulate.rounded_once.carrier_rounding import CarrierRounding
+from roundoff.simulate.rounded_once.operations import carrier_rounding, exact_to_nearest
+from roundoff.simulate.rounded_once.results import Call, Way, result
 
 CARRIERS = [torch.float32, torch.float64]
 FORMULAS = {

@@ -79,7 +79,7 @@ def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formul
         fmt: the format, whose numbers are the operands.
         dtype: the carrier.
         rounding: to the format.
-        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
 
     Returns:
         None where PyTorch's kernel, which rounds to the nearest, will do: where that is harmless; where it is what a
@@ -159,7 +159,7 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
         operation: an ATen operation.
         fmt: the format its results are rounded to, afterwards.
         rounding: how they are.
-        draw: gives random bits; see :func:`~roundoff.simulate.exact.results.result`.
+        draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
 
     Returns:
         A function with the operation's arguments, whose results are rounded to their dtype; it hands on to the

@@ -261,7 +261,7 @@ class Loop:
     """A formula, a carrier and a mode, ready to run over tensors.
 
     Args:
-        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
         how: how results become numbers of the carrier.
     """

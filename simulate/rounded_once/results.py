@@ -34,7 +34,7 @@ class Way:
     """How the results of a formula become numbers of a carrier.
 
     Args:
-        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
         how: the rounding.
     """
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     """One elementwise computation."""
 
     formula: str
-    """A field of :class:`~roundoff.simulate.exact.formulas.Formulas`."""
+    """A field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`."""
     operands: tuple[Any, ...]
     """Tensors and Python numbers, in the formula's order."""
     factor: float = 1.0

@@ -34,7 +34,7 @@ def fill_in(
     """Writes the results that are marked ``UNSAFE``, whose operands are finite; some 20 us for each.
 
     Args:
-        formula: a field of :class:`~roundoff.simulate.exact.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         operands: float64, of the shape of the results, or of none.
         factor: the formula's ``v``.
         results: float64, contiguous.

@@ -1,0 +1,241 @@
+"""Floats with a scale from the data, as FP8 hardware has them: for the tensor, for each row, for each block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..arithmetic.carriers import INTEGER
+from ..arithmetic.cutting import check_axis
+from ..base.errors import FormatError
+from ..base.family import Family, check_integer
+from ..base.modes import Overflow
+from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from .floats import FloatFormat
+from .shared_scale import AXES, ROW, check_block
+
+if TYPE_CHECKING:
+    import re
+
+    from ..base.modes import How, Random
+
+_MOST_BITS = 16
+
+
+class ScaledFloats(NamedTuple):
+    """A tensor as it is stored: x = number of the code / scale."""
+
+    codes: torch.Tensor
+    """Codes of the element format, the shape of the tensor."""
+    scales: torch.Tensor
+    """Of the tensor's dtype: zero-dimensional, or a row's or block's one in place of its elements."""
+
+
+@dataclass(frozen=True)
+class ScaledFloatFormat(Family):
+    """A float format that is scaled so that the largest magnitude of the tensor, row or block is its largest number.
+
+    With A that magnitude and M the largest number of the element format E, in the arithmetic of the carrier,
+
+        s = M / A,  x -> E(x s) / s
+
+    where every operation is rounded once, E in the mode asked for and the others to nearest-even; E saturates. That is
+    FP8 with "dynamic" or "current" scaling, in the arithmetic of torchao's emulation. With ``power_of_two``, s is
+    rounded down to a power of two, so that products and quotients are exact unless they are subnormal.
+
+    A tensor, row or block that holds a NaN or an infinity has no scale and becomes NaN altogether. The scale stays
+    between 2^-126 and 2^126 (float64: 2^-1022 and 2^1022): zeros have one, too, and keep their signs if E has -0;
+    numbers below M 2^-126 are scaled by less than they ask for. torchao's stays below M 10^12.
+
+    Rounding is idempotent with ``power_of_two``. Otherwise a second rounding may change last bits of the carrier: s
+    follows from A, which itself was rounded.
+
+    Args:
+        element: E: at most 16 bits, with a sign, subnormal numbers and its usual overflow; no number beyond float32.
+        block: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis; None for a tensor.
+        axis: along which axis blocks and rows lie.
+        power_of_two: whether scales are powers of two.
+
+    Raises:
+        FormatError: the element does not suit, or a number is out of range.
+    """
+
+    element: FloatFormat
+    block: int | None = None
+    axis: int = -1
+    power_of_two: bool = False
+
+    def __post_init__(self) -> None:
+        element = self.element
+        fits = isinstance(element, FloatFormat) and element.bits <= _MOST_BITS and element.fits_in(torch.float32)
+        if not fits or not element.signed or not element.subnormals or element.overflow is not None:
+            raise FormatError(
+                f"a format with a scale has a float element of at most {_MOST_BITS} bits that fits in float32, with a"
+                f" sign, subnormal numbers and its usual overflow, got {element}"
+            )
+        if self.block is not None:
+            check_block("a format with a scale", "block", self.block)
+        check_integer("a format with a scale", "axis", self.axis, AXES)
+        if self.block is None and self.axis != -1:
+            raise FormatError(f"a scale of the whole tensor lies along no axis: leave out axis, got {self.axis}")
+
+    def __str__(self) -> str:
+        span = "tensor" if self.block is None else "row" if self.block == ROW else f"b{self.block}"
+        axis = f"_ax{self.axis}" if self.axis != -1 else ""
+        element = str(self.element)  # torch.compile reads this method, and formats no objects
+        return f"{element}_{span}{axis}" + ("_pow2" if self.power_of_two else "")
+
+    @property
+    def bits(self) -> int:
+        """Storage size of one element, in bits, without its share of the scale."""
+        return self.element.bits
+
+    @property
+    def bits_per_number(self) -> float:
+        """Storage size of one number in a full block, with its share of the 32-bit scale; a row's is not counted."""
+        return self.bits + (32 / self.block if self.block not in (None, ROW) else 0.0)
+
+    @property
+    def open_block(self) -> int | None:
+        """The block or row, along the last axis."""
+        return self.block if self.axis == -1 else None
+
+    @property
+    def eps(self) -> float:
+        """Distance of neighbours, relative to the power of two below, for the largest numbers."""
+        return self.element.eps
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, in which scales are computed by definition."""
+        return torch.float32
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
+        return True
+
+    def _values(self) -> torch.Tensor:
+        """The finite numbers of the element, which are those at a scale of 1."""
+        return self.element.values()
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if self.block is not None and x.numel():
+            check_axis(self, self.axis, x)
+
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        self._round(source, target, how, how.random)
+
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        target = torch.empty_like(source)
+        self._round(source, target, how, how.words)
+        return target
+
+    def _round(self, source: torch.Tensor, target: torch.Tensor, how: How, random: Random) -> None:
+        scales = self._scale_up(source, target)
+        self._saturating.round_into(target, target, how.rounding, None, random)
+        for piece, scale in zip(self._pieces(target), scales, strict=True):
+            piece.div_(scale)
+
+    def _scale_up(self, source: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+        """Writes x s into ``target``, which may be ``source``, and returns the scales of the pieces."""
+        pieces = self._pieces(source)
+        scales = [self._scale_of(piece) for piece in pieces]
+        for piece, scale, scaled in zip(pieces, scales, self._pieces(target), strict=True):
+            torch.mul(piece, scale, out=scaled)
+        return scales
+
+    @cached_property
+    def _saturating(self) -> FloatFormat:
+        return replace(self.element, overflow=Overflow.SATURATE)
+
+    def _pieces(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Views of ``x``: the whole, or blocks along the axis behind ours, a short last block apart."""
+        if self.block is None or x.dim() == 0:
+            return [x]
+        axis = check_axis(self, self.axis, x)
+        full = x.shape[axis] // self.block * self.block
+        rest = x.shape[axis] - full
+        if not full:
+            return [x.unsqueeze(axis)]
+        before, behind = x.shape[:axis], x.shape[axis + 1 :]
+        pieces = [(x.narrow(axis, 0, full) if rest else x).view(*before, -1, self.block, *behind)]
+        return [*pieces, x.narrow(axis, full, rest).unsqueeze(axis)] if rest else pieces
+
+    def _scale_of(self, piece: torch.Tensor) -> torch.Tensor:
+        """The scales of a piece, in a shape that can be multiplied with it; NaN where it holds a NaN or an infinity."""
+        if self.block is None or piece.dim() == 0:
+            low, high = torch.aminmax(piece)
+        else:
+            axis = self.axis + 1 if self.axis >= 0 else self.axis
+            low, high = piece.amin(axis, keepdim=True), piece.amax(axis, keepdim=True)
+        top, limits = torch.maximum(-low, high), torch.finfo(piece.dtype)
+        # Number / tensor would not be a division.
+        scale = (torch.full_like(top, self.element.max) / top).clamp_(limits.tiny, 1 / limits.tiny)
+        if self.power_of_two:
+            scale = (scale.view(INTEGER[piece.dtype]) & _EXPONENT[piece.dtype]).view(piece.dtype)
+        return scale.add_(top.mul_(0.0))  # NaN, unless top is finite
+
+    def _encoded(self, x: torch.Tensor, how: How) -> ScaledFloats:
+        """Refused of an empty tensor. Where there is a NaN or an infinity, scales are NaN and codes 0."""
+        if x.numel() == 0:
+            raise FormatError(f"{self}: an empty tensor has no scale")
+        self._check_shape(x)
+        scaled = torch.empty_like(x)
+        scales = self._scale_up(x, scaled)
+        codes = self._saturating.encode(scaled.nan_to_num_(0.0), how.rounding, random=how.words)
+        if self.block is None or x.dim() == 0:
+            return ScaledFloats(codes, scales[0])
+        axis = check_axis(self, self.axis, x)
+        return ScaledFloats(codes, torch.cat([scale.squeeze(axis + 1) for scale in scales], axis))
+
+    def _decoded(self, stored: ScaledFloats, dtype: torch.dtype | None) -> torch.Tensor:
+        """Of codes, which may be of torch's own types, and scales, of which there is one for each block."""
+        numbers = self.element.decode(stored.codes, torch.float64).to(stored.scales.dtype)
+        if self.block is not None and numbers.dim():
+            axis = check_axis(self, self.axis, numbers)
+            first = 0
+            for piece in self._pieces(numbers):
+                count = piece.shape[axis]
+                piece.div_(stored.scales.narrow(axis, first, count).unsqueeze(axis + 1))
+                first += count
+        else:
+            numbers.div_(stored.scales)
+        return numbers if dtype is None else numbers.to(dtype)
+
+
+_EXPONENT = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
+
+
+def _from_name(found: re.Match[str]) -> dict[str, Any]:
+    element, span = found[1], found[2]
+    block = None if span == "tensor" else ROW if span == "row" else int(span[1:])
+    return {"element": format_called(element), "block": block}
+
+
+_FLOATS = sorted((name for name, fmt in ALIASES.items() if isinstance(fmt, FloatFormat)), key=len, reverse=True)
+_WIDTHS = r"e\d{1,3}m\d{1,3}(?:b-?\d{1,5})?(?:fnuz|fn|_finite|_p3109)?|binary\d{1,2}p\d{1,2}(?:s[ef])?"
+_E4M3, _E5M2, _E2M1 = map(format_called, ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1"))
+
+register(
+    ScaledFloatFormat,
+    beginnings=[
+        Beginning(
+            "FLOAT_tensor, FLOAT_row, FLOAT_bBLOCK",
+            rf"({'|'.join(_FLOATS)}|{_WIDTHS})_(tensor|row|b\d{{1,9}})",
+            _from_name,
+        )
+    ],
+    suffixes=[AXIS_SUFFIX, Suffix("_pow2", "power_of_two", "(pow2)", lambda _: True)],
+    aliases={
+        f"fp8_{name}_{span}": ScaledFloatFormat(element, block)
+        for name, element in (("e4m3", _E4M3), ("e5m2", _E5M2))
+        for span, block in (("tensor", None), ("row", ROW), ("b128", 128))
+    },
+    called="scaled",
+    shown=["fp8_e4m3_tensor", "fp8_e4m3_row"],
+    verified=["fp8_e4m3_tensor", "fp8_e5m2_row", "fp8_e4m3_b128", "fp8_e4m3_row_pow2", "fp4_e2m1_b16"],
+    drawn={"element": (_E4M3, _E5M2, _E2M1), "block": (None, ROW, 16, 2), "power_of_two": (False, True)},
+)

@@ -1,0 +1,61 @@
+"""Functions of which each call is a ``with`` block: plain ones, methods, generators and coroutines."""
+
+from __future__ import annotations
+
+from functools import wraps
+from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ...formats import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def decorated(function: _F, block: Callable[[], AbstractContextManager[Any]], name: str) -> _F:
+    """``function``, each call of which is a block of its own.
+
+    Args:
+        function: of any kind but an asynchronous generator.
+        block: makes what a call enters. A generator or a coroutine is in its block while it runs, not while it is
+            suspended.
+        name: of what decorates, as in ``roundoff.exact()``.
+
+    Raises:
+        FormatError: it is a class, or an asynchronous generator.
+    """
+    if isclass(function) or isasyncgenfunction(function) or not callable(function):
+        raise FormatError(
+            f"{name} decorates functions, methods, generators and coroutines, got {function!r}: write"
+            f" `with {name}:` inside of it"
+        )
+    return cast("_F", _decorated(function, block))
+
+
+def _decorated(function: Any, block: Callable[[], AbstractContextManager[Any]]) -> Any:
+    if isgeneratorfunction(function):
+
+        @wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Any:
+            with block():
+                return (yield from function(*args, **kwargs))
+
+        return generator
+    if iscoroutinefunction(function):
+
+        @wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with block():
+                return await function(*args, **kwargs)
+
+        return coroutine
+
+    @wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with block():
+            return function(*args, **kwargs)
+
+    return plain

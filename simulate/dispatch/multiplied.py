@@ -1,0 +1,96 @@
+"""What products multiply: weights, activations and gradients, told apart by the memory that they lie in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..aten.contracted_axes import is_multiplied
+from ..policy.policy import Role
+from ..policy.products import Product
+from .storages import Storages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .plan import Plan
+
+
+class Told(NamedTuple):
+    """What is known about the operands of one call."""
+
+    roles: Mapping[str, Role]
+    """Of the operands that are multiplied, by argument."""
+    product: Product | None
+    """Which it is; that of the gradient of the input, where an operation computes those of input and weight."""
+
+
+NOTHING = Told({}, None)
+
+
+class Multiplied:
+    """Remembers what products of the forward pass multiplied; what else a backward product multiplies is a gradient.
+
+    A checkpoint computes activations again in the backward pass, and is known by its gradient mode, which is on. It
+    stops before its last product; so an activation that no product has multiplied yet, known since it needs a
+    gradient, is taken for that of a product with a weight. In a backward pass with ``create_graph=True`` the mode is
+    on, too: its gradients count as activations.
+
+    Args:
+        is_parameter: whether a tensor is a parameter.
+    """
+
+    def __init__(self, is_parameter: Callable[[torch.Tensor], bool]) -> None:
+        self._is_parameter = is_parameter
+        self._activations, self._weighted = Storages(), Storages()
+
+    def tell(self, plan: Plan, named: Mapping[str, Any]) -> Told:
+        """The roles of the operands of a call.
+
+        Args:
+            plan: of the operation.
+            named: its arguments by name.
+        """
+        operands = {name: x for name, x in named.items() if is_number(x) and is_multiplied(plan.name, name)}
+        if plan.role == Role.FORWARD or torch.is_grad_enabled():
+            return self._forward(operands)
+        roles = {name: self._role_in_backward(x) for name, x in operands.items()}
+        if Role.WEIGHTS in roles.values():
+            return Told(roles, Product.GRAD_INPUT)
+        activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
+        weighted = any(x in self._weighted or x not in self._activations for x in activations)
+        return Told(roles, Product.GRAD_WEIGHT if weighted else None)
+
+    def _forward(self, operands: Mapping[str, torch.Tensor]) -> Told:
+        parameters = [name for name, x in operands.items() if self._is_parameter(x)]
+        # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.
+        weights = [name for name in parameters if isinstance(_base(operands[name]), torch.nn.Parameter)] or parameters
+        for name, x in operands.items():
+            if name not in weights:
+                self._activations.add(x)
+                if weights:
+                    self._weighted.add(x)
+        roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
+        return Told(roles, Product.OUTPUT if weights else None)
+
+    def _role_in_backward(self, x: torch.Tensor) -> Role:
+        if x in self._activations:
+            return Role.ACTIVATIONS
+        if self._is_parameter(x):
+            return Role.WEIGHTS
+        return Role.ACTIVATIONS if x.requires_grad else Role.GRADIENTS
+
+
+def _base(x: torch.Tensor) -> torch.Tensor:
+    return x if x._base is None else x._base  # noqa: SLF001  the only access there is
+
+
+def is_number(x: object) -> bool:
+    """Whether ``x`` is a tensor of numbers that operands are rounded in."""
+    return (
+        isinstance(x, torch.Tensor)
+        and x.dtype in (torch.float32, torch.float64)
+        and x.layout is torch.strided
+        and not x.is_nested
+    )

@@ -1,0 +1,88 @@
+"""``exact``: code that no simulation rounds, whatever is simulated around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+
+from torch.compiler import is_compiling
+
+from .decorating import decorated
+from .simulation import Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+@final
+class Exact:
+    """What :func:`exact` returns: entered with ``with``, any number of times, or put on a function with ``@``."""
+
+    def __init__(self) -> None:
+        self._simulation: Simulation | None = None
+
+    def __repr__(self) -> str:
+        return "exact()"
+
+    def __enter__(self) -> None:
+        """Pauses the simulations of this thread."""
+        if is_compiling():  # torch.compile compiles outside of simulations alone
+            return
+        if self._simulation is None:
+            self._simulation = Simulation("fp32")
+            # A generator that is suspended in the block leaves its caller's arithmetic alone, as it is meant to.
+            self._simulation.presence.told_of_generators = True
+        self._simulation.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """The simulations go on, also when an exception leaves the block."""
+        if self._simulation is not None and not is_compiling():
+            self._simulation.__exit__(kind, error, traceback)
+
+    def __call__(self, function: _F) -> _F:
+        """``function``, each call of which is such a block.
+
+        Raises:
+            FormatError: it is a class, or an asynchronous generator.
+        """
+        return decorated(function, Exact, "roundoff.exact()")
+
+
+@overload
+def exact() -> Exact: ...
+@overload
+def exact(function: _F) -> _F: ...
+def exact(function: _F | None = None) -> Exact | _F:
+    """Code that is not rounded, whatever is simulated around it: metrics, data loading, evaluation.
+
+    ``with roundoff.exact(): accuracy = (net(x).argmax(-1) == labels).float().mean()`` computes as without a simulation,
+    bit for bit, and returns tensors that are no numbers of the format, until an operation outside of the block rounds
+    what it makes of them (copies are rounded, too). ``@roundoff.exact()`` (or ``@roundoff.exact``) makes such a block
+    of each call of a function, method, generator or coroutine. Where nothing is simulated it does nothing.
+
+    - It is ``with simulate("fp32")``: observers and shadows of simulations around it see nothing of it, rules about
+      optimizers do not round what an optimizer stores in it, and no random bits are drawn. A simulation that is
+      entered inside of the block simulates again.
+    - It holds for the thread that enters it. A generator or coroutine that is suspended in the block leaves
+      the arithmetic of its caller alone.
+    - The backward pass is rounded where ``backward`` is called, not where the forward operations ran: through results
+      of the block it is rounded if called outside, and exact if called inside.
+    - In a step of :func:`roundoff.compile`, what the block computes is not rounded either. A compiled step that is
+      called inside of a block runs in its own simulation.
+    - Numbers that rounding has changed before do not come back: a loss that was computed outside of the block stays
+      rounded.
+
+    Args:
+        function: to decorate; None for a ``with`` block.
+
+    Returns:
+        A context manager, which may be entered again, and is a decorator, too; or the decorated function.
+
+    Raises:
+        FormatError: what is to be decorated is no function, or an asynchronous generator.
+    """
+    return Exact() if function is None else Exact()(function)

@@ -1,0 +1,142 @@
+"""The command that looks at an installation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from roundoff.cli.options import AsJson, say, say_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_VERIFIED = ("e5m10", "mxfp4")  # a float, which has loops of its own, and blocks
+_GIB = 1 << 30
+
+
+def doctor(*, as_json: AsJson = False) -> None:
+    """Look at this installation: versions, extras, devices, kernels, caches; exit with 1 if something is broken."""
+    found = _examine()
+    if as_json:
+        say_json(found)
+    else:
+        say(_described(found))
+    if found["broken"]:
+        raise typer.Exit(1)
+
+
+def _examine() -> dict[str, Any]:
+    """Everything, as values of JSON; ``broken`` says in words what does not work and should."""
+    import torch
+
+    from roundoff import __version__
+    from roundoff.extras import EXTRAS
+    from roundoff.formats.cpu.c_functions import folder_of_loops
+    from roundoff.origin import origin
+    from roundoff.simulate.compiling.program_cache import folder_of_programs
+
+    made_with = origin()
+    broken: list[str] = []
+    devices = [_device(name) for name in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))]
+    return {
+        "roundoff": {
+            "version": __version__,
+            "folder": str(Path(__file__).parents[1]),
+            "commit": made_with.get("commit"),
+        },
+        "versions": {name: made_with[name] for name in ("python", "torch", "numpy")} | _versions("numba", "pandas"),
+        "missing": {
+            extra: [name for name in packages if find_spec(name) is None] for extra, packages in EXTRAS.items()
+        },
+        "processor": made_with["processor"],
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "devices": devices,
+        "kernels": [_kernels(device["device"], broken) for device in devices],
+        "compiler": _compiler(),
+        "caches": [_cache("loops", folder_of_loops), _cache("programs", folder_of_programs)],
+        "broken": broken,
+    }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {package: version(package) for package in packages}
+
+
+def _device(name: str) -> dict[str, Any]:
+    import torch
+
+    if name == "cpu":
+        return {"device": name}
+    properties = torch.cuda.get_device_properties(name)
+    return {"device": name, "model": properties.name, "memory": properties.total_memory}
+
+
+def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
+    """Whether rounding on a device is right to the bit, or why it could not be seen."""
+    from roundoff.formats.tools.verify import verify
+
+    try:
+        report = verify(_VERIFIED, device, quick=True)
+    except Exception as error:  # noqa: BLE001  whatever a driver or a compiler fails with
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        broken.append(f"rounding on {device} fails: {reason}")
+        return {"device": device, "cases": 0, "differing": None}
+    differing = sum(check.differing for check in report.checks)
+    if differing:
+        broken.append(
+            f"rounding on {device} is wrong: `roundoff verify --device {device}` tells where; please report it"
+        )
+    return {"device": device, "cases": sum(check.cases for check in report.checks), "differing": differing}
+
+
+def _compiler() -> dict[str, Any]:
+    """The C++ compiler, and why steps cannot be compiled with it; a machine without one is none that is broken."""
+    from roundoff.simulate.compiling.program import reason_against_compiling
+
+    return {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()}
+
+
+def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is none is told here
+        folder = folder_of()
+    sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_file()] if folder else []
+    return {"kind": kind, "folder": str(folder) if folder else None, "files": len(sizes), "bytes": sum(sizes)}
+
+
+def _described(found: dict[str, Any]) -> str:
+    """It as lines: what was looked at, and what was found."""
+    from roundoff.formats.tools.table import aligned
+
+    own = found["roundoff"]
+    rows = [("roundoff", f"{own['version']} in {own['folder']}{_in_brackets(own['commit'])}")]
+    rows += found["versions"].items()
+    for extra, missing in found["missing"].items():
+        advice = f'no {", ".join(missing)}: pip install "roundoff[{extra}]"'
+        rows.append((f"extra {extra}", advice if missing else "installed"))
+    rows.append(("processor", f"{found['processor']}, {found['cores']} cores, {found['threads']} threads of PyTorch"))
+    for device, kernels in zip(found["devices"], found["kernels"], strict=True):
+        model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
+        right = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
+        rows.append((f"device {device['device']}", f"{model}{right} ({kernels['cases']:,} cases)"))
+    compiler = found["compiler"]
+    rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))
+    rows.append(("compiled steps", compiler["reason"] or "work"))
+    for cache in found["caches"]:
+        kept = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
+        rows.append((f"cache of {cache['kind']}", kept if cache["folder"] else "none: every process compiles anew"))
+    verdict = [f"BROKEN: {what}" for what in found["broken"]] or ["nothing is broken"]
+    return "\n".join([aligned(rows, (0, 1)), *verdict])
+
+
+def _in_brackets(text: str | None) -> str:
+    return f" ({text})" if text else ""

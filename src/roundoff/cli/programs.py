@@ -1,0 +1,97 @@
+"""The command that runs programs of the user's own in a format."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roundoff.cli.options import AllowImport, say
+
+if TYPE_CHECKING:
+    from roundoff.simulate import Policy
+
+AS_PYTHON = {"allow_interspersed_args": False}
+"""What stands behind the script belongs to it."""
+
+
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Of the script.")] = None,
+    *,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="Of all results, or what the policy rounds to.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="What is rounded: every-op, storage, mixed-precision; or a policy as YAML or JSON, or a file of it."
+        ),
+    ] = None,
+    rounding: Annotated[str | None, typer.Option(help="Rounding mode, such as stochastic.")] = None,
+    accumulate: Annotated[str | None, typer.Option(help="Accumulator of products and sums, such as e5m10/32.")] = None,
+    granularity: Annotated[str | None, typer.Option(help="kernel or primitive.")] = None,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Print at the end, to standard error, what rounding did.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write that as a table, too.", dir_okay=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of stochastic rounding.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="That PyTorch computes with.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
+    allow_import: AllowImport = None,  # noqa: ARG001  imported by the option itself
+) -> None:
+    """Run any Python script, unchanged, in a number format.
+
+    As `python SCRIPT ARGS` does: with its exit status, output and traceback.
+    """
+    from roundoff.simulate import Simulation
+    from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
+
+    if report is not None and not report.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    program = Script(script, tuple(arguments or ()), module)
+    given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity}
+    chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    simulation = Simulation(chosen, seed=seed, observe=observe or report is not None)
+    error = run_as_main(program, simulation)
+    show_as_python(error)
+    if observe or report is not None:
+        sys.stdout.flush()
+        seen = simulation.report()
+        say(seen, error=True)
+        if report is not None:
+            from roundoff.files import write_text
+
+            write_text(report, seen.table.to_csv(index=False))
+    end_as_python(error)
+
+
+def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:
+    """The policy that options describe; those that are given replace what the policy says."""
+    from dataclasses import replace
+
+    from roundoff.simulate import Policy
+    from roundoff.sweeps.language.located_yaml import parse
+
+    if text is None:
+        if format_name is None:
+            raise typer.BadParameter("say which: --format e5m10, or --policy", param_hint="--format")
+        return replace(Policy.of(format_name), **given)
+    described: Any = text
+    source = "--policy"
+    if Path(text).is_file():
+        from roundoff.files import read_bytes
+
+        source, described = text, read_bytes(text).decode(errors="replace")
+    described = parse(described, source).plain()
+    if isinstance(described, str):
+        described = {"preset": described}
+    return replace(Policy.parse(described, format_name), **given)

@@ -1,0 +1,85 @@
+"""What a program says to the run that it is part of: numbers along its way, and what it needs to go on after a stop.
+
+Outside of a sweep nothing listens, and nothing happens.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+__all__ = ["checkpoint", "log", "restore"]
+
+
+class CurrentRun(Protocol):
+    """The run that a program is part of."""
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """See :func:`log`."""
+
+    def checkpoint(self, state: Any, every: float) -> None:
+        """See :func:`checkpoint`."""
+
+    def restore(self) -> Any:
+        """See :func:`restore`."""
+
+
+_current: CurrentRun | None = None
+
+
+def log(step: int, /, **values: Any) -> None:
+    """Notes numbers, for curves: ``roundoff.log(step, loss=loss, accuracy=accuracy)``.
+
+    Reading them is no part of what is simulated. NaN and infinity are noted as missing; a run of which the last value
+    of a name was one of them has crashed when it ends.
+
+    Args:
+        step: how far the program is, 0 or more; the horizontal axis.
+        values: numbers, or tensors with one element, by name.
+
+    Raises:
+        TypeError: a value is no number.
+        ValueError: ``step`` is negative.
+    """
+    if _current is not None:
+        _current.log(step, values)
+
+
+def checkpoint(state: Any, *, every: float = 10.0) -> None:
+    """Keeps what the program needs to go on from here, should it be stopped: ``restore()`` returns it then.
+
+    The states of the random generators of PyTorch, NumPy and Python are kept with it. A sweep that is to stop does
+    so here, so call it often: it saves only if it has to stop, or if the last time is ``every`` seconds ago.
+
+    Args:
+        state: tensors, numbers, text, None, and lists, tuples and dicts of them, such as ``state_dict()`` gives.
+        every: seconds between two savings.
+
+    Raises:
+        TypeError: the state holds something else.
+    """
+    if _current is not None:
+        _current.checkpoint(state, every)
+
+
+def restore() -> Any:
+    """What was last given to :func:`checkpoint`, if the run was stopped after that; else None.
+
+    Call it when everything is made and before anything is trained: generators are set to where they were.
+    """
+    return None if _current is None else _current.restore()
+
+
+@contextmanager
+def part_of(run: CurrentRun) -> Iterator[None]:
+    """Code in the block is part of ``run``, in all threads."""
+    global _current  # noqa: PLW0603  a process runs one program at a time
+    before, _current = _current, run
+    try:
+        yield
+    finally:
+        _current = before

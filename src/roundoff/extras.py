@@ -1,0 +1,63 @@
+"""Packages that only parts of roundoff need: which extra brings each, and one message where it is missing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from roundoff.errors import RoundoffError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXTRAS = {
+    "sweep": ("pydantic", "yaml", "rich", "pyarrow", "tensorboard", "matplotlib", "scipy", "PIL", "typing_extensions"),
+    "rl": ("dm_control", "dm_env", "mujoco", "gymnasium"),
+    "qtorch": ("qtorch", "ninja"),
+    "ray": ("ray",),
+}
+"""What each extra brings, by the names to import; ``pyproject.toml`` says which versions."""
+
+
+class MissingExtraError(RoundoffError, ImportError):
+    """A package is not installed that an extra of roundoff brings; the message has the command that installs it."""
+
+
+def missing(package: str) -> MissingExtraError | None:
+    """The error that says how to install ``package``; None if no extra brings it.
+
+    Args:
+        package: the name to import; that of a module inside it will do.
+    """
+    top = package.partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if top in packages), None)
+    return MissingExtraError(f'this needs {top}: pip install "roundoff[{extra}]"', name=top) if extra else None
+
+
+@contextmanager
+def from_extras() -> Iterator[None]:
+    """For a block of imports: where a package of an extra is missing, the error says how to install it.
+
+    Raises:
+        MissingExtraError: a package is missing that an extra brings.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        told = missing(error.name or "")
+        if told:
+            raise told from error
+        raise
+
+
+def require(*packages: str) -> None:
+    """Checks that packages are installed, without importing them.
+
+    Raises:
+        MissingExtraError: one is not.
+    """
+    for package in packages:
+        told = missing(package)
+        if told and find_spec(package) is None:
+            raise told

@@ -1,0 +1,177 @@
+"""``roundoff.sweep``: a sweep of a function, from Python or a notebook, without a file."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roundoff.errors import RoundoffError
+from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
+
+from ..agents.run.stopping import Stopped
+from ..formats import Format
+from .display.progress import ProgressDisplay
+from .errors import SweepError
+from .folder.directory import SweepDirectory
+from .folder.leases import Lease, Leases
+from .language.plan import plan_text
+from .programs.run import run_program
+from .subjects.program import Program
+from .subjects.program_keys import ProgramConfig
+from .sweep import run_sweep
+from .workers.local import LocalProcesses
+from .workers.pool import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from .language.plan import Plan, Run
+    from .sweep import Watcher
+
+__all__ = ["sweep"]
+
+_at_work = False
+
+
+def sweep(
+    train: Callable[..., Any] | str,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    metric: str | Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    out: str | Path | None = None,
+    workers: int = 1,
+) -> pd.DataFrame:
+    """Runs a function with every combination of values, each in its format, and returns the results as a table.
+
+    The same as a sweep file with these sections; see docs/programs.md. Runs that have ended are not repeated, and a run
+    that was stopped goes on where it last called ``roundoff.checkpoint``.
+
+    Args:
+        train: a function, whose parameters are the keys; or its name, as ``train.py:train``.
+        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``.
+        metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``
+            (``maximize`` or ``minimize``), ``crash``, ``unit``, ``range``.
+        base: values of all runs.
+        name: of the sweep; that of the function by default.
+        out: folder of the results; ``results/<name>`` by default.
+        workers: processes at a time. 1 runs one after the other in this process, which any function can; with more of
+            them it stands in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.
+
+    Returns:
+        A row per run; see :func:`roundoff.analysis.table`.
+
+    Raises:
+        SweepFileError: a key or a value is wrong.
+        SweepError: the folder holds something else, or a run has failed, with what it raised.
+    """
+    from ..analysis import table  # noqa: PLC0415  imports matplotlib
+
+    if _at_work:
+        raise SweepError(
+            "roundoff.sweep is called where a sweep imports its program; call it under if __name__ == '__main__':"
+        )
+    program = Program.named(train, Path.cwd()) if isinstance(train, str) else Program.of(train)
+    if workers > 1:
+        program = program.importable()
+    sections = {
+        "name": name or program.function,
+        "base": dict(base or {}),
+        "grid": {key: list(values) for key, values in grid.items()},
+        **({"metric": metric if isinstance(metric, str) else dict(metric)} if metric else {}),
+    }
+    with _working():
+        plan = plan_text(_as_text(sections), "roundoff.sweep", program=program)
+        directory = Path(out) if out else Path("results") / plan.name
+        failures: list[str] = []
+        with ProgressDisplay() as display:
+            if workers == 1:
+                _run_here(plan, directory, display, failures)
+            else:
+                summary = run_sweep(plan, directory, executor=LocalProcesses(workers), watcher=display)
+                failures += [f"{summary.failed} runs failed; see {directory / 'logs'}"] * bool(summary.failed)
+    if failures:
+        raise SweepError("\n".join(dict.fromkeys(failures)))
+    return table(directory)
+
+
+@contextmanager
+def _working() -> Iterator[None]:
+    global _at_work  # noqa: PLW0603  of the process, as imports are
+    _at_work = True
+    try:
+        yield
+    finally:
+        _at_work = False
+
+
+def _as_text(sections: dict[str, Any]) -> str:
+    """The sections as a sweep file has them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Enum):
+            return value.value
+        if isinstance(value, (Path, Format)):
+            return str(value)
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        raise SweepError(f"roundoff.sweep: {value!r} is no value that a sweep can write down; give numbers or text")
+
+    return json.dumps(sections, default=plain)
+
+
+def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]) -> None:
+    """Runs what has not ended, one after the other; what fails is noted."""
+    store = SweepDirectory(directory)
+    make_directory(directory)
+    with directory_lock(directory, wait=True):
+        remove_temporaries(directory)
+        for notice in store.claim(plan):
+            watcher.notice(notice)
+        make_directory_inside(directory, "runs")
+        leases = Leases(make_directory_inside(directory, "leases"))
+    waiting = [run for run in plan.runs if store.state(run) not in ("done", "crashed")]
+    watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
+    for run in waiting:
+        number = leases.next_number(run.id, leases.numbers())
+        lease = None if number is None else Lease.take(leases.folder, run.id, number, _lost)
+        if lease is None:
+            failures.append(f"{run.id}: another sweep works on it")
+            continue
+        try:
+            _run_one(plan, run, store, watcher, failures)
+        finally:
+            lease.release(ended=store.state(run) in ("done", "crashed"))
+
+
+def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: Watcher, failures: list[str]) -> None:
+    assert isinstance(run.config, ProgramConfig)
+    assert plan.metric is not None
+    store.forget_failure(run)
+    watcher.event(Event("started", run), "running", None)
+
+    def progress(told: Any) -> None:
+        seen = {"step": told.step, "return": told.last_return, "rate": None, "loss_scale": None}
+        watcher.event(Event("progress", run, progress=seen), "running", None)
+
+    try:
+        result = run_program(run.config, plan.metric, store.run_path(run), progress)
+    except Stopped:
+        raise KeyboardInterrupt from None
+    except RoundoffError as error:
+        store.record_failure(run, str(error))
+        failures.append(str(error))
+        watcher.event(Event("failed", run, reason=str(error)), "failed", None)
+    else:
+        reason = result["crash"]["reason"] if result["crash"] else ""
+        watcher.event(Event("ended", run, reason=reason), result["status"], result["return"])
+
+
+def _lost() -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,128 @@
+"""What may be written shorter: ``1e3`` for a whole number, ``0..9`` for ten of them, ``{e5mX: 1..10}`` for ten formats.
+
+It is written out before anything is checked, so that whatever follows knows lists alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..wording import RANGE, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .located_yaml import Located
+    from .outline import Outline
+
+MANY_FORMATS = "format"
+"""The key that takes ``{e5mX: 1..10}``."""
+NAME_WITH_A_GAP = re.compile(r"[^X]*X[^X]*")
+_MOST = 100_000  # numbers of a range: no sweep has more runs
+_EXACT = 2.0**53  # the size up to which floats hold every whole number
+
+
+def written_out(document: Located, outline: Outline) -> Located:
+    """A sweep file, or an argument as one, in full; mistakes are noted, and what is wrong is left out."""
+    values = {"base": _values, "grid": _lists, "zip": _lists, "cases": _cases, "exclude": _exclusions}
+    changes = {**values, "random": _random}
+    return _of_mapping(document, lambda name, part: changes[name](part, outline) if name in changes else part)
+
+
+def one(key: str, item: Located, outline: Outline) -> Located:
+    """A value of a key: where that is a whole number, 1e3 is one, too."""
+    value = item.value
+    whole = key in outline.subject.keys and outline.subject.is_whole(key)
+    if whole and isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return replace(item, value=int(value))
+    return item
+
+
+def several(key: str, item: Located, outline: Outline) -> Located | None:
+    """A value of a key, a list of them, or what stands for one, which becomes a list; None if it is wrong."""
+    if not isinstance(item.value, list):
+        found = _all(key, item, outline)
+        return one(key, item, outline) if found is None else replace(item, value=found) if found else None
+    values: list[Located] = []
+    for part in item.value:
+        found = _all(key, part, outline)
+        if found == []:
+            return None
+        values += [one(key, part, outline)] if found is None else found
+    return replace(item, value=values)
+
+
+def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
+    """What an item stands for: None if for itself; nothing if it is wrong, which is noted."""
+    if key not in outline.subject.keys:
+        return None
+    if isinstance(item.value, str) and outline.subject.is_whole(key):
+        return _numbers(key, item, outline)
+    if key != MANY_FORMATS or not isinstance(item.value, dict) or len(item.value) != 1:
+        return None
+    ((name, widths),) = item.value.items()
+    if not NAME_WITH_A_GAP.fullmatch(name):
+        outline.complain(item.place, f"{key}: {shown(name)} must have one X, for the numbers, as in {{e5mX: 1..10}}")
+        return []
+    found = _numbers(key, widths, outline) if isinstance(widths.value, str) else None
+    if found is None:
+        message = f"{key}: {name} must have a range of whole numbers, such as 1..10, got {shown(widths.plain())}"
+        outline.complain(widths.place, message)
+        return []
+    return [replace(width, value=name.replace("X", str(width.value))) for width in found]
+
+
+def _numbers(key: str, item: Located, outline: Outline) -> list[Located] | None:
+    """The numbers of a range; None if it is none."""
+    ends = RANGE.fullmatch(item.value)
+    if ends is None:
+        return None
+    first, last = int(ends[1]), int(ends[2])
+    if first > last:
+        outline.complain(item.place, f"{key}: the range {item.value} holds no number; the smaller one comes first")
+    elif last - first >= _MOST:
+        outline.complain(item.place, f"{key}: the range {item.value} holds more than {_MOST} numbers")
+    else:
+        return [replace(item, value=number) for number in range(first, last + 1)]
+    return []
+
+
+def _of_mapping(item: Located, change: Callable[[str, Located], Located | None]) -> Located:
+    """A mapping with its values changed, without those that become None; anything else as it is."""
+    if not isinstance(item.value, dict):
+        return item
+    changed = {name: change(name, part) for name, part in item.value.items()}
+    return replace(item, value={name: part for name, part in changed.items() if part is not None})
+
+
+def _of_list(item: Located, change: Callable[[Located], Located]) -> Located:
+    return replace(item, value=[change(part) for part in item.value]) if isinstance(item.value, list) else item
+
+
+def _values(item: Located, outline: Outline) -> Located:
+    return _of_mapping(item, lambda key, value: one(key, value, outline))
+
+
+def _lists(item: Located, outline: Outline) -> Located:
+    return _of_mapping(item, lambda key, values: several(key, values, outline))
+
+
+def _cases(item: Located, outline: Outline) -> Located:
+    return _of_list(item, lambda case: _values(case, outline))
+
+
+def _exclusions(item: Located, outline: Outline) -> Located:
+    written = _of_list(item, lambda entry: _lists(entry, outline))
+    if not isinstance(item.value, list):
+        return item
+    pairs = zip(item.value, written.value, strict=True)  # what has become empty is no further mistake
+    return replace(item, value=[after for before, after in pairs if before.value == {} or after.value != {}])
+
+
+def _random(item: Located, outline: Outline) -> Located:
+    def drawn(key: str, how: Located) -> Located:
+        return _of_mapping(how, lambda _, bounds: _of_list(bounds, lambda bound: one(key, bound, outline)))
+
+    return _of_mapping(item, lambda name, part: _of_mapping(part, drawn) if name == "values" else part)

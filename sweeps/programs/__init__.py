@@ -1,0 +1,1 @@
+"""Running a program of the user's as one run of a sweep."""

@@ -1,0 +1,249 @@
+"""What a program logs, and the checkpoints from which it goes on."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+
+import numpy as np
+import torch
+
+from roundoff.errors import FileError
+
+from ...agents.run import checkpoint
+from ...agents.run.metrics import MetricsLog
+from ...agents.run.stopwatch import Stopwatch
+from ...simulate import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ...agents.run.directory import RunDirectory
+    from ...agents.run.observed import Numerics
+    from ...agents.run.stopping import StopRequest
+    from ...simulate import Simulation
+
+_SECONDS_BETWEEN_REPORTS = 1.0
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.Size, torch.dtype, torch.device)
+
+
+class ProgramStopped(BaseException):  # so that a program's ``except Exception`` lets it pass
+    """A program ends before its time, because it was asked to; what it needs to go on is saved."""
+
+
+class ProgramProgress(NamedTuple):
+    """How far a program is.
+
+    Attributes:
+        step: that it has logged last.
+        last_return: the last value of the metric that it has logged; None before the first.
+        loss_scale: None; agents have one.
+    """
+
+    step: int
+    last_return: float | None
+    loss_scale: None = None
+
+
+@final
+class Recorder:
+    """Listens to one program; see :mod:`roundoff.current_run`.
+
+    Args:
+        files: of the run.
+        metric: name of the value that counts.
+        simulation: of the run.
+        numerics: what rounding did; None if the run does not observe.
+        stop: once it is made, the program stops at its next checkpoint, or at the next thing it logs if it has none.
+        on_progress: is told about once a second.
+
+    Attributes:
+        step: that the program has logged last.
+        not_finite: by name, what was not finite when it was last logged, in words.
+        stopwatch: of the run, also of what it did before it was stopped.
+    """
+
+    def __init__(
+        self,
+        files: RunDirectory,
+        metric: str,
+        simulation: Simulation,
+        numerics: Numerics | None,
+        stop: StopRequest,
+        on_progress: Callable[[ProgramProgress], None] | None,
+    ) -> None:
+        self._files, self._metric, self._simulation, self._numerics = files, metric, simulation, numerics
+        self._stop, self._on_progress = stop, on_progress
+        self._state = checkpoint.load(files.checkpoint) if files.checkpoint.exists() else None
+        self._log: MetricsLog | None = None
+        self._has_checkpoints = False
+        self._saved_at = self._reported_at = time.monotonic()
+        self._last: float | None = None
+        self.step = 0
+        self.not_finite: dict[str, str] = {}
+        self.stopwatch = Stopwatch()
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends a record."""
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
+            raise TypeError(f"roundoff.log: step must be a whole number, got {step!r}")
+        if step < 0:
+            raise ValueError(f"roundoff.log: step must be 0 or more, got {step}")
+        numbers = {name: number(f"roundoff.log: {name}", value) for name, value in values.items()}
+        if reserved := {"kind", "step", "id"} & numbers.keys():
+            raise ValueError(f"roundoff.log: no value can be called {' or '.join(sorted(reserved))}")
+        self.step = int(step)
+        for name, value in numbers.items():
+            self.not_finite.pop(name, None)
+            if not math.isfinite(value):
+                self.not_finite[name] = f"{name} is {value}"
+        log = self._opened()
+        log.write("log", self.step, numbers)
+        if self._metric in numbers:
+            self._last = numbers[self._metric]
+            if self._numerics:
+                log.write("numerics", self.step, self._numerics.record())
+        now = time.monotonic()
+        if self._on_progress and now - self._reported_at > _SECONDS_BETWEEN_REPORTS:
+            self._reported_at = now
+            finite = self._last if self._last is not None and math.isfinite(self._last) else None
+            self._on_progress(ProgramProgress(self.step, finite))
+        if self._stop.made and not self._has_checkpoints:
+            raise ProgramStopped
+
+    def checkpoint(self, state: Any, every: float) -> None:
+        """Saves, if it is time; stops, if that was asked for."""
+        self._has_checkpoints = True
+        if not self._stop.made and time.monotonic() - self._saved_at < every:
+            return
+        _check_plain(state, "state")
+        with exact():
+            self._save(state)
+        self._saved_at = time.monotonic()
+        if self._stop.made:
+            raise ProgramStopped
+
+    def restore(self) -> Any:
+        """What was saved last; the log is cut to where it was then."""
+        self._has_checkpoints = True
+        state, self._state = self._state, None
+        if state is None:
+            return None
+        try:
+            self._opened(state["metrics_length"], state["step"])
+            self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
+            self.stopwatch.count(state["seconds"])
+            if self._numerics:
+                self._numerics.load_state_dict(state["numerics"])
+            self._simulation.step = state["simulation"]["step"]
+            self._simulation.advance(draws=state["simulation"]["draws"])
+            _set_generators(state["generators"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise FileError(
+                f"{self._files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+                " delete the run's folder to start the run anew"
+            ) from error
+        return state["state"]
+
+    def finish(self) -> None:
+        """Writes what is left to be written."""
+        log = self._opened()
+        if self._numerics:
+            log.write("numerics", self.step, self._numerics.record())
+            self._numerics.write_table(self._files.numerics)
+        log.synced_length()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the log, whatever has happened."""
+        if self._log:
+            self._log.__exit__(None, None, None)
+
+    def _opened(self, length: int = 0, step: int = 0) -> MetricsLog:
+        """The log. A program that logs before it restores begins anew."""
+        if self._log is None:
+            self._log = MetricsLog(self._files.path, length=length, step=step)
+        return self._log
+
+    def _save(self, state: Any) -> None:
+        checkpoint.save(
+            self._files.checkpoint,
+            {
+                "state": state,
+                "metrics_length": self._opened().synced_length(),
+                "step": self.step,
+                "last": self._last,
+                "not_finite": self.not_finite,
+                "seconds": self.stopwatch.total,
+                "numerics": self._numerics.state_dict() if self._numerics else None,
+                "simulation": {"step": self._simulation.step, "draws": self._simulation.draws},
+                "generators": _generators(),
+            },
+        )
+
+
+def number(name: str, value: Any) -> float:
+    """A number, or the one in a tensor.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        with exact():
+            value = value.detach().item()
+    elif isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"{name} must be a number, or a tensor with one, got {_shown(value)}")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__} of shape {tuple(shape)}" if shape is not None else repr(value)[:100]
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Raises TypeError for what could not be read again without executing something."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_plain(key, f"a key of {where}")
+            _check_plain(part, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple, set):
+        for i, part in enumerate(value):
+            _check_plain(part, f"{where}[{i}]")
+    elif not isinstance(value, _PLAIN):
+        raise TypeError(
+            f"roundoff.checkpoint: {where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, text, and"
+            " lists, tuples and dicts of them"
+        )
+
+
+def _generators() -> dict[str, Any]:
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002  the one that programs without a generator use
+    words = np.asarray(keys).tolist()
+    found = {"python": random.getstate(), "numpy": [kind, words, *rest], "torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def _set_generators(states: dict[str, Any]) -> None:
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  likewise
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators that programs use without making them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  likewise
+    torch.manual_seed(seed)

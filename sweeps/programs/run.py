@@ -1,0 +1,219 @@
+"""A run of a program: from its config to its result, through any number of interruptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import torch
+
+from roundoff.current_run import part_of
+from roundoff.errors import FileError, RoundoffError
+from roundoff.files import directory_lock, make_directory, read_json, remove_temporaries, write_json
+from roundoff.origin import origin
+
+from ...agents.run.directory import RunDirectory
+from ...agents.run.observed import Numerics
+from ...agents.run.stopping import Stopped, StopRequest
+from ...simulate import Simulation
+from ..errors import SweepError
+from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
+from ..user_code import described, traceback_of
+from .recorder import ProgramStopped, Recorder, number, seed_generators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ..subjects.metric import Metric
+    from ..subjects.program import Program
+    from .recorder import ProgramProgress
+
+
+class ProgramError(RoundoffError):
+    """A program has failed: what it raised, in one line, and the program's own traceback below."""
+
+
+@final
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a run of a program ended.
+
+    Attributes:
+        status: ``crashed`` if its metric, or what it has logged last, is not finite.
+        score: the metric; of a crash, what the metric says that one counts.
+        step: that it has logged last.
+        reason: of the crash; empty if it is done.
+        values: the finite ones among what it has returned, by name.
+        metric: by which it is judged.
+    """
+
+    status: Literal["done", "crashed"]
+    score: float | None
+    step: int
+    reason: str
+    values: dict[str, float]
+    metric: Metric
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``result.json`` has it."""
+        return {
+            "status": self.status,
+            "return": self.score,
+            "return_std": 0.0,
+            "step": self.step,
+            "crash": {"step": self.step, "reason": self.reason} if self.reason else None,
+            "values": self.values,
+            "metric": self.metric.model_dump(mode="json"),
+        }
+
+
+def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
+    """The config that ``as_json`` has told.
+
+    Raises:
+        SweepError: it is none of this program's, which has changed since.
+    """
+    keys = _keys(program)
+    given = {key: value for key, value in values.items() if key != "program"}
+    unknown = [key for key in given if key not in keys.keys]
+    config: Any = [f"{program.text} has no parameter {unknown[0]}"] if unknown else keys.config(given)
+    if isinstance(config, list):
+        raise SweepError(f"{program.text}: {'; '.join(config)}; it has changed since the sweep was planned")
+    assert isinstance(config, ProgramConfig)
+    return config
+
+
+@cache
+def _keys(program: Program) -> ProgramKeys:
+    return ProgramKeys(program)
+
+
+def run_program(
+    config: ProgramConfig,
+    metric: Metric,
+    directory: str | Path,
+    on_progress: Callable[[ProgramProgress], None] | None = None,
+    stop: StopRequest | None = None,
+) -> dict[str, Any]:
+    """Runs a program, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
+
+    The function runs inside the simulation that the config describes, or is given it as ``arithmetic``. Generators of
+    random numbers are seeded before. A program that has ended is not run again.
+
+    Args:
+        config: the program, and what it is given.
+        metric: what counts of what it returns.
+        directory: the run's folder; made if it is missing. Nothing else may be in it.
+        on_progress: called about once a second while it logs.
+        stop: once it is made, the program stops at its next checkpoint, or where it next logs if it has none.
+
+    Returns:
+        The content of ``result.json``.
+
+    Raises:
+        ProgramError: the program has raised something, or returned something else than numbers.
+        RunError: the folder is another run's.
+        FileError: a file cannot be written, is damaged, or another process works in the folder.
+        Stopped: as ``stop`` asked; calling this again continues.
+    """
+    files = RunDirectory(directory)
+    if not files.result.exists():
+        make_directory(directory)
+        with directory_lock(directory):
+            remove_temporaries(files.path)
+            files.claim(config)
+            if not files.result.exists():
+                _run(config, metric, files, on_progress, stop or StopRequest())
+    files.check(config)
+    result: dict[str, Any] = read_json(files.result)
+    return result
+
+
+def _run(
+    config: ProgramConfig,
+    metric: Metric,
+    files: RunDirectory,
+    on_progress: Callable[[ProgramProgress], None] | None,
+    stop: StopRequest,
+) -> None:
+    own = config.own
+    simulation = Simulation(own.policy_of_run(), seed=own.seed, observe=own.observe)
+    numerics = Numerics(simulation) if own.observe else None
+    with Recorder(files, metric.name, simulation, numerics, stop, on_progress) as recorder:
+        values, reason = _outcome(config, metric, simulation, recorder)
+        if reason and numerics:
+            reason += f"; {numerics.first_nonfinite()}"
+        score = metric.score(None if reason else values[metric.name])
+        result = ProgramResult("crashed" if reason else "done", score, recorder.step, reason, values, metric)
+        recorder.finish()
+        seconds = recorder.stopwatch.total
+    write_json(files.timing, {"seconds": seconds, **origin(), **config.program.origin()})
+    write_json(files.result, result.as_json())
+    files.checkpoint.unlink(missing_ok=True)
+
+
+def _outcome(
+    config: ProgramConfig, metric: Metric, simulation: Simulation, recorder: Recorder
+) -> tuple[dict[str, float], str]:
+    """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
+    keys = _keys(config.program)
+    function, arguments = config.program.load(), keys.arguments(config)
+    seed_generators(config.seed)
+    try:
+        with part_of(recorder), _surroundings(config.own.threads):
+            if ARITHMETIC in keys.takes:
+                returned = function(**arguments, arithmetic=simulation)
+            else:
+                with simulation:
+                    returned = function(**arguments)
+    except ProgramStopped:
+        raise Stopped(recorder.step) from None
+    except FileError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not recorder.not_finite:
+            raise ProgramError(f"{described(error)}\n{traceback_of(error)}") from error
+        return {}, f"{next(iter(recorder.not_finite.values()))}, then {described(error)}"
+    values = _values(config.program, metric, returned)
+    if metric.name not in values:
+        return values, f"{metric.name} is not finite"
+    return values, next(iter(recorder.not_finite.values()), "")
+
+
+@contextmanager
+def _surroundings(threads: int) -> Iterator[None]:
+    """What one run changes of PyTorch's settings is put back before the next."""
+    before, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(threads)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_default_dtype(dtype)
+
+
+def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:
+    """The finite numbers that a program has returned, by name.
+
+    Raises:
+        ProgramError: it is none, or the metric is not among them.
+    """
+    try:
+        if not isinstance(returned, Mapping):
+            found = {metric.name: number(f"what {program.text} returns", returned)}
+        else:
+            found = {str(name): number(f"{program.text} returns {name}, which", one) for name, one in returned.items()}
+    except TypeError as error:
+        raise ProgramError(f"{error}; return a number, or a mapping from names to numbers") from error
+    if metric.name not in found:
+        raise ProgramError(
+            f"{program.text} returns {', '.join(found) or 'an empty mapping'}; the metric is {metric.name}: say which"
+            " of them counts with metric: NAME"
+        )
+    return {name: value for name, value in found.items() if math.isfinite(value)}

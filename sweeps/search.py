@@ -1,0 +1,162 @@
+"""Searches: of the formats in a sweep file, the one with the fewest bits that is good enough, by bisection.
+
+It takes for granted that more bits are no worse. Which runs come next follows from those that have ended alone, so a
+search is continued as any sweep is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.files import write_json
+
+from .folder.directory import SweepDirectory
+from .language.plan import branches
+from .language.search_goal import REFERENCE
+from .sweep import Summary, run_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .language.plan import Plan, Run
+    from .sweep import Watcher
+    from .workers.pool import Executor
+
+FOUND = "search.json"
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """What a search has found, for one choice of the other keys.
+
+    Attributes:
+        given: the other keys that vary.
+        reference: mean of fp32 over seeds; None if it is not known, or has no score.
+        enough: the narrowest format that is good enough; None if there is none.
+        means: of the formats that were run, the fewest bits first; None for one of which a run has no score.
+        formats: how many there are.
+    """
+
+    given: dict[str, Any]
+    reference: float | None
+    enough: str | None
+    means: dict[str, float | None]
+    formats: int
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{key} {value}" for key, value in self.given.items())
+        where = f"{named}: " if named else ""
+        if self.reference is None:
+            return f"{where}{REFERENCE} has no score to compare with"
+        tried = ", ".join(f"{name} {_shown(mean)}" for name, mean in self.means.items())
+        found = f"{self.enough} is enough" if self.enough else "none is good enough"
+        return (
+            f"{where}{found} ({REFERENCE} {_shown(self.reference)}; {tried}); {len(self.means)} of {self.formats} run"
+        )
+
+
+def _shown(mean: float | None) -> str:
+    return "crashed" if mean is None else f"{mean:.4g}"
+
+
+def run_search(
+    plan: Plan,
+    directory: Path,
+    executors: Callable[[], Executor],
+    watcher: Watcher,
+    **how: Any,
+) -> tuple[Summary, list[Finding]]:
+    """Runs what is needed of a plan with a search, round by round.
+
+    Args:
+        plan: with ``search``.
+        directory: of the results; what was found is written into it, too.
+        executors: makes one for each round.
+        watcher: is told what happens.
+        how: as for :func:`run_sweep`.
+
+    Returns:
+        How the runs ended, and what was found, which is little if some have failed.
+    """
+    found = [_Branch(plan, runs) for runs in branches(plan.runs)]
+    store = SweepDirectory(directory)
+    wanted: dict[str, Run] = {}
+    while True:
+        before = len(wanted)
+        for branch in found:
+            wanted |= {run.id: run for run in branch.next(store)}
+        if len(wanted) == before:
+            break
+        part = replace(plan, runs=tuple(run for run in plan.runs if run.id in wanted))
+        summary = run_sweep(part, directory, executor=executors(), watcher=watcher, **how)
+        if summary.failed:
+            break
+    findings = [branch.finding(store) for branch in found]
+    write_json(directory / FOUND, {"findings": [vars(finding) for finding in findings]})
+    return summary, findings
+
+
+@final
+class _Branch:
+    """Runs that differ in format and seed alone."""
+
+    def __init__(self, plan: Plan, runs: list[Run]) -> None:
+        assert plan.search is not None
+        values = runs[0].config.as_json()
+        self._given = {key: values[key] for key in plan.varying if key in values and key not in ("format", "seed")}
+        self._maximize = plan.metric is None or plan.metric.goal == "maximize"
+        self._margin = plan.search.margin
+        self._runs: dict[str, list[Run]] = {}
+        for run in runs:
+            self._runs.setdefault(run.config.format, []).append(run)
+        self._formats = list(plan.search.widths(self._runs))
+
+    def next(self, store: SweepDirectory) -> list[Run]:
+        """The runs to do before more can be said; those that have ended among them."""
+        return [run for name in self._asked(store) for run in self._runs[name]]
+
+    def finding(self, store: SweepDirectory) -> Finding:
+        """What is known by now."""
+        asked = [name for name in self._asked(store) if name != REFERENCE and self._ended(store, name)]
+        means = {name: self._mean(store, name) for name in self._formats if name in asked}
+        enough = next((name for name in means if self._is_enough(store, name)), None)
+        reference = self._mean(store, REFERENCE) if self._ended(store, REFERENCE) else None
+        return Finding(self._given, reference, enough, means, len(self._formats))
+
+    def _asked(self, store: SweepDirectory) -> Iterator[str]:
+        """The formats of which the results are wanted, up to the first that is not there."""
+        yield REFERENCE
+        most = len(self._formats) - 1
+        yield self._formats[most]
+        if not self._ended(store, REFERENCE) or not self._ended(store, self._formats[most]):
+            return
+        if not self._is_enough(store, self._formats[most]):
+            return
+        too_few, enough = -1, most
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            yield self._formats[middle]
+            if not self._ended(store, self._formats[middle]):
+                return
+            if self._is_enough(store, self._formats[middle]):
+                enough = middle
+            else:
+                too_few = middle
+
+    def _ended(self, store: SweepDirectory, name: str) -> bool:
+        return all(store.state(run) in ("done", "crashed") for run in self._runs[name])
+
+    def _mean(self, store: SweepDirectory, name: str) -> float | None:
+        scores = [store.result(run)["return"] for run in self._runs[name]]
+        return None if None in scores else fmean(scores)
+
+    def _is_enough(self, store: SweepDirectory, name: str) -> bool:
+        reference, mean = self._mean(store, REFERENCE), self._mean(store, name)
+        if reference is None or mean is None:
+            return False
+        lost = reference - mean if self._maximize else mean - reference
+        return lost <= self._margin * abs(reference)

@@ -1,0 +1,1 @@
+"""What runs are of: agents, or a program of the user's."""

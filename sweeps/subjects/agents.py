@@ -1,0 +1,62 @@
+"""Agents, of any algorithm, as what a sweep is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from pydantic import TypeAdapter, ValidationError
+
+from ...agents import TrainConfig
+from ...agents.config.registry import fields, keys
+from ...agents.config.train_config import config_class
+from ..wording import complaint
+from .subject import RunConfig, Subject, adapter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic.fields import FieldInfo
+
+
+@final
+class Agents(Subject):
+    """The agents of :mod:`roundoff.agents`, of any algorithm."""
+
+    def __init__(self) -> None:
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return keys()
+
+    def canonical(self, key: str, value: Any) -> Any:  # noqa: D102
+        if key not in self._adapters:
+            self._adapters[key] = adapter_of(_field(key))
+        return self._adapters[key].validate_python(value, strict=True)
+
+    def is_whole(self, key: str) -> bool:  # noqa: D102
+        return _field(key).annotation is int
+
+    def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
+        try:
+            return TrainConfig(**given)
+        except ValidationError as error:
+            return [complaint(found) for found in error.errors()]
+
+    def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
+        return getattr(run, key, None)  # another algorithm has it
+
+    def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: D102
+        field = config_class(given).model_fields.get(key)
+        return field.default if field else None
+
+    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
+        return TrainConfig(**{**run.as_json(), "format": name, "native": False})
+
+
+AGENTS = Agents()
+
+
+def _field(key: str) -> FieldInfo:
+    """What a key is to any algorithm: one of the same name has the same values, if not the same default."""
+    return next(iter(fields(key).values()))

@@ -1,0 +1,203 @@
+"""A program of the user's: the function that a sweep file names, and the source that it is made of."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.origin import commit_of
+
+from ..errors import SweepError
+from ..user_code import described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+@final
+@dataclass(frozen=True)
+class Program:
+    """A function of a file, or of a module.
+
+    Importing it executes the file, as ``import`` does; ``sys.path`` then begins with its folder, as it does for
+    ``python train.py``.
+
+    Args:
+        text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
+            module is looked for in ``folder`` first.
+        folder: of the sweep file.
+        given: the function itself, where it need not be imported.
+    """
+
+    text: str
+    folder: str
+    given: Callable[..., Any] | None = None
+
+    @classmethod
+    def named(cls, text: str, folder: str | Path) -> Program:
+        """The program that a sweep file in ``folder`` calls ``text``.
+
+        Raises:
+            SweepError: it is no such name.
+        """
+        place, colon, function = text.rpartition(":")
+        if place.endswith(".py"):
+            place = os.path.normpath(place)
+        elif not all(part.isidentifier() for part in place.split(".")):
+            colon = ""
+        if not colon or not function.isidentifier():
+            raise SweepError(f"must be FILE.py:FUNCTION or MODULE:FUNCTION, such as train.py:train, got {text!r}")
+        return cls(f"{place}:{function}", str(Path(folder).absolute()))
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Program:
+        """The program that a function is, wherever it stands.
+
+        Raises:
+            SweepError: it has no name.
+        """
+        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
+        if not callable(function) or not str(name).isidentifier():
+            raise SweepError(f"roundoff.sweep takes a function with a name, got {function!r}")
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file and str(file).endswith(".py"):
+            path = Path(file).absolute()
+            return cls(f"{path.name}:{name}", str(path.parent), function)
+        return cls(f"{module}:{name}", str(Path.cwd()), function)
+
+    def importable(self) -> Program:
+        """The same, to be imported by other processes.
+
+        Raises:
+            SweepError: no file has it by its name.
+        """
+        if self.given is None:
+            return self
+        if not self.place.endswith(".py") or self.given.__qualname__ != self.function:
+            raise SweepError(f"{self.text} stands in no file that other processes could import; use workers=1")
+        return Program(self.text, self.folder)
+
+    @property
+    def function(self) -> str:
+        """The function's name."""
+        return self.text.rpartition(":")[2]
+
+    @property
+    def place(self) -> str:
+        """The file or the module."""
+        return self.text.rpartition(":")[0]
+
+    def load(self) -> Callable[..., Any]:
+        """Imports the function, once.
+
+        Raises:
+            SweepError: it cannot be imported, in one line that says where.
+        """
+        if self.given is not None:
+            return self.given
+        function = getattr(_module(self), self.function, None)
+        if not callable(function):
+            found = "is no function" if function is not None else "does not exist"
+            raise SweepError(f"{self.place} was imported, but {self.function} {found} in it")
+        result: Callable[..., Any] = function
+        return result
+
+    def file(self) -> Path:
+        """The file that it stands in; imports it."""
+        if self.given is not None:
+            return Path(self.folder) / self.place
+        return Path(str(_module(self).__file__))
+
+    def source(self) -> str:
+        """A hash (SHA-256, 16 hexadecimal digits) of its file and of what that imported from the same folder."""
+        return _source(self)
+
+    def origin(self) -> dict[str, str]:
+        """Its ``source``, and ``program_commit``, the commit that is checked out where it stands, if there is one."""
+        commit = _commit(self.file())
+        return {"source": self.source(), **({"program_commit": commit} if commit else {})}
+
+
+@functools.cache
+def _module(program: Program) -> ModuleType:
+    try:
+        return _imported(program)
+    except SweepError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SweepError(f"{program.place} cannot be imported: {described(error)}") from error
+
+
+def _imported(program: Program) -> ModuleType:
+    if not program.place.endswith(".py"):
+        _look_in(program.folder)
+        return import_module(program.place)
+    path = Path(program.folder) / program.place
+    if not path.is_file():
+        raise SweepError(f"there is no file {path}")
+    _look_in(str(path.parent))
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(str(getattr(loaded, "__file__", ""))).absolute() == path:
+        return loaded
+    if loaded is not None or not name.isidentifier():  # of another file, such as random.py
+        name = f"program_{hashlib.sha256(str(path).encode()).hexdigest()[:10]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _look_in(folder: str) -> None:
+    """Modules are looked for in a folder first."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+_commit = functools.cache(commit_of)
+
+
+@functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them
+def _source(program: Program) -> str:
+    if program.given is not None:
+        try:
+            text = inspect.getsource(program.given).encode()
+        except (OSError, TypeError):  # typed in, and kept nowhere
+            text = getattr(getattr(program.given, "__code__", None), "co_code", b"")
+        return _digest({program.function: text})
+    module = _module(program)
+    package = module.__name__.partition(".")[0]
+    folder = program.file().parent
+    parts: dict[str, bytes] = {}
+    for name, other in sys.modules.copy().items():
+        file = getattr(other, "__file__", None)
+        if not file or not str(file).endswith(".py"):
+            continue
+        path = Path(file)
+        beside = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
+        if other is module or beside or ("." in module.__name__ and name.partition(".")[0] == package):
+            parts[os.path.relpath(path, folder)] = path.read_bytes()
+    return _digest(parts)
+
+
+def _digest(parts: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(parts.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,311 @@
+"""Programs as what a sweep is about: a run's keys are the parameters of the function, and those of its arithmetic."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final, get_type_hints
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticCustomError
+
+from ...agents.config.fields import Positive, Role, key
+from ...agents.config.train_config import check_device, check_policy
+from ..errors import SweepError
+from ..wording import complaint
+from .subject import RunConfig, Subject, adapter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from inspect import Parameter
+
+    from ...formats import Format
+    from ...simulate import Policy
+    from .program import Program
+
+ARITHMETIC = "arithmetic"
+"""A parameter of this name is given the simulation, which the function enters itself."""
+_SETTINGS = ("rounding", "accumulate", "granularity")  # of the policy, as keys of their own
+_INFERRED = (bool, int, float, str)  # a parameter without annotation has the type of its default
+
+
+@cache
+def format_named(name: str) -> Format:
+    """A format by its name, or as ``module:attribute``, which is imported.
+
+    Raises:
+        FormatError: there is no such format.
+    """
+    from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
+
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+        return Format.parse(name)
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        raise FormatError(f"{name}: cannot be imported ({type(error).__name__}: {error})") from error
+    if not isinstance(found, Format):
+        raise FormatError(f"{name}: must be a roundoff.Format, is a {type(found).__name__}")
+    return found
+
+
+def _canonical_format(name: str) -> str:
+    return name if ":" in name and format_named(name) else str(format_named(name))
+
+
+def _setting(name: str) -> AfterValidator:
+    """Checks a setting of the policy."""
+
+    def check(value: str) -> str:
+        from ...formats import FormatError  # noqa: PLC0415  likewise
+        from ...simulate import Policy  # noqa: PLC0415
+
+        try:
+            Policy.parse({name: value}, "e5m10")
+        except FormatError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return AfterValidator(check)
+
+
+class ArithmeticKeys(BaseModel):
+    """The keys of every run that are roundoff's; a parameter of the function with such a name is given the value."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    format: Annotated[str, AfterValidator(_canonical_format)] = key(
+        "fp32", "The number format: any that has a name, or `module:attribute`, which is imported.", Role.ARITHMETIC
+    )
+    policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
+        {}, "Which operations are simulated in which format; see `roundoff.Policy`.", Role.ARITHMETIC
+    )
+    rounding: Annotated[str, _setting("rounding")] | None = key(
+        None, "How results are rounded, such as `stochastic`.", Role.ARITHMETIC
+    )
+    accumulate: Annotated[str, _setting("accumulate")] | None = key(
+        None, "In what products and sums are accumulated, such as `e8m7/32`.", Role.ARITHMETIC
+    )
+    granularity: Annotated[str, _setting("granularity")] | None = key(
+        None, "What counts as one operation: `kernel` or `primitive`.", Role.ARITHMETIC
+    )
+    observe: bool = key(False, "Count what rounding does to every operation.", Role.ARITHMETIC)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
+        0, "Of stochastic rounding, and of the generators of PyTorch, NumPy and Python as a run begins.", Role.TIMELESS
+    )
+    device: Annotated[str, AfterValidator(check_device)] = key(
+        "cpu", "Given to the function, which needs a parameter `device` for another one than `cpu`.", Role.EXECUTION
+    )
+    threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
+
+    def policy_of_run(self) -> Policy:
+        """The policy that these keys describe.
+
+        Raises:
+            FormatError: they do not go together.
+        """
+        from ...formats import FormatError  # noqa: PLC0415  likewise
+        from ...simulate import Policy  # noqa: PLC0415
+
+        settings = {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
+        if not self.policy and not settings:
+            return Policy.of(format_named(self.format))
+        if twice := settings.keys() & self.policy.keys():
+            raise FormatError(f"{', '.join(sorted(twice))} stands in policy, and as a key; keep one of them")
+        return Policy.parse({**self.policy, **settings}, format_named(self.format))
+
+
+@final
+@dataclass(frozen=True)
+class ProgramConfig:
+    """What a run of a program is given; see ``RunConfig``.
+
+    Attributes:
+        program: which.
+        given: values of the function's parameters that the sweep sets, as JSON has them.
+        own: the keys that are roundoff's.
+    """
+
+    program: Program
+    given: dict[str, Any]
+    own: ArithmeticKeys
+    steps: ClassVar[int] = 0  # how long it is, only the program knows
+
+    @property
+    def task(self) -> str:
+        """The function's name."""
+        return self.program.function
+
+    @property
+    def format(self) -> str:
+        """As it is written."""
+        return self.own.format
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.own.seed
+
+    def as_json(self) -> dict[str, Any]:
+        """What the run is: the program, format and seed, what is given, and other keys that are not at their defaults.
+
+        A parameter that nobody gives is no part of it: one that is added to the function, with a default, leaves
+        finished runs what they are.
+        """
+        own = self.own.model_dump(mode="json")
+        changed = {name: own[name] for name in self.own.model_fields_set if own[name] != _default(name)}
+        values = {"program": self.program.text, "format": self.format, "seed": self.seed, **self.given, **changed}
+        return dict(sorted(values.items()))
+
+    def later_keys(self) -> dict[str, Any]:
+        """None: parameters that nobody gives are no part of it."""
+        return {}
+
+
+def _default(name: str) -> Any:
+    return ArithmeticKeys.model_fields[name].default
+
+
+@final
+class ProgramKeys(Subject):
+    """A program as what a sweep is about.
+
+    Args:
+        program: which; it is imported.
+        reserved: names that no parameter can have, since sweep files have them for something else.
+
+    Raises:
+        SweepError: it cannot be imported, or has parameters that a sweep file cannot set.
+    """
+
+    def __init__(self, program: Program, reserved: tuple[str, ...] = ()) -> None:
+        self.program = program
+        function = program.load()
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError) as error:
+            raise SweepError(f"{program.text} says no parameters ({error}); give a plain function") from error
+        self.takes = frozenset(parameters)
+        """The names of all parameters."""
+        own = {ARITHMETIC, *ArithmeticKeys.model_fields}
+        self._parameters = {name: found for name, found in parameters.items() if name not in own}
+        for name, parameter in parameters.items():
+            _check_kind(program, name, parameter)
+            if name in reserved:
+                raise SweepError(f"{program.text}: the parameter {name} has the name of a section; rename it")
+        self._hints = _hints(program, function)
+        own_keys = {name: adapter_of(field) for name, field in ArithmeticKeys.model_fields.items()}
+        theirs = {name: _adapter(program, name, self._annotation(name)) for name in self._parameters}
+        self._adapters = own_keys | theirs
+        self._known: dict[tuple[str, str], Any] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (*ArithmeticKeys.model_fields, *self._parameters)
+
+    def canonical(self, key: str, value: Any) -> Any:  # noqa: D102
+        adapter = self._adapters[key]
+        if key not in self._parameters:
+            return adapter.validate_python(value, strict=True)
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except ValueError as error:
+            rule = {"rule": "must be finite"}
+            wrong = PydanticCustomError("finite", "{rule}", rule)
+            raise ValidationError.from_exception_data(key, [{"type": wrong, "input": value}]) from error
+        if (key, text) not in self._known:  # which thousands of runs may share
+            # As JSON: a list may be a tuple, and text a path or a member of an Enum.
+            self._known[key, text] = adapter.dump_python(adapter.validate_json(text, strict=True), mode="json")
+        return self._known[key, text]
+
+    def is_whole(self, key: str) -> bool:  # noqa: D102
+        return self._annotation(key) is int if key in self._parameters else key in ("seed", "threads")
+
+    def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
+        from ...formats import FormatError  # noqa: PLC0415  likewise
+
+        ours = {name: value for name, value in given.items() if name not in self._parameters}
+        theirs = {name: value for name, value in given.items() if name in self._parameters}
+        missing = [
+            name for name, found in self._parameters.items() if found.default is found.empty and name not in given
+        ]
+        if missing:
+            return [f"{self.program.text} needs {', '.join(missing)}, which has no default: set it in base or grid"]
+        try:
+            own = ArithmeticKeys(**ours)
+            if own.policy or any(getattr(own, name) is not None for name in _SETTINGS):
+                own.policy_of_run()  # each may be right, and not go with the others
+            values = {name: self.canonical(name, value) for name, value in theirs.items()}
+        except ValidationError as error:
+            return [complaint(found) for found in error.errors()]
+        except FormatError as error:
+            return [str(error)]
+        if own.device != "cpu" and "device" not in self.takes:
+            return [
+                f"device: {own.device} needs a parameter device in {self.program.text}, which puts its tensors there"
+            ]
+        return ProgramConfig(self.program, values, own)
+
+    def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
+        assert isinstance(run, ProgramConfig)
+        if key not in self._parameters:
+            return getattr(run.own, key)
+        return run.given.get(key, self.default(key, {}))
+
+    def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: ARG002, D102
+        if key not in self._parameters:
+            return _default(key)
+        found = self._parameters[key].default
+        return None if found is inspect.Parameter.empty else found
+
+    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
+        assert isinstance(run, ProgramConfig)
+        return replace(run, own=run.own.model_copy(update={"format": name}))
+
+    def arguments(self, config: ProgramConfig) -> dict[str, Any]:
+        """What the function is called with, but for the simulation."""
+        own = {name: getattr(config.own, name) for name in ArithmeticKeys.model_fields if name in self.takes}
+        return own | {
+            name: self._adapters[name].validate_json(json.dumps(value), strict=True)
+            for name, value in config.given.items()
+        }
+
+    def _annotation(self, key: str) -> Any:
+        """What the function says of a parameter; else, the type of its default."""
+        if key in self._hints:
+            return self._hints[key]
+        default = self._parameters[key].default
+        return type(default) if type(default) in _INFERRED else Any
+
+
+def _check_kind(program: Program, name: str, parameter: Parameter) -> None:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise SweepError(
+            f"{program.text}: {parameter} is no parameter that can be given by its name, which is a key of the sweep;"
+            " name the parameters one by one"
+        )
+    if name.startswith("_"):
+        raise SweepError(f"{program.text}: the parameter {name} begins with _; rename it to make it a key")
+
+
+def _hints(program: Program, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise SweepError(f"{program.text}: its annotations cannot be read ({error})") from error
+
+
+def _adapter(program: Program, name: str, annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation)
+    except PydanticUserError as error:
+        raise SweepError(
+            f"{program.text}: {name} is annotated with {annotation}, which no value of YAML is; annotate it with int,"
+            f" float, bool, str, Literal[...], or lists and mappings of them"
+        ) from error

@@ -1,0 +1,55 @@
+"""Exceptions of a user's code, as the user knows it: without frames of ours around it."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_HERE = Path(__file__).resolve().parent  # of the code that calls the user's
+_OURS = tuple(_HERE.parent / name for name in ("src", "formats", "simulate", "agents", "sweeps", "analysis"))
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line, with the last place in the user's code."""
+    text = "".join(traceback.format_exception_only(error)[-1:]).strip().replace("\n", " ")
+    if isinstance(error, SystemExit):
+        text = f"it called sys.exit({error.code!r})"
+    if isinstance(error, SyntaxError):
+        return f"{text} ({error.filename}:{error.lineno})"
+    last = None
+    frames = traceback.walk_tb(_of_user(error.__traceback__))
+    for frame, line in frames:
+        if not _is_library(frame):
+            last = f"{frame.f_code.co_filename}:{line}"
+    return f"{text} ({last})" if last else text
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as Python prints it, from the user's function on."""
+    lines = traceback.format_exception(type(error), error, _of_user(error.__traceback__))
+    return "".join(lines).rstrip()
+
+
+def _of_user(found: TracebackType | None) -> TracebackType | None:
+    """Without the frames of this package, and of importlib, that stand before the user's first."""
+    inner = found
+    while inner is not None and _calls(inner.tb_frame):
+        inner = inner.tb_next
+    return inner if inner is not None else found
+
+
+def _calls(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith("<frozen importlib") or Path(file).resolve().is_relative_to(_HERE)
+
+
+def _is_library(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if "site-packages" in name or name.startswith("<"):
+        return True
+    file = Path(name).resolve()
+    return any(file.is_relative_to(folder) for folder in _OURS)

@@ -1,0 +1,54 @@
+"""How mistakes are worded."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+from ..agents import FIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RANGE = re.compile(r"([-+]?[0-9]{1,18})\.\.([-+]?[0-9]{1,18})")
+"""Whole numbers, from the first to the last, such as ``0..9``."""
+_LONGEST_SHOWN = 200
+
+
+def complaint(error: Any) -> str:
+    """An error of pydantic's in one sentence."""
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"]).replace("\n", "\\n")
+    message = error["msg"][0].lower() + error["msg"][1:]
+    value = error["input"]
+    hint = ""
+    if isinstance(value, str) and ("number" in message or "integer" in message) and _is_number(value):
+        hint = ", which is text: write the number without quotes"
+    if isinstance(value, str) and RANGE.fullmatch(value):
+        hint = "; a range stands in grid or zip, for a key of whole numbers"
+    return f"{message.replace('input should', 'must')}, got {shown(value)}{hint}"
+
+
+def shown(value: Any) -> str:
+    """``value`` as a message has it, cut where it is very long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """Says that ``name`` does not exist, and which of the ``known`` comes near it."""
+    fixes = FIXES if "fixes" in known else ()
+    near = difflib.get_close_matches(name, [*known, *fixes], n=1, cutoff=0.6)
+    if near and near[0] in fixes:
+        return f"unknown {what} {name!r}; fixes are chosen with fixes: [{near[0]}, ...]"
+    hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(known)}"
+    return f"unknown {what} {shown(name)}; {hint}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

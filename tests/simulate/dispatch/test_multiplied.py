@@ -1,0 +1,221 @@
+"""Weights, activations and gradients of each product: told apart, and rounded as the rules about them say."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import roundoff
+from roundoff import Policy, Rule, simulate
+from roundoff.formats import RandomBits
+
+RECIPES = ["tensorwise", "rowwise", "rowwise-with-gw-hp"]
+
+
+def numbers(*shape, seed=0, size=1.0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * size
+
+
+def along(x, axis, element="fp8_e4m3", ends="_pow2"):
+    return roundoff.round(x, f"{element}_row_ax{axis % x.dim()}{ends}")
+
+
+def tensor(x, element="fp8_e4m3", ends=""):
+    return roundoff.round(x, f"{element}_tensor{ends}")
+
+
+# What the three products of x @ w.t() are given, written out: the operands of output, grad-input and grad-weight.
+EXPECTED = {
+    "tensorwise": lambda x, w, g: (
+        (tensor(x), tensor(w)),
+        (tensor(g, "fp8_e5m2"), tensor(w)),
+        (tensor(g, "fp8_e5m2"), tensor(x)),
+    ),
+    "rowwise": lambda x, w, g: (
+        (along(x, 1), along(w, 1)),
+        (along(g, 1), along(w, 0)),
+        (along(g, 0), along(x, 0)),
+    ),
+    "rowwise-with-gw-hp": lambda x, w, g: ((along(x, 1), along(w, 1)), (along(g, 1), tensor(w, ends="_pow2")), (g, x)),
+}
+
+
+def run(policy, program, *leaves, gradient, **settings):
+    """The result and the gradients of the leaves."""
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    with simulate(policy, products="plain", **settings):
+        y = program(*leaves)
+        return y.detach(), *torch.autograd.grad(y, leaves, gradient)
+
+
+@pytest.mark.parametrize("of_input", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_product_of_a_linear_layer(recipe, bias, of_input):
+    layer, x, g = torch.nn.Linear(20, 12, bias=bias), numbers(30, 20), numbers(30, 12, size=1e-6)
+    x.requires_grad_(of_input)  # a leaf that wants a gradient, as parameters are
+    with simulate(Policy.fp8(recipe), products="plain"):
+        y = layer(x)
+        y.backward(g)
+    w = layer.weight.detach()
+    of_output, of_grad_input, of_grad_weight = EXPECTED[recipe](x.detach(), w, g)
+    assert torch.equal(y, F.linear(of_output[0], of_output[1], layer.bias))
+    assert torch.equal(layer.weight.grad, of_grad_weight[0].t() @ of_grad_weight[1])
+    assert not of_input or torch.equal(x.grad, of_grad_input[0] @ of_grad_input[1])
+    assert not bias or torch.equal(layer.bias.grad, g.sum(0))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_layers_behind_one_another_and_more_axes(recipe):
+    """The gradient between two layers is one, the activation between them is one, wherever they lie."""
+    first, second = numbers(16, 8, seed=1), numbers(4, 16, seed=2)
+    x, g = numbers(3, 5, 8), numbers(3, 5, 4, size=1e-4)
+    layers = [torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(16, 4, bias=False)]
+    for layer, w in zip(layers, (first, second), strict=True):
+        layer.weight.data.copy_(w)
+    with simulate(Policy.fp8(recipe), products="plain"):
+        layers[1](layers[0](x).tanh()).backward(g)
+    flat = x.view(15, 8)
+    of_hidden, _, _ = EXPECTED[recipe](flat, first, flat)
+    h = (of_hidden[0] @ of_hidden[1].t()).tanh()
+    _, of_h, of_second = EXPECTED[recipe](h, second, g.view(15, 4))
+    inner = (of_h[0] @ of_h[1]) * (1 - h * h)
+    _, _, of_first = EXPECTED[recipe](flat, first, inner)
+    torch.testing.assert_close(layers[1].weight.grad, of_second[0].t() @ of_second[1], rtol=1e-5, atol=0)
+    torch.testing.assert_close(layers[0].weight.grad, of_first[0].t() @ of_first[1], rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise-with-gw-hp"])
+def test_every_product_of_a_convolution(recipe):
+    conv, x, g = torch.nn.Conv2d(6, 4, 3), numbers(2, 6, 8, 8), numbers(2, 4, 6, 6, size=1e-6)
+    x.requires_grad_()
+    with simulate(Policy.fp8(recipe)):
+        y = conv(x)
+        y.backward(g)
+    e5m2 = "fp8_e5m2"
+    seen = {
+        "tensorwise": ((tensor, tensor), lambda t: tensor(t, e5m2), tensor, lambda t: tensor(t, e5m2), tensor),
+        "rowwise-with-gw-hp": (
+            (lambda t: along(t, 1), lambda t: along(t, 1)),
+            lambda t: along(t, 1),
+            lambda t: tensor(t, ends="_pow2"),
+            lambda t: t,
+            lambda t: t,
+        ),
+    }[recipe]
+    (of_x, of_w), of_g, w_back, g_back, x_back = seen
+    w = conv.weight.detach()
+    torch.testing.assert_close(y, F.conv2d(of_x(x.detach()), of_w(w), conv.bias))
+    torch.testing.assert_close(x.grad, torch.nn.grad.conv2d_input(x.shape, w_back(w), of_g(g)), rtol=1e-5, atol=1e-10)
+    of_weight = torch.nn.grad.conv2d_weight(x_back(x.detach()), w.shape, g_back(g))
+    torch.testing.assert_close(conv.weight.grad, of_weight, rtol=1e-5, atol=1e-10)
+
+
+def test_products_without_a_weight_keep_their_operands():
+    q, k, v = (numbers(2, 4, 16, 8, seed=seed) for seed in range(3))
+    g = numbers(2, 4, 16, 8, seed=9)
+    for program in (F.scaled_dot_product_attention, lambda q, k, v: (q @ k.mT).softmax(-1) @ v):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        plain = torch.autograd.grad(program(*leaves), leaves, g)
+        # Computed inside, they are no leaves, and no weights.
+        with simulate(Policy.fp8("tensorwise"), products="plain"):
+            found = torch.autograd.grad(program(*[x * 1 for x in leaves]), leaves, g)
+        assert all(map(torch.equal, found, plain))
+    policy = Policy("fp32").with_rules(Rule(role="activations", format="fp8_e4m3_tensor"))
+    with simulate(policy, products="plain"):
+        assert torch.equal(torch.bmm(q[0], k[0].mT), torch.bmm(tensor(q[0]), tensor(k[0]).mT))
+
+
+def test_each_role_and_product_may_have_a_format_and_a_mode():
+    rules = (
+        Rule("*mm", role="weights", format="e5m2", rounding="nearest-even"),
+        Rule("*mm", role="activations", product="output", format="e4m3", rounding="toward-zero"),
+        Rule("*mm", role="gradients", product=["grad-weight"], format="e5m1", rounding="up"),
+    )
+    x, w, b, g = numbers(9, 5), numbers(5, 7), numbers(7), numbers(9, 7)
+    layer = torch.nn.Linear(5, 7)
+    layer.weight.data, layer.bias.data = w.t().contiguous(), b
+    x.requires_grad_()
+    policy = Policy("fp32", rounding="down").with_rules(*rules)
+    with simulate(policy, products="plain"):
+        y = layer(x)
+        y.backward(g)
+    seen = roundoff.round(w, "e5m2")
+    expected = torch.addmm(b, roundoff.round(x, "e4m3", rounding="toward-zero"), seen)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(x.grad, g @ seen.t(), rtol=1e-5, atol=1e-6)
+    of_weight = roundoff.round(g, "e5m1", rounding="up").t() @ x
+    torch.testing.assert_close(layer.weight.grad, of_weight, rtol=1e-5, atol=1e-6)
+
+
+def test_stochastic_gradients_are_drawn_anew_and_repeatable():
+    stochastic = Rule(["mm", "addmm"], role="gradients", format="fp8_e5m2_tensor", rounding="stochastic")
+    policy = Policy.fp8("tensorwise").with_rules(stochastic)
+    x, w, g = numbers(16, 8), numbers(8, 4), numbers(16, 4)
+    first, second = (run(policy, torch.mm, x, w, gradient=g, seed=3) for _ in range(2))
+    other = run(policy, torch.mm, x, w, gradient=g, seed=4)
+    assert all(map(torch.equal, first, second))
+    assert torch.equal(first[0], other[0]), "weights and activations are rounded to nearest"
+    assert not torch.equal(first[2], other[2])
+    drawn = roundoff.round(g, "fp8_e5m2_tensor", rounding="stochastic", random=RandomBits(0))
+    assert drawn.unique().numel() <= roundoff.round(g, "fp8_e5m2_tensor", rounding="up").unique().numel() * 2
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_changes_nothing(reentrant):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+    x = numbers(10, 6)
+    gradients = []
+    for forward in (net, lambda x: checkpoint(net, x, use_reentrant=reentrant)):
+        net.zero_grad()
+        with simulate(Policy.fp8("rowwise")):
+            forward((x + 0).requires_grad_()).square().sum().backward()
+        gradients.append([p.grad.clone() for p in net.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_results_have_a_format_of_their_own():
+    layer, x = torch.nn.Linear(8, 4), numbers(5, 8)
+    with simulate(Policy.fp8("tensorwise", "bf16")):
+        y = layer(x)
+    expected = F.linear(tensor(x), tensor(layer.weight.detach()), layer.bias.detach())
+    assert torch.equal(y, roundoff.round(expected, "bf16"))
+
+
+def test_a_module_can_be_left_out():
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 3))
+    x = numbers(10, 6)
+    policy = Policy.fp8("tensorwise").with_rules(
+        *(Rule(module="1", role=role, format="fp32") for role in ("weights", "activations", "gradients"))
+    )
+    with simulate(policy, products="plain", root=net):
+        y = net(x)
+    h = F.linear(tensor(x), tensor(net[0].weight.detach()), net[0].bias)
+    assert torch.equal(y, net[1](h))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_bits_of_torchao(recipe):
+    config = pytest.importorskip("torchao.float8.config", reason="torchao is not installed", exc_type=ImportError)
+    from torchao.float8.float8_linear import Float8Linear
+
+    torch.manual_seed(0)
+    ours = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.GELU(), torch.nn.Linear(64, 32, bias=False))
+    theirs = copy.deepcopy(ours)
+    recipe_of_torchao = config.Float8LinearConfig.from_recipe_name(recipe.replace("-", "_"))
+    emulated = dataclasses.replace(recipe_of_torchao, emulate=True)
+    for i in (0, 2):
+        theirs[i] = Float8Linear.from_float(theirs[i], emulated)
+    x, g = numbers(5, 48, 96), numbers(5, 48, 32, size=1e-5)
+    gradients = []
+    for net, policy in ((theirs, "fp32"), (ours, Policy.fp8(recipe))):
+        leaf = x.clone().requires_grad_()
+        with simulate(policy, products="plain"):
+            y = net(leaf)
+            y.backward(g)
+        gradients.append([y.detach(), leaf.grad, *(p.grad for p in net.parameters())])
+    assert all(map(torch.equal, *gradients))

@@ -1,0 +1,261 @@
+"""Scripts run in a simulation as they run behind ``python``: each beside plain Python, in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+from forked import fork, wait_for
+
+from roundoff import simulate
+from roundoff.cli import main
+
+ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
+
+LOOKS = '''
+"""What a script can see of how it was started."""
+import argparse, inspect, sys
+from pathlib import Path
+
+import torch
+
+import helper
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--format")
+parser.add_argument("rest", nargs="*")
+options = parser.parse_args()
+
+def show() -> "not evaluated unless a future import leaks in":
+    return None
+
+class Thing:
+    value: int = 3
+
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    print(sys.argv, sys.path[0], Path(__file__).resolve(), __name__, __doc__, __package__, options)
+    print(main.__dict__ is globals(), helper.WHERE, type(Thing.__annotations__["value"]))
+    print(getattr(__spec__, "name", None), inspect.getsource(show).splitlines()[0])
+    print((torch.ones(1) / 3).item() == 0.34375, file=sys.stderr)
+'''
+
+
+def python(*arguments, cwd):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def roundoff(*arguments, cwd, options=("--format", "e5m3")):
+    """As the command does it, in a fork, which needs not import PyTorch; ended as the interpreter ends."""
+
+    def command():
+        os.chdir(cwd)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            os.dup2(os.open(cwd / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            setattr(sys, name, os.fdopen(number, "w"))
+        sys.argv = ["roundoff", "run", *options, *arguments]
+        sys.excepthook = sys.__excepthook__
+        warnings.resetwarnings()
+        try:
+            main()
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    status = wait_for(fork(command))
+    printed = (cwd / "stdout").read_text(), (cwd / "stderr").read_text()
+    return subprocess.CompletedProcess(arguments, status, *printed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded():
+    """What forks need not load each for itself."""
+    with simulate("e5m3", observe=True) as simulation:
+        torch.ones(1, 1) @ (torch.ones(1, 1) * 1.1)
+    str(simulation.report())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "helper.py").write_text("WHERE = __file__\n")
+    return tmp_path
+
+
+def test_a_script_sees_what_it_sees_behind_python(folder):
+    (folder / "inner").mkdir()
+    (folder / "inner" / "looks.py").write_text(LOOKS)
+    (folder / "inner" / "helper.py").write_text("WHERE = 'inner'\n")
+    arguments = ["inner/looks.py", "--seed", "3", "--format", "text", "--", "-x"]
+    plain, simulated = python(*arguments, cwd=folder), roundoff(*arguments, cwd=folder)
+    assert (plain.returncode, simulated.returncode) == (0, 0), simulated.stderr
+    assert simulated.stdout == plain.stdout != ""
+    assert simulated.stderr.splitlines()[-1] == "True"
+    assert plain.stderr.splitlines()[-1] == "False"
+
+
+def test_modules_and_folders_are_run_too(folder):
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import sys; print(sys.argv)\n")
+    (package / "__main__.py").write_text("from . import __file__ as file; print(__name__, __package__, file)\n" + LOOKS)
+    arguments = ["-m", "package", "--seed", "3"]
+    plain, simulated = python(*arguments, cwd=folder), roundoff(*arguments, cwd=folder)
+    assert (plain.returncode, simulated.returncode) == (0, 0), simulated.stderr
+    assert simulated.stdout == plain.stdout != ""
+    (package / "__main__.py").write_text("import sys; print(__name__, sys.path[0], sys.argv); sys.exit(5)")
+    plain, simulated = python("package", cwd=folder), roundoff("package", cwd=folder)
+    assert (plain.returncode, simulated.returncode) == (5, 5)
+    assert simulated.stdout == plain.stdout != ""
+
+
+FAILS = """
+import sys
+def fails():
+    raise {error}
+{hook}
+fails()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "hook"),
+    [
+        ("ValueError('bad')", ""),
+        ("SystemExit(7)", ""),
+        ("SystemExit('last words')", ""),
+        ("SystemExit", ""),
+        ("BrokenPipeError", ""),
+        ("ValueError('bad')", "sys.excepthook = lambda _, error, tb: print('hook', error, tb.tb_frame.f_code.co_name)"),
+        ("KeyboardInterrupt", "import atexit; atexit.register(print, 'exit')"),
+        ("1 +", ""),
+    ],
+)  # fmt: skip
+def test_errors_and_exits_are_the_scripts_own(error, hook, folder):
+    (folder / "fails.py").write_text(FAILS.format(error=error, hook=hook))
+    plain, simulated = python("fails.py", cwd=folder), roundoff("fails.py", cwd=folder)
+    assert simulated.stderr == plain.stderr
+    assert simulated.stdout == plain.stdout
+    assert simulated.returncode == plain.returncode
+
+
+def test_ctrl_c_ends_it_as_python(folder):
+    (folder / "waits.py").write_text(
+        "import time\nprint('ready', flush=True)\ntry: time.sleep(100)\nfinally: print('cleaned', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [*ROUNDOFF, "run", "--format", "e5m3", "--observe", "waits.py"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert output == "cleaned\n"
+    assert process.returncode == -signal.SIGINT
+    lines = errors.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "waits.py" in lines[1]
+    assert "KeyboardInterrupt" in lines
+    assert lines[-1].startswith("e5m3: 0 results of 0 operations")
+
+
+LOADS = """
+import sys
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return torch.ones(1) * i / 3
+
+if __name__ == "__main__":
+    for context in sys.argv[1:]:
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=context)
+        print(context, *(batch.sum().tolist() for batch in loader))
+"""
+
+
+def test_workers_of_a_loader_are_forked_and_spawned(folder):
+    (folder / "loads.py").write_text(LOADS)
+    run = roundoff("loads.py", "fork", "spawn", cwd=folder)
+    assert run.returncode == 0, run.stderr
+    # Forked workers are in the simulation, as the loader without workers: 11/8 + 13/8 + 2 + 9/4 is 7.25, a tie. Those
+    # that are spawned begin anew, outside: the sum of 4/3 + 5/3 + 2 + 7/3 alone is rounded.
+    assert run.stdout == "fork 2.0 7.0\nspawn 2.0 7.5\n"
+
+
+OVERFLOWS = """
+import torch
+total = torch.full((3,), 20000.0)
+total = total * 2 + torch.full((3,), 0.5)
+worst = total * 4  # here
+print("done")
+"""
+
+
+def test_what_rounding_did_is_told_at_the_end(folder):
+    (folder / "overflows.py").write_text(OVERFLOWS)
+    options = ["--format", "e5m3", "--observe", "--report", "counts.csv", "--threads", "1"]
+    run = roundoff("overflows.py", cwd=folder, options=options)
+    assert run.returncode == 0
+    assert run.stdout == "done\n"
+    assert "first non-finite result: overflow in mul (forward)" in run.stderr
+    assert "overflows.py:5 in <module>: worst = total * 4" in run.stderr
+    header, *rows = (folder / "counts.csv").read_text().splitlines()
+    found = {
+        row["operation"]: row for row in (dict(zip(header.split(","), row.split(","), strict=True)) for row in rows)
+    }
+    assert found["mul"]["overflow"] == "3"
+    assert found["add"]["absorbed"] == "3"
+
+
+def test_policies_as_options_text_and_files(folder):
+    (folder / "mul.py").write_text(
+        "import torch\nx = torch.tensor([1.1]); y = (x * 1).tolist(), (x.view(1, 1) @ x).tolist()\nprint(y)\n"
+    )
+    (folder / "policy.yaml").write_text("preset: mixed-precision\nformat: e5m3\n")
+    exact, coarse, product = 1.100000023841858, 1.125, 1.25
+    for options, expected in [
+        (["--format", "e5m3"], (coarse, product)),
+        (["--format", "e5m3", "--rounding", "up"], (coarse, 1.375)),
+        (["--format", "e5m3", "--policy", "mixed-precision"], (exact, product)),
+        (["--policy", "policy.yaml"], (exact, product)),
+        (["--format", "e5m3", "--policy", '{"rules": [{"operation": "mul", "format": "fp32"}]}'], (coarse, product)),
+    ]:
+        run = roundoff("mul.py", cwd=folder, options=options)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == f"([{expected[0]}], [{expected[1]}])\n", options
+
+
+def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "fine.py").write_text("")
+    for arguments, message in [
+        (["fine.py"], "say which: --format"),
+        (["--format", "e5m3", "missing.py"], "missing.py: there is no such file"),
+        (["--format", "e5m3", "."], "__main__.py: there is no such file"),
+        (["--format", "e5m3", "-m", "missing.module"], "there is no module missing.module to run"),
+        (["--format", "e5x", "fine.py"], "e5x"),
+        (["--format", "e5m3", "--policy", "{", "fine.py"], "--policy"),
+        (["--format", "e5m3", "--policy", "some", "fine.py"], "policy.preset must be"),
+        (["--format", "e5m3", "--report", "no/where.csv", "fine.py"], "there is no folder"),
+        (["--format", "e5m3", "--observed", "fine.py"], "No such option"),
+        (["--format", "e5m3"], "SCRIPT"),
+    ]:
+        before = sys.modules["__main__"], sys.argv, list(sys.path)
+        monkeypatch.setattr(sys, "argv", ["roundoff", "run", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
+        assert end.value.code == 2, arguments
+        assert message in capsys.readouterr().err, arguments

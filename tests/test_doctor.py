@@ -1,0 +1,81 @@
+"""What ``roundoff doctor`` says of a machine, and when it says that something is broken."""
+
+import json
+import sys
+
+import pytest
+
+import roundoff.formats.tools.verify as verifying
+from roundoff import __version__
+from roundoff.cli import main
+from roundoff.formats.tools.verify import Check, Report
+from roundoff.simulate.compiling import program
+
+
+@pytest.fixture
+def doctor(capsys, monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["roundoff", "doctor", *arguments])
+        status = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def test_a_sound_installation(doctor, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    (tmp_path / "roundoff" / "loops").mkdir(parents=True, mode=0o700)
+    (tmp_path / "roundoff" / "loops" / "one").write_bytes(b"12345")
+    status, printed = doctor("--json")
+    found = json.loads(printed)
+    assert (status, found["broken"]) == (0, [])
+    assert found["roundoff"]["version"] == __version__
+    assert {"python", "torch", "numpy", "numba", "pandas"} == set(found["versions"])
+    assert found["missing"] == {"sweep": [], "rl": [], "qtorch": [], "ray": ["ray"]}
+    assert found["devices"][0] == {"device": "cpu"}
+    assert found["kernels"][0]["differing"] == 0 < found["kernels"][0]["cases"]
+    loops = found["caches"][0]
+    assert loops["folder"] == str(tmp_path / "roundoff" / "loops")
+    assert loops["files"] >= 1 <= loops["bytes"]
+    status, printed = doctor()
+    assert status == 0
+    assert 'extra ray          no ray: pip install "roundoff[ray]"\n' in printed
+    assert printed.endswith("nothing is broken\n")
+
+
+def wrong(names, device, *, quick):
+    return Report(device, (Check("e5m10", "numbers", 10, 3, "1.0 -> 2.0, not 1.0"),), 0.1)
+
+
+def failing(names, device, *, quick):
+    raise RuntimeError("no kernel image is available\nand more")
+
+
+@pytest.mark.parametrize(
+    ("verify", "said"),
+    [(wrong, "rounding on cpu is wrong"), (failing, "rounding on cpu fails: no kernel image is available")],
+)
+def test_wrong_kernels_are_broken(doctor, monkeypatch, verify, said):
+    monkeypatch.setattr(verifying, "verify", verify)
+    status, printed = doctor()
+    assert status == 1
+    assert printed.splitlines()[-1].startswith(f"BROKEN: {said}")
+    assert "BROKEN, see below" in printed
+    status, printed = doctor("--json")
+    assert status == 1
+    assert json.loads(printed)["broken"][0].startswith(said)
+
+
+def test_no_compiler_is_told_and_not_broken(doctor, monkeypatch):
+    monkeypatch.setenv("CXX", "there-is-no-such-compiler")
+    monkeypatch.setattr(program, "reason_against_compiling", lambda: "no compiler works")
+    status, printed = doctor()
+    assert status == 0
+    assert "C++ compiler       none: steps run eagerly" in printed
+    assert "compiled steps     no compiler works" in printed

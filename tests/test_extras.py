@@ -1,0 +1,171 @@
+"""What works without the packages of the extras, and what is said where one is missing."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from roundoff.extras import EXTRAS, from_extras, missing, require
+
+ROOT = Path(__file__).parents[1]
+SWEEP = "name: tiny\nbase: {steps: 4000}\ngrid: {format: [fp32, e5m10]}\n"
+# What None stands for cannot be imported, nor found.
+HIDING = "import sys; sys.modules |= dict.fromkeys({hidden})\n"
+COMMANDS = """
+from roundoff.cli import main
+for line in {commands}:
+    sys.argv = ["roundoff", *line.split()]
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    print("ended with", code, file=sys.stderr)
+"""
+
+
+def told(extra, package):
+    return f'this needs {package}: pip install "roundoff[{extra}]"'
+
+
+def run_without(hidden, program, folder):
+    text = HIDING.format(hidden=list(hidden)) + program
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=folder)
+
+
+def run_commands(hidden, commands, folder):
+    """What a command says, and how it ends, for each."""
+    (folder / "tiny.yaml").write_text(SWEEP)
+    run = run_without(hidden, COMMANDS.format(commands=commands), folder)
+    assert run.returncode == 0, run.stderr
+    said = re.split(r"^ended with (\d+)\n", run.stderr, flags=re.MULTILINE)
+    return dict(zip(commands, zip(said[::2], map(int, said[1::2]), strict=False), strict=True)), run.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "package", "commands"),
+    [
+        (
+            "rl",
+            "dm_control",
+            [
+                "train steps=1000",
+                "train steps=1000 observations=pixels",
+                "blame steps=1000 format=e5m1",
+                "sweep tiny.yaml --workers 1",
+                "reproduce table7",
+                "sweep tiny.yaml --dry-run --no-estimate task=humanoid_run steps=7 --executor ray",
+            ],
+        ),
+        ("rl", "gymnasium", ["train task=gym:Pendulum-v1", "train task=gym:odd_environments:Odd-v0"]),
+        (
+            "sweep",
+            "yaml",
+            ["schema", "sweep tiny.yaml", "train", "blame", "status .", "presets", "collect . -o x.parquet"],
+        ),
+        ("sweep", "tensorboard", ["train steps=1000", "sweep tiny.yaml --workers 1"]),
+        ("sweep", "matplotlib", ["plot .", "report .", "formats --plot e5m10", "reproduce fig4"]),
+        ("ray", "ray", ["sweep tiny.yaml --executor ray"]),
+    ],
+)
+def test_a_missing_package_is_one_message_with_the_command(extra, package, commands, tmp_path):
+    ended, _ = run_commands([package], commands, tmp_path)
+    for command, (said, status) in ended.items():
+        if "--dry-run" in command:  # which needs no simulator
+            assert (said, status) == ("", 0)
+        else:
+            assert (said, status) == (f"roundoff: {told(extra, package)}\n", 2), command
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("extra", "package", "statement"),
+    [
+        ("rl", "dm_control", "from roundoff.agents import *; train(TrainConfig(steps=1), 'out')"),
+        ("rl", "dm_control", "from roundoff.agents.environments.opening import *; open_environment('walker_run', 1)"),
+        ("rl", "gymnasium", "from roundoff.agents import TrainConfig; TrainConfig(task='gym:Pendulum-v1')"),
+        ("sweep", "pydantic", "from roundoff.agents import TrainConfig"),
+        ("sweep", "yaml", "import roundoff.sweeps"),
+        ("sweep", "scipy", "import roundoff.analysis"),
+        ("qtorch", "qtorch", "import torch, roundoff; roundoff.round(torch.ones(1), 'e5m2', backend='qtorch')"),
+    ],
+)
+def test_a_function_says_so_too(extra, package, statement, tmp_path):
+    run = run_without([package], statement, tmp_path)
+    assert run.stderr.splitlines()[-1] == f"roundoff.extras.MissingExtraError: {told(extra, package)}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_formats_simulate_and_observe_need_no_extra(tmp_path):
+    brought = ("typing_extensions", "pydantic", "rich")  # by torch and typer
+    every = [package for packages in EXTRAS.values() for package in packages if package not in brought]
+    program = """
+import torch, roundoff
+layer = torch.nn.Linear(4, 1)
+with roundoff.simulate("e5m10", observe=True) as simulation:
+    layer(torch.ones(2, 4)).sum().backward()
+print(simulation.report(), simulation.report().table.shape, simulation.audit().table.shape)
+from roundoff.agents import kahan_add_, softplus
+import roundoff.testing
+"""
+    commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help"]
+    ended, printed = run_commands(every, commands, tmp_path)
+    assert {command: ended[command][1] for command in commands} == dict.fromkeys(commands, 0), ended
+    assert "e4m3" in printed
+    run = run_without(every, program, tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_sweeps_are_planned_and_shown_without_a_simulator(tmp_path):
+    program = """
+from roundoff.agents.config import registry
+from roundoff.agents.config.train_config import TrainConfig
+from roundoff.sweeps import plan_text, run_sweep
+from roundoff.sweeps.workers import local, process
+import roundoff.analysis
+print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), registry.keys()[0])
+"""
+    run = run_without(EXTRAS["rl"], program, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "2 algorithm\n"
+
+
+def test_a_program_is_swept_without_a_simulator(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(HIDING.format(hidden=list(EXTRAS["rl"])))  # in workers, too
+    (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
+    (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = subprocess.run(
+        [sys.executable, "-m", "roundoff", "sweep", "own.yaml", "--workers", "1"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "2 done" in run.stdout
+
+
+def test_the_table_of_extras_is_that_of_the_project():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    distributions = importlib.metadata.packages_distributions()
+
+    def names(extra):
+        found = {re.split(r"[\[<>=~ ]", name)[0].lower().replace("_", "-") for name in declared[extra]}
+        return found - {"roundoff"}
+
+    for extra, packages in EXTRAS.items():
+        brought = {
+            distributions[package][0].lower().replace("_", "-") for package in packages if package in distributions
+        }
+        # dm_env comes with dm_control, and the core of pydantic with it
+        assert brought - {"dm-env"} == names(extra), extra
+
+
+def test_errors_of_other_packages_stay_what_they_are():
+    assert missing("torch") is None
+    require("torch", "nobody_has_this")  # no extra's
+    with pytest.raises(ModuleNotFoundError, match="No module named 'nobody_has_this'"), from_extras():
+        import nobody_has_this  # noqa: F401
