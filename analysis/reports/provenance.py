@@ -18,7 +18,7 @@ import yaml
 
 from roundoff.files import parse_json, read_bytes
 
-from ..figures.axes import ordered
+from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
 from .markup import number, percent, plural
 

@@ -186,10 +186,8 @@ def _against(experiment: Experiment) -> list[Safe]:
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:
-    scored = ended(experiment.runs)
-    if len(scored) < 2:
-        return []
-    return [figures.profiles_figure(profiles_table(experiment), experiment.metric)]
+    profiles = profiles_table(experiment)
+    return [figures.profiles_figure(profiles, experiment.metric)] if len(profiles) else []
 
 
 def _crashes(experiment: Experiment) -> list[Safe]:

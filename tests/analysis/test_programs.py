@@ -9,9 +9,9 @@ import pytest
 from program_runs import ACCURACY, BIRTH, LOSS, write_run, write_sweep
 
 from roundoff.analysis import AnalysisError, plot, read_experiment, report, table
-from roundoff.analysis.figures.axes import score_limits
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
+from roundoff.analysis.figures.drawing.axes import score_limits
 from roundoff.analysis.runs.metric import RETURN, Metric, read_metric
 from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
 from roundoff.analysis.statistics.run_table import FIRST
@@ -349,3 +349,60 @@ def test_the_tidy_table_says_what_was_left_out(losses):
     assert set(runs["accumulate"]) == {"default", "e8m7/32"}
     assert runs.set_index("run").loc["train-e5m7-s0-x", "status"] == "failed"
     assert runs["score"].isna().sum() == 2  # and the crash that has none
+
+
+def test_profiles_of_a_metric_to_be_minimized(tmp_path):
+    losses = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    runs = [write_run(tmp_path, "fp32", seed, loss, metric=LOSS) for seed, loss in enumerate(losses)]
+    runs.append(write_run(tmp_path, "fp32", 9, None, metric=LOSS, crash=(3, BIRTH)))
+    experiment = read_experiment(write_sweep(tmp_path, runs, LOSS))
+    shares = FIGURES["profiles"].table(experiment, summarize(experiment), []).set_index("return")["fraction"]
+    assert shares.loc[shares.index[0]] == 0  # below, not at
+    assert shares.loc[5.0] == pytest.approx(0.4)
+    assert shares.iloc[-1] == pytest.approx(0.8)  # a crash without a score is below nothing
+    assert "share of runs below" in draw("profiles", experiment).axes[0].get_ylabel()
+
+
+def test_many_runs_are_a_mean_with_an_interval(tmp_path):
+    logs = [{"step": step, "lr": 0.1} for step in range(1, 11)]
+    runs = [
+        write_run(tmp_path, fmt, seed, 0.5, logs=[*logs, {"step": 11, "lr": float(seed)}])
+        for fmt, seeds in (("fp32", 5), ("e5m10", 2)) for seed in range(seeds)
+    ]  # fmt: skip
+    experiment = read_experiment(write_sweep(tmp_path, runs))
+    (axis,) = draw("training", experiment).axes
+    lines = [line for line in axis.lines if len(line.get_xdata())]
+    assert len(lines) == 1 + 2  # a mean, and two runs of their own
+    assert lines[0].get_ydata()[-1] == pytest.approx(2.0)
+    (band,) = axis.collections
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    assert 0 < low < 2 < high <= 4
+
+
+def test_long_legends_make_room_for_themselves(tmp_path):
+    """Panels keep their size, entries do not overlap panels, and names that fit beside lines stand there."""
+    sizes = {}
+    for count in (10, 30):
+        root = tmp_path / str(count)
+        formats = ["fp32", *(f"e{e}m{m}" for e in (5, 6) for m in range(1, 20))][:count]
+        logs = [{"step": step, "loss": 2.0} for step in range(5)]
+        runs = [write_run(root, fmt, 0, 2.0, metric=LOSS, logs=logs, lr=lr) for fmt in formats for lr in (0.1, 0.2)]
+        drawn = draw("curves", read_experiment(write_sweep(root, runs, LOSS)))
+        drawn.draw_without_rendering()
+        axis = drawn.axes[0]
+        sizes[count] = axis.get_window_extent().height
+        assert len(axis.texts) == (count if count < 22 else 0)
+        legends = drawn.legends
+        assert len(legends) == (0 if count < 22 else 1)
+        if legends:
+            assert len(legends[0].get_texts()) == count
+            assert legends[0].get_window_extent().y1 <= axis.get_tightbbox().y0 + 1
+    assert sizes[30] > 0.75 * sizes[10]
+
+
+def test_a_page_with_many_formats_has_a_legend(tmp_path):
+    formats = ["fp32", *(f"e5m{m}" for m in range(1, 23))]
+    write_sweep(tmp_path, [write_run(tmp_path, fmt, 0, 0.5) for fmt in formats])
+    page = report(tmp_path)[0].read_text()
+    section = page.partition('id="curves"')[2] or page.partition("Learning curves</h2>")[2]
+    assert section.partition("</section>")[0].count('class="swatch"') == len(formats)
