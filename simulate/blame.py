@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
@@ -62,6 +62,21 @@ class Blame:
         return "\n".join(lines)
 
 
+def everywhere(policy: Policy) -> Policy:
+    """The same policy, under which a simulation follows every place, so that modules and roles are known."""
+    return policy.with_rules(Rule(role=list(Role)[:3], rounding=policy.rounding))
+
+
+def units_of(simulation: Simulation, over: Over) -> set[str]:
+    """What has computed something, and did not only move values, in a simulation that followed every place."""
+    seen = set()
+    for plan in simulation.plans():
+        computes = plan.outputs.results or plan.outputs.written
+        if computes and plan.moved < plan.calls:
+            seen.add({"operation": plain_name(plan.name), "module": plan.module, "role": plan.role}[over])
+    return seen - {""}
+
+
 def rule_for(over: Over, unit: str, format: Format | str) -> Rule:
     """The rule that gives one unit another format."""
     if over == "operation":
@@ -101,25 +116,51 @@ def blame(
         BlameError: the program fails in high precision too, or with all units in high precision.
     """
     policy = Policy.of(format)
-    assert isinstance(policy.format, Format)
-    search = _Search(program, policy, passes, over, seed)
-    if not search.passes_unrounded():
+    trials = _Search(program, policy, passes, over, seed)
+    if not trials.passes_unrounded():
         raise BlameError("the program fails in its carrier, without any rounding, too: there is nothing to blame")
-    passes_already = search.passes_as_it_is()
-    units = search.units()
+    return search(trials, policy, over)
+
+
+class Trials(Protocol):
+    """Runs of a program, each with other units in another format."""
+
+    @property
+    def trials(self) -> int:
+        """How many there were."""
+
+    def passes_as_it_is(self) -> bool:
+        """Whether the program passes under the policy it was given."""
+
+    def units(self) -> tuple[str, ...]:
+        """What computed something in the runs so far."""
+
+    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
+        """Whether the program passes with ``high`` in the carrier and ``others`` in formats of their own."""
+
+
+def search(trials: Trials, policy: Policy, over: Over) -> Blame:
+    """Finds what :func:`blame` finds, by trials of any kind, of a program that passes without rounding.
+
+    Raises:
+        BlameError: it fails with all units in high precision.
+    """
+    assert isinstance(policy.format, Format)
+    passes_already = trials.passes_as_it_is()
+    units = trials.units()
     if passes_already:
-        return Blame(str(policy.format), over, units, (), {}, search.trials)
-    if not search.keeps(units):
+        return Blame(str(policy.format), over, units, (), {}, trials.trials)
+    if not trials.keeps(units):
         raise BlameError(
             f"the program fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
             " lies elsewhere; try over='operation'"
         )
-    culprits = minimal(units, search.keeps)
+    culprits = minimal(units, trials.keeps)
     needs = {}
     for unit in culprits:
         others = [other for other in culprits if other != unit]
-        needs[unit] = smallest_format(policy.format, lambda fmt: search.keeps(others, {unit: fmt}))  # noqa: B023  called here
-    return Blame(str(policy.format), over, units, culprits, needs, search.trials)
+        needs[unit] = smallest_format(policy.format, lambda fmt: trials.keeps(others, {unit: fmt}))  # noqa: B023  called here
+    return Blame(str(policy.format), over, units, culprits, needs, trials.trials)
 
 
 def minimal(units: Sequence[str], passes: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
@@ -201,9 +242,9 @@ class _Search:
 
     def _run(self, policy: Policy, *, learn: bool) -> bool:
         self.trials += 1
-        # Every place is followed while learning, so that modules and roles are known.
-        followed = policy.with_rules(Rule(role=list(Role)[:3], rounding=policy.rounding)) if learn else policy
-        simulation = Simulation(followed, seed=self._seed, warn_unused=False, leave_moves=not learn)
+        simulation = Simulation(
+            everywhere(policy) if learn else policy, seed=self._seed, warn_unused=False, leave_moves=not learn
+        )
         try:
             with simulation:
                 result = self._program()
@@ -217,7 +258,7 @@ class _Search:
             return False
         finally:
             if learn:
-                self._learn(simulation)
+                self._seen |= units_of(simulation, self._over)
         return bool(self._passes(result))
 
     def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
@@ -227,11 +268,3 @@ class _Search:
         with suppress(Exception), simulation:
             self._program()
         return simulation.report().birth is not None
-
-    def _learn(self, simulation: Simulation) -> None:
-        for plan in simulation.plans():
-            computes = plan.outputs.results or plan.outputs.written
-            if computes and plan.moved < plan.calls:
-                name = plain_name(plan.name)
-                self._seen.add({"operation": name, "module": plan.module, "role": plan.role}[self._over])
-        self._seen.discard("")

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import suppress
 
 import roundoff.agents.training.together  # so that no fork has to
+from roundoff.cli import main
 from roundoff.sweeps import run_sweep
 from roundoff.sweeps.workers import process as worker
 
@@ -143,4 +146,36 @@ def wait_for(pid, seconds=120):
             os.kill(pid, signal.SIGKILL)
             raise TimeoutError
         time.sleep(0.005)
+    return status
+
+
+def fork_command(*arguments, cwd):
+    """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``."""
+
+    def command():
+        os.chdir(cwd)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            os.dup2(os.open(cwd / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            setattr(sys, name, os.fdopen(number, "w"))
+        sys.argv = ["roundoff", *map(str, arguments)]
+        sys.excepthook = sys.__excepthook__
+        warnings.resetwarnings()
+        os._exit(status_of(main))
+
+    status = wait_for(fork(command))
+    printed = (cwd / "stdout").read_text(), (cwd / "stderr").read_text()
+    return subprocess.CompletedProcess(arguments, status, *printed)
+
+
+def status_of(program):
+    """The exit status of ``program``, as the interpreter makes it of how it ends."""
+    status = 0
+    try:
+        program()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
     return status

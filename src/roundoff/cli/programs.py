@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from roundoff.cli.options import AllowImport, say
+from roundoff.cli.options import AllowImport, say, stoppable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roundoff.simulate import Policy
+    from roundoff.simulate.scripts.running import Script
 
 AS_PYTHON = {"allow_interspersed_args": False}
 """What stands behind the script belongs to it."""
@@ -41,8 +44,19 @@ def run(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of stochastic rounding.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="That PyTorch computes with.")] = None,
+    blame: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEASURE",
+            help="Find the fewest operations that must stay in high precision for the script to reach it: loss<2.5,"
+            " accuracy>=0.9, finite.",
+        ),
+    ] = None,
+    over: Annotated[
+        Literal["operation", "module", "role"], typer.Option(help="What to blame: operation, module or role.")
+    ] = "operation",
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
-    allow_import: AllowImport = None,  # noqa: ARG001  imported by the option itself
+    allow_import: AllowImport = None,
 ) -> None:
     """Run any Python script, unchanged, in a number format.
 
@@ -56,6 +70,11 @@ def run(
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
+    if blame is not None:
+        if observe or report is not None:
+            raise typer.BadParameter("leave out --observe and --report", param_hint="--blame")
+        _blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
+        return
     if threads is not None:
         import torch
 
@@ -72,6 +91,33 @@ def run(
 
             write_text(report, seen.table.to_csv(index=False))
     end_as_python(error)
+
+
+def _blame(
+    script: Script,
+    policy: Policy,
+    text: str,
+    *,
+    over: Literal["operation", "module", "role"],
+    seed: int,
+    threads: int | None,
+    imports: Sequence[str],
+) -> None:
+    from roundoff.simulate.scripts.blaming import blame_script
+    from roundoff.simulate.scripts.measures import Measure
+
+    with stoppable("nothing was written"):
+        found = blame_script(
+            script,
+            policy,
+            Measure.parse(text),
+            over=over,
+            seed=seed,
+            threads=threads,
+            imports=imports,
+            on_trial=lambda line: say(line, error=True),
+        )
+    say(found)
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:

@@ -1,15 +1,13 @@
 """Scripts run in a simulation as they run behind ``python``: each beside plain Python, in a process of its own."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import pytest
 import torch
-from forked import fork, wait_for
+from forked import fork_command
 
 from roundoff import simulate
 from roundoff.cli import main
@@ -51,29 +49,7 @@ def python(*arguments, cwd):
 
 
 def roundoff(*arguments, cwd, options=("--format", "e5m3")):
-    """As the command does it, in a fork, which needs not import PyTorch; ended as the interpreter ends."""
-
-    def command():
-        os.chdir(cwd)
-        for name, number in (("stdout", 1), ("stderr", 2)):
-            os.dup2(os.open(cwd / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            setattr(sys, name, os.fdopen(number, "w"))
-        sys.argv = ["roundoff", "run", *options, *arguments]
-        sys.excepthook = sys.__excepthook__
-        warnings.resetwarnings()
-        try:
-            main()
-        except SystemExit as end:
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    status = wait_for(fork(command))
-    printed = (cwd / "stdout").read_text(), (cwd / "stderr").read_text()
-    return subprocess.CompletedProcess(arguments, status, *printed)
+    return fork_command("run", *options, *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module", autouse=True)

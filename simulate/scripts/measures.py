@@ -1,0 +1,96 @@
+"""What a script must reach to pass, judged by the numbers that it prints or logs."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .running import ScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FINITE = "finite"
+
+_COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_NUMBER = (
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\w|[.,]\d)|[-+]?(?:nan|inf(?:inity)?)\b"
+)
+_MEASURE = re.compile(rf"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<how><=|>=|<|>)\s*(?P<bound>{_NUMBER})\s*(?P<percent>%?)\s*")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+# Between a name and its number: marks, spaces, a word in brackets, "is"; a call such as tensor( or np.float64(.
+_BETWEEN = r"""["']?(?:\s*(?:\([^()\d\n]*\)|is\b|[:=|>~…]|\.{2,}|\.(?!\d)|-+(?=\s)))*\s*["']?(?:[\w.]+\(|\[)?\s*"""
+_ANY = re.compile(rf"(?<![\w.-])(?:{_NUMBER})", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a script must reach: a bound for the last number that it gives under a name; or that its numbers are finite.
+
+    A number is given under the name ``loss`` by ``roundoff.log(step, loss=...)``, or, if the script logs none, by what
+    it prints: ``loss 2.31``, ``loss: 2.31``, ``loss=2.31``, ``"loss": 2.31``, ``loss (train) ... 2.31``,
+    ``'loss': tensor(2.31)``, to standard output or error, in whatever case. ``val loss`` is a name, too; ``test_loss``
+    and ``loss_scale`` are other names than ``loss``. A percentage is a hundredth: ``93.1%`` is 0.931.
+
+    Args:
+        name: of the number, or ``finite``.
+        how: ``<``, ``<=``, ``>`` or ``>=``; empty for ``finite``.
+        bound: what it is compared with; NaN for ``finite``.
+    """
+
+    name: str
+    how: str = ""
+    bound: float = math.nan
+
+    @classmethod
+    def parse(cls, text: str) -> Measure:
+        """The measure that a text such as ``loss<2.5``, ``accuracy>=90%`` or ``finite`` describes.
+
+        Raises:
+            ScriptError: it describes none.
+        """
+        if text.strip() == FINITE:
+            return cls(FINITE)
+        found = _MEASURE.fullmatch(text)
+        if found is None or not math.isfinite(bound := _value(found["bound"], found["percent"])):
+            raise ScriptError(
+                f"a measure is a name, one of < <= > >=, and a number, such as loss<2.5; or finite; got {text!r}"
+            )
+        return cls(found["name"].strip("\"' "), found["how"], bound)
+
+    def __str__(self) -> str:
+        return self.name if self.name == FINITE else f"{self.name}{self.how}{self.bound:g}"
+
+    def of(self, output: str, logged: Mapping[str, float]) -> float | None:
+        """The number to judge; None if the script gave none.
+
+        Of ``finite``, 1 if all numbers that the script logged last, and all that it printed, are finite, else 0.
+
+        Args:
+            output: what the script has printed.
+            logged: the last values that it logged, by name.
+        """
+        output = _COLOUR.sub("", output)
+        if self.name == FINITE:
+            if not logged and not _ANY.search(output):
+                return None
+            return float(not _NOT_FINITE.search(output) and all(map(math.isfinite, logged.values())))
+        if self.name in logged:
+            return logged[self.name]
+        words = r"\s+".join(map(re.escape, self.name.split()))
+        pattern = rf"(?<![\w.-]){words}(?!\w){_BETWEEN}(?P<number>{_NUMBER})(?P<percent>\s?%)?"
+        found = list(re.finditer(pattern, output, re.IGNORECASE))
+        return _value(found[-1]["number"], found[-1]["percent"]) if found else None
+
+    def passes(self, number: float) -> bool:
+        """Whether a number is good enough; NaN never is."""
+        return number == 1 if self.name == FINITE else bool(_COMPARISONS[self.how](number, self.bound))
+
+
+def _value(number: str, percent: str | None) -> float:
+    return float(number.replace(",", "")) / (100 if percent else 1)

@@ -1,0 +1,126 @@
+"""One run of a script under a policy, in a process of its own; :mod:`.blaming` starts it.
+
+Its first argument is a JSON object with the fields of :class:`Order`; behind it stand the script and its arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import warnings
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundoff.current_run import part_of
+from roundoff.errors import RoundoffError
+from roundoff.files import read_json, write_json
+
+from ..blame import Over, everywhere, units_of
+from ..dispatch.simulation import Simulation
+from ..policy.policy import Policy
+from ..presence.entering import SimulationWarning
+from .running import Script, end_as_python, run_as_main, show_as_python
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\nfrom roundoff.simulate.scripts.trial import main\nmain()",
+)
+"""Starts this program; nothing is imported from the folder that it starts in."""
+
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a trial is to do."""
+
+    policy: dict[str, Any]
+    over: Over
+    seed: int
+    threads: int | None
+    imports: list[str]
+    is_module: bool
+    parent: int
+    """The process that started it, and with which it ends."""
+    outcome: str
+    """Path of the file to leave an :class:`Outcome` in."""
+    learn: bool
+    """Whether to find out what is at work; else moves pass on what they get."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial has left: nothing of it, if the process was killed."""
+
+    units: list[str] = field(default_factory=list)
+    logged: dict[str, float] = field(default_factory=dict)
+    """The last values of ``roundoff.log``."""
+    refusal: str | None = None
+    """Why the simulation cannot run the script."""
+
+    @classmethod
+    def read(cls, path: Path) -> Outcome:
+        """The one in a file."""
+        return cls(**read_json(path)) if path.exists() else cls()
+
+
+class _Logged:
+    """Keeps the last value of each name."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:  # noqa: ARG002  the last is what counts
+        self.values.update((name, float(value)) for name, value in values.items())
+
+    def checkpoint(self, state: Any, every: float) -> None:
+        """A trial is never continued."""
+
+    def restore(self) -> None:
+        """Likewise."""
+
+
+def _end_with(parent: int) -> None:
+    """Has this process killed when its parent ends, however that does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def main() -> None:
+    """Runs the script, and leaves what came of it."""
+    order = Order(**json.loads(sys.argv[1]))
+    _end_with(order.parent)
+    script = Script(sys.argv[2], tuple(sys.argv[3:]), order.is_module)
+    if not sys.flags.safe_path:
+        sys.path.insert(0, "")  # the place of the script's folder
+    for module in order.imports:
+        import_module(module)
+    if order.threads is not None:
+        torch.set_num_threads(order.threads)
+    policy = Policy.parse(order.policy)
+    warnings.simplefilter("ignore", SimulationWarning)  # what is printed is looked through for numbers
+    simulation = Simulation(
+        everywhere(policy) if order.learn else policy, seed=order.seed, warn_unused=False, leave_moves=not order.learn
+    )
+    logged = _Logged()
+    with part_of(logged):
+        error = run_as_main(script, simulation)
+    units = sorted(units_of(simulation, order.over)) if order.learn else []
+    refusal = str(error) if isinstance(error, RoundoffError) else None
+    write_json(order.outcome, asdict(Outcome(units, logged.values, refusal)))
+    show_as_python(error)
+    end_as_python(error)
