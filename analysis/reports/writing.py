@@ -19,7 +19,7 @@ from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, percent, plural
 from .page import page
-from .provenance import environment, numerics, recipe, settings
+from .provenance import environment, numerics, recipe, settings, sources
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     """
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = list(experiment.warnings)
+    warnings = [*experiment.warnings, *sources(experiment)]
     needed = needed_table(experiment, margin)
     sections = {
         "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
