@@ -124,7 +124,8 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
             crash = experiment.metric.crash
             scores = "there are no scores" if crash is None else f"all scores are {crash:g}"
             notes.append(f"Every run that ended has crashed: {scores}.")
-        fewest = int(scored.groupby(["task", "format"]).size().min())
+        alike = ["task", "format", *experiment.conditions.keys]
+        fewest = int(scored.groupby(alike, dropna=False).size().min())
         if fewest == 1:
             notes.append(
                 "Some formats have one run on a task: one seed has no interval, and shows nothing about chance."

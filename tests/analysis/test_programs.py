@@ -96,7 +96,7 @@ def test_formats_of_any_family_are_categories(families):
         "fp32": 32, "bf16": 16, "e5m3": 9, "int8": 8, "mxfp8_e4m3": 8.25, "posit16": 16,
     }  # fmt: skip
     assert means["series"].to_dict() == {
-        "fp32": "fp32", "bf16": "e8mX", "e5m3": "e5mX", "int8": "int", "mxfp8_e4m3": "mxfp", "posit16": "posit",
+        "fp32": "fp32", "bf16": "e8mX", "e5m3": "e5mX", "int8": "intX", "mxfp8_e4m3": "mxfpX", "posit16": "positX",
     }  # fmt: skip
     assert FIGURES["degradation-bits"].table(experiment, summarize(experiment), []) is None  # one width of each
 
@@ -108,7 +108,7 @@ def test_bits_per_number_are_an_axis(tmp_path):
     assert axis.get_xlabel() == "bits per number"
     assert list(axis.get_xticks()) == [8, 16]
     texts = [text.get_text() for text in axis.figure.legends[0].get_texts()]
-    assert [text.partition(":")[0] for text in texts] == ["posit", "int", "fp32", "one run"]  # and no crash
+    assert [text.partition(":")[0] for text in texts] == ["positX", "intX", "fp32", "one run"]  # and no crash
 
 
 def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
@@ -129,7 +129,7 @@ def test_plots_and_the_page_are_made_of_any_family(families):
     plot(families, formats=["svg"])
     assert again == {path: path.read_bytes() for path in written}
     page = report(families)[0].read_text()
-    for said in ("Accuracy of each run", "mymodule:ternary", "posit: <b>", "int: <b>", "mxfp8_e4m3: <b>"):
+    for said in ("Accuracy of each run", "mymodule:ternary", "positX: <b>", "intX: <b>", "mxfp8_e4m3: <b>"):
         assert said in page
     for word in ("return", "Return", "environment steps", "episode"):
         assert word not in page.partition("How to read this</h2>")[0].partition("<main")[2], word
@@ -458,3 +458,16 @@ def test_the_operation_is_read_as_observers_tell_it():
     inside = birth._replace(module="layers.3", what="overflow")
     assert first_non_finite(str(inside)) == "overflow in aten.mm.default (backward in layers.3)"
     assert first_non_finite("the policy took a non-finite action; no result was infinite or NaN") == ""
+
+
+def test_a_series_without_a_number_is_in_no_legend(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, 0, 0.5, logs=[{"step": step, "loss": loss} for step in (1, 2)])
+        for fmt, loss in (("fp32", 1.0), ("e5m3", None))
+    ]
+    drawn = draw("training", read_experiment(write_sweep(tmp_path, runs)))
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["fp32"]
+
+
+def test_few_runs_are_counted_by_condition(losses):
+    assert "only 4 runs on a task" in report(losses)[0].read_text()
