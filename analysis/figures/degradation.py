@@ -76,7 +76,7 @@ def _family(row: dict[str, Any], across: str) -> str:
         return f"eXm{row['significand_bits']:.0f}"
     if across == "significand_bits" or exponent_bits(row["format"]) >= 0:
         return f"e{row['exponent_bits']:.0f}mX"
-    return re.split(r"[^a-z]", str(parsed(row["format"])))[0]
+    return re.split(r"[^a-z]", str(parsed(row["format"])))[0] + "X"
 
 
 def _bits_per_number(name: str) -> float:

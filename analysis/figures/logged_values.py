@@ -88,6 +88,8 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 axis.set_title(task)
                 axis.set_ylabel(panel.label)
                 axis.set_xlabel(metric.steps)
+        finite = table["series"][np.isfinite(table[values].to_numpy(float)).any(axis=1)]
+        looks = {series: looks[series] for series in looks if series in set(finite)}
         marks = [axes[0, 0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
         legend_under(canvas, marks, list(looks), most=2 * columns)
         if size.titled:

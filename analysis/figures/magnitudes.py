@@ -142,5 +142,6 @@ def _mark_range(axis: Axes, name: str) -> None:
         axis.axhline(height, color="#000000", linewidth=points(1), linestyle=line)
         axis.text(
             0.99, height, label, transform=axis.get_yaxis_transform(), ha="right", va="bottom", fontsize="x-small",
+            clip_on=True,
             path_effects=[withStroke(linewidth=points(2), foreground="#ffffff")],
         )  # fmt: skip
