@@ -102,7 +102,7 @@ class Rule:
             from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what matrix products and
             convolutions multiply: parameters; in the forward pass all else; in the backward pass what was no operand of
             a product before. A bias, which is added, is none of them.
-        product: of a rule about weights, activations or gradients: for which :class:`.Product` they are rounded so,
+        product: of a rule about weights, activations or gradients: for which product they are rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
         format: of the results, or of the operands.
         rounding: how they are rounded.
