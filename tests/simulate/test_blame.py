@@ -157,7 +157,7 @@ def test_errors_of_the_program_are_raised():
 
     with pytest.raises(RuntimeError, match="shape '\\[3\\]' is invalid"):
         blame(wrong, "e5m10", lambda _: True)
-    with pytest.raises(FormatError, match="float16"):
-        blame(lambda: torch.ones(1).half(), "e5m10", lambda _: True)
+    with pytest.raises(FormatError, match="bfloat16"):
+        blame(lambda: torch.ones(1).bfloat16(), "e5m10", lambda _: True)
     with pytest.raises(RuntimeError, match="shape"):
         blame(lambda: torch.ones(1).view(3), "e5m10", lambda _: True)
