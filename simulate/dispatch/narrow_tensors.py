@@ -31,6 +31,10 @@ NARROW = frozenset((torch.float16, torch.bfloat16))
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+class NotHeldError(FormatError):
+    """A program's own dtype does not have all numbers of the format that is to be simulated in it."""
+
+
 def takes_narrow(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call has float16 or bfloat16 tensors among its arguments, or asks for such results."""
     return any(map(_is_narrow, args)) or (bool(kwargs) and any(map(_is_narrow, kwargs.values())))
@@ -59,12 +63,12 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
 
 
 def check_held(dtype: torch.dtype, plan: Plan) -> None:
-    """Raises FormatError if tensors of ``dtype`` cannot hold the results of an operation."""
+    """Raises NotHeldError if tensors of ``dtype`` cannot hold the results of an operation."""
     fmt = plan.arithmetic.format
     if holds(dtype, fmt):
         return
     enough = [str(other) for other in (torch.float16, torch.bfloat16) if holds(other, fmt)] + [str(fmt.carrier)]
-    raise FormatError(
+    raise NotHeldError(
         f"{dtype} does not have all numbers of {fmt}, which {plan} is to compute in the program's own {dtype}: run the"
         f" program in {' or '.join(enough)} (leave out .half(), .bfloat16() and autocast, or choose another dtype for"
         f" them); or have a rule leave the operation to PyTorch, such as Rule({plan.name!r}, format='fp32')"
@@ -85,7 +89,7 @@ class NarrowCall:
         computes: the dtypes of the floating-point tensors that the program gets: results, and what is written to.
 
     Raises:
-        FormatError: one of them cannot hold the format that the policy has for it.
+        NotHeldError: one of them cannot hold the format that the policy has for it.
     """
 
     def __init__(
