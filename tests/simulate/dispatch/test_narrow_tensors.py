@@ -205,6 +205,19 @@ def test_views_lists_and_memory_are_the_programs_own():
     assert a.dtype == b.dtype == HALF
 
 
+def test_products_of_a_mixture_of_experts():
+    x, w, ends = torch.randn(8, 16).to(BRAIN), torch.randn(2, 16, 32).to(BRAIN), torch.tensor([3, 8], dtype=torch.int32)
+    plain = x.float(), w.float()
+    for settings in ("e5m5", Policy.mixed_precision("e4m3"), Policy("e5m5", accumulate="e5m5/4")):
+        with simulate(settings):
+            narrow = torch.nn.functional.grouped_mm(x, w, offs=ends)
+        with simulate(settings):
+            wide = torch.nn.functional.grouped_mm(*plain, offs=ends)
+        assert narrow.dtype == BRAIN
+        assert not torch.equal(narrow, torch.nn.functional.grouped_mm(x, w, offs=ends))
+        assert torch.equal(narrow, wide.to(BRAIN))
+
+
 class Llama(torch.nn.Module):
     """Its islands: a norm in float32, a softmax in float32, a mask of the smallest number."""
 
