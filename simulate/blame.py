@@ -12,6 +12,7 @@ from roundoff.notebook import as_html
 
 from ..formats import FloatFormat, Format, FormatError, RoundoffError
 from .aten.tables import plain_name
+from .dispatch.narrow_tensors import NotHeldError
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Role, Rule
 
@@ -259,6 +260,10 @@ class _Search:
         try:
             with simulation:
                 result = self._program()
+        except NotHeldError:
+            if learn:
+                raise
+            return False  # a wider format, which the program has no dtype for
         except RoundoffError:
             raise  # also a ValueError; it says what to change in the call
         except (ArithmeticError, ValueError, LinAlgError):

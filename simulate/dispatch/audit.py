@@ -48,6 +48,7 @@ class Audit:
                 plan.rounded,
             )
             for plan in plans
+            if plan.calls  # else it was left alone at this place, in the program's own float32
         ]
         table = pd.DataFrame(rows, columns=_COLUMNS)
         return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))
