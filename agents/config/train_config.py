@@ -93,7 +93,8 @@ class TrainConfig(BaseModel):
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
-        "What is simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, or a mapping with a preset,"
+        "What is simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, a recipe such as"
+        " `fp8-tensorwise`, or a mapping with a preset,"
         " settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and roles; see"
         " `roundoff.Policy`.",
         Role.ARITHMETIC,

@@ -7,8 +7,15 @@ from stable_baselines3.common.evaluation import evaluate_policy
 import roundoff
 
 
-def train(arithmetic: roundoff.Simulation, seed: int, steps: int = 20_000, lr: float = 1e-3, eps: float = 1e-5) -> dict:
-    """Trains and evaluates in the run's arithmetic; returns the mean return of 20 episodes, 500 at most."""
+def train(
+    arithmetic: roundoff.Simulation,
+    seed: int,
+    steps: int = 10_000,
+    lr: float = 1e-3,
+    eps: float = 1e-5,
+    episodes: int = 20,
+) -> dict:
+    """Trains and evaluates in the run's arithmetic; returns the mean return of the episodes, 500 at most."""
     world = gymnasium.make("CartPole-v1")
     agent = PPO(
         "MlpPolicy", world, seed=seed, learning_rate=lr, n_steps=512, device="cpu",
@@ -16,5 +23,5 @@ def train(arithmetic: roundoff.Simulation, seed: int, steps: int = 20_000, lr: f
     )  # fmt: skip
     with arithmetic:
         agent.learn(steps)
-        mean, spread = evaluate_policy(agent, gymnasium.make("CartPole-v1"), n_eval_episodes=20, warn=False)
+        mean, spread = evaluate_policy(agent, gymnasium.make("CartPole-v1"), n_eval_episodes=episodes, warn=False)
     return {"return": mean, "spread": spread}
