@@ -12,7 +12,7 @@ import pandas as pd
 
 from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
-from .figures.style import SIZES, drawable
+from .figures.drawing.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .runs.metric import RETURN, Metric

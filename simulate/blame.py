@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from roundoff.notebook import as_html
+
 from ..formats import FloatFormat, Format, FormatError, RoundoffError
 from .aten.tables import plain_name
+from .dispatch.narrow_tensors import NotHeldError
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy, Role, Rule
 
@@ -51,15 +54,24 @@ class Blame:
     trials: int
 
     def __str__(self) -> str:
+        width = max(map(len, self.culprits), default=0)
+        return "\n".join([self._verdict(), *(f"  {name:<{width}}  needs {self._need(name)}" for name in self.culprits)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        import pandas as pd  # noqa: PLC0415  costs half a second
+
+        rows = [(name, self._need(name)) for name in self.culprits]
+        return as_html(self._verdict(), *([pd.DataFrame(rows, columns=[self.over, "needs"])] if rows else []))
+
+    def _verdict(self) -> str:
         if not self.culprits:
             return f"{self.format}: the program passes as it is ({self.trials} runs)"
-        width = max(len(name) for name in self.culprits)
         few = f"{len(self.culprits)} of {len(self.units)} {self.over}s stay in high precision"
-        lines = [f"{self.format}: the program passes if {few}, and no fewer of these will do ({self.trials} runs)"]
-        for name in self.culprits:
-            need = self.needs[name]
-            lines.append(f"  {name:<{width}}  " + (f"needs {need}" if need else "needs the carrier, or nearly so"))
-        return "\n".join(lines)
+        return f"{self.format}: the program passes if {few}, and no fewer of these will do ({self.trials} runs)"
+
+    def _need(self, culprit: str) -> str:
+        return self.needs[culprit] or "the carrier, or nearly so"
 
 
 def everywhere(policy: Policy) -> Policy:
@@ -248,6 +260,10 @@ class _Search:
         try:
             with simulation:
                 result = self._program()
+        except NotHeldError:
+            if learn:
+                raise
+            return False  # a wider format, which the program has no dtype for
         except RoundoffError:
             raise  # also a ValueError; it says what to change in the call
         except (ArithmeticError, ValueError, LinAlgError):

@@ -69,7 +69,7 @@ def sweep(
 
     Raises:
         SweepFileError: a key or a value is wrong.
-        SweepError: the folder holds something else, or a run has failed, with what it raised.
+        SweepError: the folder holds something else, or runs have failed; what they raised is printed.
     """
     from ..analysis import table  # noqa: PLC0415  imports matplotlib
 
@@ -95,9 +95,9 @@ def sweep(
                 _run_here(plan, directory, display, failures)
             else:
                 summary = run_sweep(plan, directory, executor=LocalProcesses(workers), watcher=display)
-                failures += [f"{summary.failed} runs failed; see {directory / 'logs'}"] * bool(summary.failed)
+                failures += [f"see {directory / 'logs'}"] * summary.failed
     if failures:
-        raise SweepError("\n".join(dict.fromkeys(failures)))
+        raise SweepError(f"{len(failures)} runs failed: {'; '.join(dict.fromkeys(failures))}")
     return table(directory)
 
 
@@ -166,7 +166,7 @@ def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: Watcher, fail
         raise KeyboardInterrupt from None
     except RoundoffError as error:
         store.record_failure(run, str(error))
-        failures.append(str(error))
+        failures.append(str(error).partition("\n")[0])
         watcher.event(Event("failed", run, reason=str(error)), "failed", None)
     else:
         reason = result["crash"]["reason"] if result["crash"] else ""

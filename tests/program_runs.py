@@ -4,7 +4,10 @@ import json
 
 ACCURACY = {"name": "accuracy", "goal": "maximize", "crash": 0.0, "unit": "", "range": [0, 1]}
 LOSS = {"name": "loss", "goal": "minimize", "crash": None, "unit": "nats", "range": None}
-BIRTH = "first non-finite result: overflow in aten.exp.default (forward in net.1)\n  at train.py:12: h = torch.exp(x)"
+BIRTH = (
+    "loss is not finite at step 150; first non-finite result: overflow in aten.exp.default (forward in net.1)"
+    " at train.py:12: h = torch.exp(x)"
+)
 
 
 def write_run(root, fmt, seed, score, *, metric=ACCURACY, program="train.py:train", crash=None, logs=None, **keys):

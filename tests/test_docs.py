@@ -22,6 +22,7 @@ from roundoff.agents.config.registry import keys
 from roundoff.agents.config.train_config import ALGORITHMS
 from roundoff.analysis import read_experiment
 from roundoff.sweeps import plan_text
+from roundoff.sweeps.programs.run import run_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs"
@@ -69,6 +70,25 @@ def test_the_code_on_the_page_about_simulation_runs(capsys):
     assert "stay in high precision" in printed  # blame
 
 
+def test_the_code_on_the_page_about_programs_runs(tmp_path, monkeypatch):
+    (train, _), (apart, _), (goes_on, _), (table, _) = blocks("programs.md")
+    text = (PAGES / "programs.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"^```yaml\n(.*?)^```\n", text, re.DOTALL | re.MULTILINE)
+    name = "program_of_the_page.py"
+    (tmp_path / name).write_text(f"{train}\n\n{apart}\n\n{goes_on}")
+    monkeypatch.chdir(tmp_path)
+    plan = plan_text(file.replace("train.py", name), str(tmp_path / "sweep.yaml"))
+    assert len(plan.runs) == 7 * 5
+    result = run_program(plan.runs[0].config, plan.metric, tmp_path / "run")
+    assert result["return"] < 0.1
+    for function in ("apart", "goes_on"):
+        one = plan_text(f"program: {name}:{function}\nmetric: error", str(tmp_path / "sweep.yaml"))
+        assert run_program(one.runs[0].config, one.metric, tmp_path / function)["status"] == "done"
+    names = {"__name__": "page"}
+    exec(compile(f"{train}\n{table}", "programs.md", "exec"), names)
+    assert len(names["table"]) == 3 * 3
+
+
 def test_the_code_on_the_page_about_environments_runs():
     ((code, _),) = blocks("environments.md")
     names = {}
@@ -109,7 +129,15 @@ def test_the_algorithm_on_the_page_trains(tmp_path):
 
 def test_no_page_with_code_is_left_out():
     """All code on pages is run: here, and that of testing.md in test_testing.py."""
-    here = {"simulation.md", "environments.md", "tutorial.md", "compiling.md", "formats.md", "algorithms.md"}
+    here = {
+        "programs.md",
+        "simulation.md",
+        "environments.md",
+        "tutorial.md",
+        "compiling.md",
+        "formats.md",
+        "algorithms.md",
+    }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
         f"fixes/{page}" for page in FIX_PAGES
@@ -133,12 +161,11 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     exec(compile(code, tmp_path / "example.py", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert matches(shown, capsys.readouterr().out)
     (file,) = re.findall(r"^```yaml\n(.*?)^```\n", readme, re.DOTALL | re.MULTILINE)
-    assert len(plan_text(file, "my-sweep").runs) == 18
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-sweep.yaml").write_text(file)
+    assert len(plan_text(file, str(ROOT / "examples/digits/sweep.yaml")).runs) == 7 * 2 * 5
+    monkeypatch.chdir(ROOT)
     (line,) = re.findall(r"^(roundoff sweep .*--dry-run) ", readme, re.MULTILINE)
     run_command(f"{line} --no-estimate", monkeypatch)
-    assert "18 runs" in capsys.readouterr().out
+    assert "48 runs" in capsys.readouterr().out
 
 
 def test_the_page_about_performance_shows_what_was_measured(monkeypatch):
@@ -259,7 +286,7 @@ def paths_in(text):
 
 def test_every_path_on_a_page_exists():
     """A path may begin at any folder: ``watching/watcher.py``."""
-    roots = [ROOT / name for name in (*FOLDERS, "bench", "docs", "src/roundoff/cli", "tests")]
+    roots = [ROOT / name for name in (*FOLDERS, "bench", "docs", "examples", "src", "src/roundoff/cli", "tests")]
     files = [f"/{path.relative_to(ROOT)}" for root in roots for path in (root, root.parent, *root.rglob("*"))]
     files += [f"/src/roundoff/{path.name}" for path in ROOT.glob("src/roundoff/*.py")]
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES.rglob("*.md")]

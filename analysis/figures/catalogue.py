@@ -11,13 +11,13 @@ from .comparison import comparison_table, draw_comparison
 from .curves import curves_table, draw_curves
 from .degradation import are_floats, degradation_table, draw_degradation
 from .differences import differences_table, draw_differences
+from .drawing.style import SCREEN, Size
 from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
 from .logged_values import draw_training, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
-from .style import SCREEN, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, ended, records
-from .axes import is_logarithmic, score_limits, titles
-from .marks import draw_crashes, marks, side_by_side
-from .style import SCREEN, Size, figure, look, points
+from .drawing.axes import is_logarithmic, score_limits, titles
+from .drawing.marks import draw_crashes, marks, side_by_side
+from .drawing.style import SCREEN, Size, figure, look, points
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,10 @@ import pandas as pd
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
-from .axes import is_logarithmic, ordered, score_limits
-from .line_ends import label_ends
-from .style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
+from .drawing.axes import is_logarithmic, ordered, score_limits
+from .drawing.legends import legend_under
+from .drawing.line_ends import label_ends
+from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,18 +80,25 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
         axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
+        room = True
         for axis, (title, group) in zip(axes, panels, strict=False):
-            _panel(axis, group, metric)
+            room = _panel(axis, group, metric) and room
             axis.set_title(f"{title} ({group['seeds'].max()} seeds)")
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
+        if not room:
+            lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
+            legend_under(canvas, list(lines.values()), [str(name) for name in lines])
         if size.titled:
             crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
-            canvas.suptitle(f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}")
+            canvas.suptitle(
+                f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}", fontsize="medium"
+            )
         return canvas
 
 
-def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> None:
+def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
+    """Draws a panel; returns whether the names of its lines stand beside them."""
     formats = list(dict.fromkeys(table["format"]))  # fp32, then from wide to narrow
     ends: list[tuple[float, float, str, Look]] = []
     looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
@@ -119,7 +127,7 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> None:
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
     if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
         axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
-    label_ends(axis, ends)
+    return label_ends(axis, ends)
 
 
 def _length(steps: Any) -> float:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
 from ..statistics.summary import REFERENCE as FP32
-from .axes import is_logarithmic, ordered, score_limits, titles
-from .marks import draw_crashes, marks, side_by_side
-from .style import CRASH, REFERENCE, SCREEN, Size, figure, look, points, slant
+from .drawing.axes import is_logarithmic, ordered, score_limits, titles
+from .drawing.legends import legend_under
+from .drawing.marks import draw_crashes, marks, side_by_side
+from .drawing.style import CRASH, REFERENCE, SCREEN, Size, figure, look, points, slant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,9 @@ _WORDS = {
     "bits": "bits per number",
     "format": "format",
 }
+
+
+_CLOSEST = 0.04  # of an axis, between two numbers under it
 
 
 def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str = "significand_bits") -> pd.DataFrame:
@@ -72,7 +76,7 @@ def _family(row: dict[str, Any], across: str) -> str:
         return f"eXm{row['significand_bits']:.0f}"
     if across == "significand_bits" or exponent_bits(row["format"]) >= 0:
         return f"e{row['exponent_bits']:.0f}mX"
-    return re.split(r"[^a-z]", str(parsed(row["format"])))[0]
+    return re.split(r"[^a-z]", str(parsed(row["format"])))[0] + "X"
 
 
 def _bits_per_number(name: str) -> float:
@@ -116,7 +120,7 @@ def draw_degradation(
             axis.set_title(title if task == ALL_TASKS else f"{title} ({seeds:.0f} seeds)")
         for axis in axes[len(tasks) :]:
             axis.set_axis_off()
-        _legend(canvas, axes[0], table, lines, size, x, metric)
+        _legend(canvas, axes[0], table, lines, x, metric)
         if size.titled:
             canvas.suptitle(f"{name}: {metric.name} against {_WORDS[x].removesuffix(' m').removesuffix(' e')}")
         return canvas
@@ -160,7 +164,18 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         slanted = slant(names)
         axis.set_xticks(range(len(names)), names, **slanted)
     else:
-        axis.set_xticks(places, [f"{place:g}" for place in places])
+        axis.set_xticks(places, _apart(places))
+
+
+def _apart(places: list[float]) -> list[str]:
+    """What stands under places on an axis; nothing where it would run into what stands left of it."""
+    told: list[str] = []
+    last = -float("inf")
+    for place in places:
+        free = place - last > _CLOSEST * (places[-1] - places[0])
+        told.append(f"{place:g}" if free else "")
+        last = place if free else last
+    return told
 
 
 def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Metric) -> None:
@@ -175,9 +190,7 @@ def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Met
         draw_crashes(axis, places[crashed], y[crashed], metric)
 
 
-def _legend(
-    canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], size: Size, x: str, metric: Metric
-) -> None:
+def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
     """One legend for all panels, under them: every kind of mark that there is, once."""
     entries: list[tuple[Any, str]] = []
     for number, series in enumerate(lines):
@@ -195,5 +208,4 @@ def _legend(
         cross = axis.plot([], [], "x", color=CRASH, markersize=points(7), markeredgewidth=points(1.6))[0]
         entries.append((cross, f"crashed ({metric.scored})"))
     handles, labels = zip(*entries, strict=True)
-    columns = 1 if len(lines) > 2 or size.columns == 1 else 2
-    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")
+    legend_under(canvas, handles, labels, most=2)

@@ -14,8 +14,9 @@ from roundoff.files import LARGEST, open_to_read
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
 from ..statistics.summary import REFERENCE
-from .axes import ordered
-from .style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.axes import ordered
+from .drawing.legends import legend_under
+from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,7 +95,7 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Fig
             axis.set_ylabel(labels[column])
             axis.set_xlabel("environment steps")
             axis.set_ylim(bottom=0)
-        axes[0].legend(fontsize="small")
+        legend_under(canvas, *axes[0].get_legend_handles_labels())
         if size.titled:
             canvas.suptitle(f"{name}: networks compared with those of {REFERENCE} of the same seed")
         return canvas

@@ -8,9 +8,9 @@ import pandas as pd
 
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, records
-from .axes import ordered, titles
-from .cells import draw_cells, shades
-from .style import SCREEN, Size, figure
+from .drawing.axes import ordered, titles
+from .drawing.cells import draw_cells, shades
+from .drawing.style import SCREEN, Size, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,10 @@ import pandas as pd
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
 from ..statistics.summary import REFERENCE, ended
-from .axes import ordered
-from .style import REFERENCE as REFERENCE_LOOK
-from .style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.axes import ordered
+from .drawing.legends import legend_under
+from .drawing.style import REFERENCE as REFERENCE_LOOK
+from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +74,7 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
         each.set_xlabel("draw of hyper-parameters")
         each.set_xticks(sorted(set(table["draw"])))
         each.set_ylabel(f"mean {metric.label}")
-        each.legend(fontsize="small")
+        legend_under(canvas, *each.get_legend_handles_labels())
         spread.set_xlabel(f"{metric.name} \u03c4")
         spread.set_ylabel(f"share of draws {metric.better} \u03c4")
         spread.set_ylim(-0.03, 1.03)

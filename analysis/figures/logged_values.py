@@ -13,10 +13,11 @@ from ...agents.config.registry import panels
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE, records
-from .axes import from_wide_to_narrow, spans_decades
 from .curves import thinned
-from .style import REFERENCE as REFERENCE_LOOK
-from .style import SCREEN, Look, Size, figure, look, ordered_looks, points
+from .drawing.axes import from_wide_to_narrow, spans_decades
+from .drawing.legends import legend_under
+from .drawing.style import REFERENCE as REFERENCE_LOOK
+from .drawing.style import SCREEN, Look, Size, figure, look, ordered_looks, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,9 +88,10 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 axis.set_title(task)
                 axis.set_ylabel(panel.label)
                 axis.set_xlabel(metric.steps)
+        finite = table["series"][np.isfinite(table[values].to_numpy(float)).any(axis=1)]
+        looks = {series: looks[series] for series in looks if series in set(finite)}
         marks = [axes[0, 0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
-        across = 4 if size.columns > 1 else 2
-        canvas.legend(marks, list(looks), loc="outside lower center", ncols=across, fontsize="small")
+        legend_under(canvas, marks, list(looks), most=2 * columns)
         if size.titled:
             canvas.suptitle(f"{name}: during training")
         return canvas

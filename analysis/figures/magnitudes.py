@@ -11,8 +11,9 @@ from matplotlib.patheffects import withStroke
 from ...formats import FloatFormat
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import parsed
-from .axes import ordered
-from .style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.axes import ordered
+from .drawing.legends import legend_under
+from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
         axis.set_yscale("log")
         axis.set_xlabel("magnitude of a result of the backward pass")
         axis.set_ylabel("share of results in [2^k, 2^(k+1))")
-        axis.legend(fontsize="small")
+        legend_under(canvas, *axis.get_legend_handles_labels())
         if size.titled:
             canvas.suptitle(f"{name}: gradients")
         return canvas
@@ -141,5 +142,6 @@ def _mark_range(axis: Axes, name: str) -> None:
         axis.axhline(height, color="#000000", linewidth=points(1), linestyle=line)
         axis.text(
             0.99, height, label, transform=axis.get_yaxis_transform(), ha="right", va="bottom", fontsize="x-small",
+            clip_on=True,
             path_effects=[withStroke(linewidth=points(2), foreground="#ffffff")],
         )  # fmt: skip

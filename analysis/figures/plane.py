@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, REFERENCE
-from .axes import titles
-from .cells import draw_cells, shades
-from .style import SCREEN, Size, figure
+from .drawing.axes import titles
+from .drawing.cells import draw_cells, shades
+from .drawing.style import SCREEN, Size, figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,10 @@ import pandas as pd
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import generator_for, performance_profile, profile_band
 from ..statistics.summary import ALL_TASKS, REFERENCE, ended, records
-from .axes import from_wide_to_narrow, score_limits, titles
-from .style import REFERENCE as REFERENCE_LOOK
-from .style import SCREEN, Size, figure, ordered_looks
+from .drawing.axes import from_wide_to_narrow, score_limits, titles
+from .drawing.legends import legend_under
+from .drawing.style import REFERENCE as REFERENCE_LOOK
+from .drawing.style import SCREEN, Size, figure, ordered_looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment
 
 
+_FEWEST = 10  # runs that make a distribution
+
+
 def profiles_table(experiment: Experiment) -> pd.DataFrame:
     """Score distributions: the share of runs that are better than each score tau, per task, and over all tasks.
+
+    Of fewer than ten runs there is none: it would be a few steps, which the runs themselves show better.
 
     Columns: ``task``, ``series`` (format, and condition if any varies), ``n``, ``return`` (tau, 51 of them over the
     range of scores), ``fraction``, ``ci_low``, ``ci_high`` (95 % for each tau by itself, bootstrap over runs).
@@ -41,6 +47,8 @@ def profiles_table(experiment: Experiment) -> pd.DataFrame:
         chosen = [(task, [scores]) for task, scores in groups.items()]
         chosen += [(ALL_TASKS, list(groups.values()))] if len(tasks) > 1 and len(groups) == len(tasks) else []
         for task, scores in chosen:
+            if sum(map(len, scores)) < _FEWEST:
+                continue
             profile = performance_profile(scores, sign * tau)
             band = profile_band(scores, sign * tau, generator_for("profile", task, name))
             rows += [
@@ -84,8 +92,7 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
         for axis in axes[len(tasks) :]:
             axis.set_axis_off()
         marks = [axes[0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
-        across = 4 if size.columns > 1 and max(map(len, looks)) < 20 else 2
-        canvas.legend(marks, list(looks), loc="outside lower center", ncols=across, fontsize="small")
+        legend_under(canvas, marks, list(looks))
         if size.titled:
             canvas.suptitle(f"{name}: score distributions")
         return canvas

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..figures.axes import titles
 from ..figures.differences import differences_table, distances_of
+from ..figures.drawing.axes import titles
 from ..figures.hyperparameters import hyperparameters_table
 from ..figures.magnitudes import magnitudes_table
 from ..statistics.summary import ALL_TASKS, records

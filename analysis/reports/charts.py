@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _HEIGHT = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 66, 12, 44
 _LABEL_GAP = 14
+MOST_LABELS = (_HEIGHT - _TOP - _BOTTOM) // _LABEL_GAP
+"""Names that fit beside the ends of lines."""
+
 _ROW = 44  # height of a line of a chart of rows
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..figures.axes import score_limits, titles
+from ..figures.drawing.axes import score_limits, titles
 from ..statistics.summary import ALL_TASKS, REFERENCE, records
-from .charts import Axes, chart, rows_chart
+from .charts import MOST_LABELS, Axes, chart, rows_chart
 from .marks import Point, Series, swatch
 from .markup import Safe, element, interval, number, percent, plural, tick
 
@@ -121,6 +121,8 @@ def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     formats.sort(key=lambda name: name != REFERENCE)
     narrow = [name for name in formats if name != REFERENCE]
     panels = []
+    legend: dict[str, Series] = {}
+    room = len(formats) <= MOST_LABELS
     y_range = score_limits(metric, points["task"].unique(), points["return"])
     for panel, here in points.groupby("panel", sort=False):
         series = []
@@ -146,9 +148,10 @@ def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
             if line:
                 shade = None if rank < 0 else rank / max(len(narrow) - 1, 1)
                 series.append(Series(name, line, rank, shade))
+        legend |= {one.name: one for one in series if one.kind == "line"}
         crashed = (here["kind"] == "crash").any()  # how much of their time had runs when they crashed?
         x_range = (0.0, float(here[["step", "steps"] if crashed else ["step"]].max().max()))
-        axes = Axes(metric.steps, metric.label, x_range, y_range)
+        axes = Axes(metric.steps, metric.label, x_range, y_range, label_ends=room)
         title = f"{panel} ({plural(here['seeds'].iloc[0], 'seed')})"
         panels.append((title, chart(f"Learning curves: {panel}", axes, series)))
     counts = "has no score" if metric.crash is None else f"counts as {metric.crash:g}"
@@ -157,7 +160,8 @@ def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
         f" with 95\u2009% bootstrap intervals. A crashed run {counts} from its crash on, where it has a cross;"
         " runs that have not ended are drawn as far as they are."
     )
-    return _figure(panels, [], caption)
+    entries = [] if room else [(one, name) for name, one in legend.items()]
+    return _figure(panels, entries, caption)
 
 
 def profiles_figure(profiles: pd.DataFrame, metric: Metric) -> Safe:

@@ -18,7 +18,7 @@ import yaml
 
 from roundoff.files import parse_json, read_bytes
 
-from ..figures.axes import ordered
+from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
 from .markup import number, percent, plural
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..runs.metric import Metric
 
 _MADE_WITH = ("python", "torch", "numpy", "processor", "commit")
+_OF_PROGRAMS = {"source": "source", "commit of the program": "program_commit"}
 _SETTINGS = ("device", "threads", "native")
 _NOT_RECORDED = "not recorded"
 _LARGEST = 1e15
@@ -40,15 +41,24 @@ def environment(experiment: Experiment) -> dict[str, str]:
     """With what, where, when and how fast runs were made, by name, in words.
 
     The version of roundoff stands in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
-    ends. What a run of an earlier version does not say is not recorded.
+    ends. What a run of an earlier version does not say is not recorded. Of programs: their names, hashes of their
+    sources, and the commits that they stood at.
     """
     folders = [experiment.folders[identity] for identity in experiment.runs["id"]]
     begun = [_read(folder / "config.json") for folder in folders if (folder / "config.json").exists()]
     ended = [_read(folder / "timing.json") for folder in folders if (folder / "timing.json").exists()]
-    found = {"roundoff": _counted([about.get("version") for about in begun])}
+    found = {}
+    if "program" in experiment.runs:
+        found = {"program": _counted(list(experiment.runs["program"]))}
+        found |= {name: _counted([about.get(key) for about in ended]) for name, key in _OF_PROGRAMS.items()}
+    found["roundoff"] = _counted([about.get("version") for about in begun])
     found |= {key: _counted([about.get(key) for about in ended]) for key in _MADE_WITH}
     found["ended"] = _period([about.get("ended") for about in ended])
-    found |= {key: _counted(list(experiment.runs[key])) for key in _SETTINGS if key in experiment.runs}
+    if not experiment.metric.of_agents:  # which say it only if it is another than the processor
+        found["device"] = _counted([str(config.get("device", "cpu")) for config in experiment.configs.values()])
+    found |= {
+        key: _counted(list(experiment.runs[key])) for key in _SETTINGS if key in experiment.runs and key not in found
+    }
     seconds, speeds = (_numbers(about.get(key) for about in ended) for key in ("seconds", "steps_per_second"))
     if seconds:
         found["time"] = f"{number(sum(seconds) / 3600)} hours for {plural(len(seconds), 'run')}, one after the other"
@@ -58,6 +68,21 @@ def environment(experiment: Experiment) -> dict[str, str]:
         steps = "environment steps" if experiment.metric.of_agents else "steps"
         found["speed"] = f"{number(min(speeds))} to {number(max(speeds))} {steps} per second and run"
     return found
+
+
+def sources(experiment: Experiment) -> list[str]:
+    """A warning for each program whose runs were made by different sources."""
+    found: dict[str, list[Any]] = {}
+    for identity, config in experiment.configs.items():
+        source = _read(experiment.folders[identity] / "timing.json").get("source")
+        if source is not None:
+            found.setdefault(str(config.get("program", "")), []).append(source)
+    return [
+        f"{program or 'the program'} was changed between runs (sources {_counted(made_by)}): what looks like a"
+        " difference of formats may be one of programs"
+        for program, made_by in sorted(found.items())
+        if len(set(map(_text, made_by))) > 1
+    ]
 
 
 def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
@@ -148,8 +173,8 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
 def _described(metric: Metric) -> dict[str, Any]:
     """A metric as a sweep file says it."""
     content: dict[str, Any] = {"name": metric.name, "goal": metric.goal, "crash": metric.crash}
-    content |= {"unit": metric.unit or None, "range": list(metric.range) if metric.range else None}
-    return {key: value for key, value in content.items() if value is not None}
+    content |= {"unit": metric.unit} if metric.unit else {}
+    return content | ({"range": list(metric.range)} if metric.range else {})
 
 
 def _read(path: Path) -> dict[str, Any]:

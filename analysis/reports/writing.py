@@ -19,7 +19,7 @@ from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, percent, plural
 from .page import page
-from .provenance import environment, numerics, recipe, settings
+from .provenance import environment, numerics, recipe, settings, sources
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     """
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = list(experiment.warnings)
+    warnings = [*experiment.warnings, *sources(experiment)]
     needed = needed_table(experiment, margin)
     sections = {
         "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
@@ -124,7 +124,8 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
             crash = experiment.metric.crash
             scores = "there are no scores" if crash is None else f"all scores are {crash:g}"
             notes.append(f"Every run that ended has crashed: {scores}.")
-        fewest = int(scored.groupby(["task", "format"]).size().min())
+        alike = ["task", "format", *experiment.conditions.keys]
+        fewest = int(scored.groupby(alike, dropna=False).size().min())
         if fewest == 1:
             notes.append(
                 "Some formats have one run on a task: one seed has no interval, and shows nothing about chance."
@@ -186,10 +187,8 @@ def _against(experiment: Experiment) -> list[Safe]:
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:
-    scored = ended(experiment.runs)
-    if len(scored) < 2:
-        return []
-    return [figures.profiles_figure(profiles_table(experiment), experiment.metric)]
+    profiles = profiles_table(experiment)
+    return [figures.profiles_figure(profiles, experiment.metric)] if len(profiles) else []
 
 
 def _crashes(experiment: Experiment) -> list[Safe]:

@@ -132,7 +132,7 @@ def _family(name: str) -> tuple[int | str, int]:
     if not np.isnan(significand_bits(name)):
         return int(exponent_bits(name)), int(significand_bits(name))
     numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
-    return (numbered[1], int(numbered[2])) if numbered else (name, 0)
+    return (f"{numbered[1]}X", int(numbered[2])) if numbered else (name, 0)
 
 
 def _matched(

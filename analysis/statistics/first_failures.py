@@ -13,14 +13,14 @@ from .summary import in_order
 if TYPE_CHECKING:
     from ..runs.experiment import Experiment
 
-# As observers say it, in the reason of a crash.
-_SAID = re.compile(r"first non-finite result: ([^\n]{1,300})")
+# As observers say it, in the reason of a crash: what, in which operation, and in brackets its role and module.
+_SAID = re.compile(r"first non-finite result: ([^\n(]{1,200}\([^\n)]{1,200}\))")
 
 
 def first_non_finite(reason: str) -> str:
     """The first operation that a crash's reason names, as ``overflow in aten.exp.default (forward)``; else empty."""
     found = _SAID.search(reason)
-    return found[1].strip() if found else ""
+    return found[1] if found else ""
 
 
 def first_failures(experiment: Experiment) -> pd.DataFrame:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
+from roundoff.notebook import as_html
+
 from .errors import FormatError
 from .layouts import is_dense
 from .memory import settled
@@ -61,6 +63,17 @@ class Format(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """The canonical text."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the facts that it has, as a table."""
+        import pandas as pd  # noqa: PLC0415  costs half a second
+
+        facts = {
+            "format": str(self), "bits": self.bits, "bits per number": self.bits_per_number, "largest": self.max,
+            "smallest normal": self.smallest_normal, "smallest": self.smallest, "eps": self.eps,
+            "simulated in": str(self.carrier),
+        }  # fmt: skip
+        return as_html(pd.DataFrame([{name: fact for name, fact in facts.items() if fact is not None}]))
 
     @property
     @abstractmethod

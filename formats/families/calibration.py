@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import torch
+from torch import finfo
 
 from ..base.memory import in_memory
 from ..cpu.numbers.grids_nearest import row_scales
@@ -42,13 +43,13 @@ def scales_of(
 
 def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[int, int]) -> torch.Tensor:
     """The scale, or the largest with which every code stands for a finite number."""
-    most = torch.finfo(scale.dtype).max / (2 * (codes[1] - codes[0]))
+    most = finfo(scale.dtype).max / (2 * (codes[1] - codes[0]))
     if in_memory(scale) and not (scale > most).any():  # nearly always
         return scale
     wide = zero.to(torch.float64)
     reach = torch.maximum(codes[1] - wide, wide - codes[0])
     # A little less than the quotient, so that its rounding does not matter. Number / tensor would not be a division.
-    quotient = torch.full_like(reach, torch.finfo(scale.dtype).max) / reach
+    quotient = torch.full_like(reach, finfo(scale.dtype).max) / reach
     largest = quotient * (1.0 - (2.0**-24 if scale.dtype == torch.float32 else 2.0**-52))
     return torch.where((scale * reach.to(scale.dtype)).isinf(), largest.to(scale.dtype), scale)
 

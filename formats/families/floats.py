@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..arithmetic import float_codes
 from ..arithmetic import float_tensors as tensor_kernels
 from ..arithmetic.carriers import STORED_BITS
 from ..arithmetic.codes import integer_codes
@@ -20,7 +21,6 @@ from ..base.format import around_one, check_roundable
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..cpu import float_choice as cpu_kernels
-from . import float_codes
 
 if TYPE_CHECKING:
     import re

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import finfo
 
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
@@ -223,7 +224,7 @@ class TableFormat(Family):
 
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
         """The smallest and the largest scale, with which no number is infinite."""
-        largest, limits = self._tables[dtype].largest, torch.finfo(dtype)
+        largest, limits = self._tables[dtype].largest, finfo(dtype)
         exact = math.frexp(largest)[0] == 0.5  # a power of two: the product is not rounded
         return SMALLEST_SCALE, min(limits.max / largest * (1.0 if exact else 1.0 - limits.eps), limits.max)
 

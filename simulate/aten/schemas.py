@@ -39,6 +39,12 @@ def written_arguments(operation: OpOverload) -> tuple[tuple[int, str], ...]:
 
 
 @cache
+def returns_tensors(operation: OpOverload) -> bool:
+    """Whether any of its results is a tensor, or a list of some."""
+    return any("Tensor" in str(value.type) for value in schema_of(operation).returns)
+
+
+@cache
 def number_names(operation: OpOverload) -> tuple[str, ...]:
     """The arguments that can be numbers to compute with: not sizes, axes or probabilities."""
     return tuple(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import finfo
 
 from .layouts import as_images, contiguously
 
@@ -129,7 +130,7 @@ def _native_group_norm_backward(
 def _fused_rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
     axes = list(range(x.dim() - len(shape), x.dim()))
     mean_square = (x * x).mean(axes, keepdim=True)
-    rstd = torch.rsqrt(mean_square + (torch.finfo(x.dtype).eps if eps is None else eps))
+    rstd = torch.rsqrt(mean_square + (finfo(x.dtype).eps if eps is None else eps))
     return affine(x * rstd, weight, None), rstd
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from roundoff.notebook import as_html
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -46,13 +48,21 @@ class Audit:
                 plan.rounded,
             )
             for plan in plans
+            if plan.calls  # else it was left alone at this place, in the program's own float32
         ]
         table = pd.DataFrame(rows, columns=_COLUMNS)
         return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))
 
     def __str__(self) -> str:
+        return "\n".join([*self._totals(), self.table.to_string(index=False), *self._unused()])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html("\n".join(self._totals()), self.table, *self._unused())
+
+    def _totals(self) -> list[str]:
         totals = self.table.groupby("treatment", sort=False)["calls"].sum().sort_values(ascending=False)
-        lines = [f"{count} calls {treatment}" for treatment, count in totals.items()]
-        lines.append(self.table.to_string(index=False))
-        lines += [f"unused rule: {rule}" for rule in self.unused]
-        return "\n".join(lines)
+        return [f"{count} calls {treatment}" for treatment, count in totals.items()]
+
+    def _unused(self) -> list[str]:
+        return [f"unused rule: {rule}" for rule in self.unused]

@@ -34,7 +34,8 @@ def unused(rules: Iterable[Rule], plans: Iterable[Plan]) -> list[Rule]:
 def complaints(policy: Policy, plans: Iterable[Plan]) -> list[str]:
     """All that there is to say of a policy after a program ran, each in a sentence."""
     ran = list(plans)
-    return [*(_of_rule(rule, ran) for rule in unused(policy.rules, ran)), *_of_contractions(policy, ran)]
+    of_rules = [_of_rule(rule, ran) for rule in unused(policy.rules, ran)]
+    return [*of_rules, *_of_contractions(policy, ran), *_of_islands(ran)]
 
 
 def _of_rule(rule: Rule, ran: list[Plan]) -> str:
@@ -74,6 +75,16 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
             f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
         )
     return texts
+
+
+def _of_islands(ran: list[Plan]) -> list[str]:
+    if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.rounded for plan in ran):
+        return []
+    text = (
+        "the policy leaves alone what the program computes in float32 (islands: exact), and no tensor was float16 or"
+        " bfloat16, so nothing was simulated: make some (model.half(), torch.autocast), or leave islands out"
+    )
+    return [text]
 
 
 _NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]

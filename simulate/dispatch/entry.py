@@ -25,6 +25,8 @@ def simulate(
     accumulate: Accumulation | str | None = None,
     granularity: str | None = None,
     scalars: str | None = None,
+    islands: str | None = None,
+    finfo: str | None = None,
     seed: int = 0,
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
@@ -44,6 +46,8 @@ def simulate(
 
     Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
     ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
+    A program's own float16 and bfloat16 tensors hold numbers of the format, too: an operation computes with them in
+    float32, and its results are rounded there, once.
     Simulations nest: the innermost wins. ``simulate("fp32")`` runs the program as it is, bit for bit, whatever its
     dtypes.
 
@@ -56,6 +60,9 @@ def simulate(
         granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
             apart and rounds each step of them; ``"kernel"`` is the default.
         scalars: ``"rounded"``: Python numbers that meet tensors are rounded too; ``"exact"`` is the default.
+        islands: ``"exact"``: what the program itself computes in float32, and not in float16 or bfloat16, is left
+            alone; ``"rounded"`` is the default.
+        finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.
         seed: of stochastic rounding.
         observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
             doubles the time.
@@ -74,9 +81,12 @@ def simulate(
 
     Raises:
         FormatError: there is no such format or setting; inside the block, an operation computed a tensor that cannot
-            carry the format (float32 for a wide format), half-precision, or sparse numbers.
+            hold the format (float32 for a wide format, bfloat16 for e5m10), or sparse numbers.
     """
-    settings = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
+    settings = {
+        "rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars,
+        "islands": islands, "finfo": finfo,
+    }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     return Simulation(
         replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root,

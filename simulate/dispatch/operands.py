@@ -50,6 +50,15 @@ class Operands(Watcher):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 self._inside.add(value)
 
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Takes the copy of a parameter for one, and that of what was computed inside."""
+        if source.layout is not torch.strided or target.layout is not torch.strided:
+            return
+        if self._is_parameter(source):
+            self._parameters.add(target)
+        elif source in self._inside:
+            self._inside.add(target)
+
     def ready(
         self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:

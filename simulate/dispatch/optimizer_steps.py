@@ -11,6 +11,7 @@ from ..aten.wrappers import parts
 from ..policy.policy import OPTIMIZER_STEP, Policy, Role
 from ..presence.entering import unsimulated
 from ..watching.watcher import Call
+from .narrow_tensors import NARROW
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -34,5 +35,5 @@ def round_stored(optimizer: torch.optim.Optimizer, plan: Plan, results: Results,
     call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
     with unsimulated(), torch.no_grad():
         for tensor in stored:
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and not (plan.spares and tensor.dtype not in NARROW):
                 results.round_all(parts(tensor.detach()), plan, call)

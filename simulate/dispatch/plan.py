@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch._ops import HigherOrderOperator
 
 from ...formats import Rounding
@@ -17,7 +18,7 @@ from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
-from ..policy.policy import OPTIMIZER_STEP, Granularity, Policy, Role, Scalars
+from ..policy.policy import OPTIMIZER_STEP, Granularity, Islands, Policy, Role, Scalars
 from ..rounded_once import operations as exact_operations
 from ..watching.watcher import Place
 from .metrics import Changes, reading
@@ -25,7 +26,6 @@ from .metrics import Changes, reading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from torch._ops import OpOverload
 
     from ..rounded_once.carrier_rounding import CarrierRounding
@@ -53,6 +53,12 @@ class Plan:
         rules: those of the policy that apply to it.
         outputs: which tensors it computes.
         rounds: whether its floating-point results are rounded.
+        widens: whether float16 and bfloat16 tensors become float32 for it.
+        widened: how often they did.
+        spares: whether it is left alone where no such tensor takes part.
+        island: what is done then; made when first needed.
+        is_island: whether this is that.
+        passes_on: whether what it returns was there before it ran, or has been computed elsewhere.
         kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
         exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
         decomposition: runs instead of it; None if it runs itself.
@@ -70,9 +76,9 @@ class Plan:
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "kernel", "module", "moved",
-        "moves", "multiplies", "name", "operation", "outputs", "place", "prepares", "role", "rounded", "rounds",
-        "rules", "settles", "taken_apart", "takes_nested",
+        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "is_island", "island", "kernel",
+        "module", "moved", "moves", "multiplies", "name", "operation", "outputs", "passes_on", "place", "prepares",
+        "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart", "takes_nested", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +91,7 @@ class Plan:
         *,
         changes: Changes | None = None,
         fast_products: bool = False,
+        is_island: bool = False,
     ) -> None:
         name = _name(operation)
         self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
@@ -92,8 +99,12 @@ class Plan:
         self.place = Place(role, module, name)
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
-        self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = 0
+        self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = self.widened = 0
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
+        self.passes_on = self.widens = False
+        self.spares = self.arithmetic.islands == Islands.EXACT
+        self.island: Plan | None = None
+        self.is_island = is_island
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
@@ -103,8 +114,10 @@ class Plan:
             return
         self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
-        if operation is not None and name == _READING and changes is not None:
-            self.kernel = reading(operation, changes)
+        if operation is not None and name == _READING:
+            self.widens = self.rounds
+            if changes is not None:
+                self.kernel = reading(operation, changes)
             return
         if operation is None or not (self.outputs.results or self.outputs.written):
             return
@@ -126,6 +139,10 @@ class Plan:
         self.multiplies = policy.tells_products_apart and role != Role.OPTIMIZER and is_contraction(name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
+        # Those only wait for results; these change what the tensor is, and none of its numbers.
+        self.passes_on = communicates(operation) and not self.settles
+        reshapes = torch.Tag.inplace_view in operation.tags
+        self.widens = (self.rounds or self.prepares or self.accumulate) and not (self.passes_on or reshapes)
 
     def __str__(self) -> str:
         return str(self.operation or self.name)
@@ -143,7 +160,8 @@ class Plan:
         if not how.results and not how.written and not how.lifts:
             return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
         if not self.rounds:
-            return "left in the carrier: the policy says fp32"
+            why = "float32 of the program's own" if self.is_island else "the policy says fp32"
+            return f"left in the carrier: {why}"
         if not self.rounded:
             return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
         if self.accumulate:

@@ -11,9 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.layouts import is_dense
 from ..aten.wrappers import has_memory, is_shape
+from .narrow_tensors import NARROW, check_held
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from ..presence.draws import Draws
     from ..watching.watcher import Call, Watcher
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .operands import Rounder
     from .plan import Plan
 
-_CARRIERS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
 
 
@@ -45,7 +46,15 @@ class Results:
         self._watchers = [watcher for watcher in watchers if watcher.sees_roundings]
         self.writer: GraphWriter | None = None
 
-    def round(self, plan: Plan, args: Sequence[Any], kwargs: Any, result: Any, call: Call | None) -> None:
+    def round(
+        self,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Any,
+        result: Any,
+        call: Call | None,
+        spared: Container[int] = (),
+    ) -> None:
         """Rounds what a call of an operation has computed: its results, and the arguments that it writes to.
 
         Args:
@@ -54,38 +63,58 @@ class Results:
             kwargs: its arguments by name.
             result: what it returned.
             call: for watchers; None if there are none.
+            spared: the ``id`` of tensors that are left as they are.
         """
         changes = None if self.writer else self._changes
         seen = None if changes is None else changes.before(plan.name, result)
-        self._round_results(plan, args, kwargs, result, call)
+        self._round_results(plan, args, kwargs, result, call, spared)
         if changes is not None and seen is not None:
             changes.note(seen, plan.name, plan.arithmetic.format, args)
 
-    def _round_results(self, plan: Plan, args: Sequence[Any], kwargs: Any, result: Any, call: Call | None) -> None:
+    def _round_results(
+        self,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Any,
+        result: Any,
+        call: Call | None,
+        spared: Container[int],
+    ) -> None:
         how = plan.outputs
         if how.results:
             if isinstance(result, torch.Tensor):
-                self._round(result, plan, call)
+                self._round_new(result, plan, call, spared)
             elif isinstance(result, (tuple, list)):
                 # A single returned list (foreach operations) has one entry in `viewing` for all its tensors.
                 viewing = how.viewing if len(how.viewing) == len(result) else (False,) * len(result)
                 for value, shares_memory in zip(result, viewing, strict=True):
                     if not shares_memory:
-                        self.round_all(value, plan, call)
+                        self._round_new(value, plan, call, spared)
         for position, name in how.written:
             value = args[position] if position < len(args) else kwargs.get(name)
-            self.round_all(value, plan, call)
+            self.round_all(value, plan, call, spared)
         if how.lifts and result.untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             self._round(result, plan, call)
 
-    def round_all(self, value: Any, plan: Plan, call: Call | None) -> None:
-        """Rounds a tensor, or every tensor of a list; other values are left alone."""
+    def round_all(self, value: Any, plan: Plan, call: Call | None, spared: Container[int] = ()) -> None:
+        """Rounds a tensor, or every tensor of a list, but for those that are spared; other values are left alone."""
         if isinstance(value, torch.Tensor):
-            self._round(value, plan, call)
+            if not spared or id(value) not in spared:
+                self._round(value, plan, call)
         elif isinstance(value, (tuple, list)):
             for item in value:
-                self.round_all(item, plan, call)
+                self.round_all(item, plan, call, spared)
+
+    def _round_new(self, value: Any, plan: Plan, call: Call | None, spared: Container[int]) -> None:
+        """Rounds new results, which no kernel may have rounded to another dtype than a carrier."""
+        for x in (value,) if isinstance(value, torch.Tensor) else value if isinstance(value, (tuple, list)) else ():
+            if plan.rounds and isinstance(x, torch.Tensor) and x.dtype in NARROW and not plan.passes_on:
+                raise FormatError(
+                    f"{plan} computed {x.dtype} of no tensor with that dtype, so that it was rounded before the"
+                    f" simulation could round it: have the program ask for float32 or float64 there"
+                )
+        self.round_all(value, plan, call, spared)
 
     def rounder(self, plan: Plan) -> Rounder:
         """How the operands of an operation are rounded: a function of a tensor, a format, and a mode of its own."""
@@ -132,6 +161,10 @@ class Results:
             parts = torch.view_as_real(x.resolve_conj().clone())
             self._round_dense(parts, plan, call)
             x.copy_(torch.view_as_complex(parts))
+        elif dtype in NARROW and plan.rounds:
+            wide = x.to(torch.float32)
+            self._round_dense(wide, plan, call)
+            x.copy_(wide)
         elif is_dense(x):
             self._round_dense(x, plan, call)
         else:
@@ -162,10 +195,12 @@ def _check(x: torch.Tensor, plan: Plan) -> None:
             f"{fmt} cannot be simulated exactly in float32 (results would be rounded twice), but"
             f" {plan} computed {dtype}: run the program in float64, for example model.double()"
         )
-    if dtype not in _CARRIERS:
+    if dtype in NARROW:
+        check_held(dtype, plan)
+    elif dtype not in _WIDE:
         raise FormatError(
-            f"inside a simulation tensors must be float32 or float64, but {plan} computed {dtype}:"
-            " the simulation narrows them itself, so leave out .half(), .bfloat16() and autocast"
+            f"inside a simulation tensors must be float32, float64, float16, bfloat16 or complex, but {plan} computed"
+            f" {dtype}: the simulation narrows numbers itself; leave them in one of these"
         )
     if x.layout is not torch.strided:
         raise FormatError(

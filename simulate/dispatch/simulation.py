@@ -25,15 +25,18 @@ from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
 from ..numbers.host_numbers import recognized
 from ..policy.places import Places
-from ..policy.policy import OPTIMIZER_STEP, Policy, Role, Rule
+from ..policy.policy import OPTIMIZER_STEP, Islands, Policy, Role, Rule
+from ..policy.policy import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
+from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
 from .decorating import decorated
 from .metrics import Changes
+from .narrow_tensors import NARROW, NarrowCall, takes_narrow
 from .operands import Operands
 from .optimizer_steps import names_steps, round_stored
 from .plan import Plan
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_CARRIER = Policy("fp32")
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -122,7 +126,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fast = products == "fast" and self._does_anything and reason_against() is None
         self.products = "fast" if fast else "plain"
         self._plans: dict[Any, Plan] = {}
-        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate)
+        self._dtypes: dict[Any, list[torch.dtype | None]] = {}
+        spares = Islands.EXACT in policy.settings("islands")
+        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares)
         self._leaves_moves = leave_moves
         self.presence = Presence(self)
         self._lock = threading.Lock()
@@ -147,6 +153,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if needed:
             _process.enter()
+            if self.policy.finfo == FinfoOf.FORMAT:
+                _finfo.enter()
         self.presence.enter(sys._getframe(1), push=needed)  # noqa: SLF001  the only access there is
         self._draws.enter()
         if self.places:
@@ -159,6 +167,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Stops rounding, also when an exception leaves the block."""
         if self.presence.leave(sys._getframe(1)):  # noqa: SLF001  likewise
             _process.leave()
+            if self.policy.finfo == FinfoOf.FORMAT:
+                _finfo.leave()
         if self.places:
             self.places.leave()
         if self._warns_unused and kind is None and not self.presence.is_inside():
@@ -326,17 +336,68 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             key = (func, *self.places.here())
             plan = self._plans.get(key) or self._resolve(key, *key)
+        if plan.widens and takes_narrow(args, kwargs or {}):
+            return self._run_widened(plan, args, kwargs or {})
+        if plan.spares and not this_thread.carrying:
+            plan = plan.island or self._island(plan)
+        return self._run_whole(plan, args, kwargs or {})
+
+    def _run_whole(
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None
+    ) -> Any:
+        """Runs an operation, or what it is to be taken apart into."""
         plan.calls += 1
         if plan.decomposition is not None:
-            result = self._run_apart(plan, args, kwargs or {})
+            result = self._run_apart(plan, args, kwargs)
             if result is not NotImplemented:  # with these arguments the operation is primitive
                 plan.taken_apart += 1
                 return result
         this_thread.rounding = True
         try:
-            return self._run(plan, args, kwargs or {})
+            return self._run(plan, args, kwargs, narrow)
         finally:
             this_thread.rounding = False
+
+    def _run_widened(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""
+        if self._results.writer is not None:
+            raise FormatError(
+                f"a compiled step computes in float32 or float64, but {plan} has tensors of the program's own float16"
+                " or bfloat16: leave out .half(), .bfloat16() and autocast, or run the step without roundoff.compile"
+            )
+        carried = self._carried if self.watchers or plan.prepares else None
+        before = this_thread.carrying
+        this_thread.rounding = True
+        try:
+            call = NarrowCall(plan, args, kwargs, self._dtypes)
+            island = plan.spares and call.computes.isdisjoint(NARROW)
+            wide = (args, kwargs) if island else call.widened(carried)
+            this_thread.rounding = False
+            if island:
+                return self._run_whole(plan.island or self._island(plan), *wide)
+            plan.widened += 1
+            this_thread.carrying = True
+            result = self._run_whole(plan, *wide, call if plan.spares else None)
+            this_thread.rounding = True
+            return call.narrowed(result, carried)
+        finally:
+            this_thread.rounding, this_thread.carrying = False, before
+
+    def _carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Tells watchers, and what sees to operands, of a copy in another dtype."""
+        for watcher in self.watchers:
+            watcher.carried(source, target)
+        if self.operands not in self.watchers:
+            self.operands.carried(source, target)
+
+    def _island(self, plan: Plan) -> Plan:
+        """What is done with an operation that the program itself computes in full precision."""
+        with self._lock:
+            if plan.island is None:
+                where = plan.operation, plan.role, plan.module
+                plan.island = Plan(_CARRIER, *where, self._results.draw_apart, is_island=True)
+                self._plans[plan] = plan.island
+            return plan.island
 
     def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Plan:
         with self._lock:
@@ -360,7 +421,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             _pop_mode()
 
-    def _run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None) -> Any:
         assert plan.operation is not None
         assert plan.kernel is not None
         given, separate = (args, kwargs), None
@@ -382,7 +443,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         moved = plan.moves is not None and plan.moves.these(args, kwargs)
         plan.moved += moved
         if (plan.rounds or self._sees_roundings) and not (moved and self._leaves_moves):
-            self._results.round(plan, args, kwargs, result, call)
+            spared = () if narrow is None else narrow.wide_results(result)
+            self._results.round(plan, args, kwargs, result, call, spared)
         if call is not None:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)
@@ -453,6 +515,19 @@ def _presence_at_work() -> Presence | None:
 
 
 _process = Process(_presence_at_work, _is_inside)
+
+
+def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
+    """What the simulation that the code of this thread runs in says of a dtype; None if it says nothing."""
+    simulation = None if this_thread.rounding else _at_work()
+    if simulation is None or simulation.policy.finfo != FinfoOf.FORMAT or simulation.format.native:
+        return None
+    if simulation.policy.islands == Islands.EXACT and dtype not in NARROW:
+        return None
+    return FormatInfo.of(simulation.format, dtype)
+
+
+_finfo = Finfo(_finfo_at_work)
 
 
 def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:

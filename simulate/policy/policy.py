@@ -55,6 +55,22 @@ class Scalars(StrEnum):
     ROUNDED = "rounded"
 
 
+class Islands(StrEnum):
+    """What becomes of a program's own float32, beside its float16 or bfloat16."""
+
+    ROUNDED = "rounded"
+    """It is a carrier of the format like any other dtype."""
+    EXACT = "exact"
+    """It is computed as it is: what is simulated is what the program has in float16 and bfloat16."""
+
+
+class Finfo(StrEnum):
+    """What ``torch.finfo`` describes inside of a simulation."""
+
+    DTYPE = "dtype"
+    FORMAT = "format"
+
+
 class Arithmetic(NamedTuple):
     """How one operation is simulated."""
 
@@ -68,6 +84,7 @@ class Arithmetic(NamedTuple):
     accumulate: Accumulation | None
     granularity: Granularity
     scalars: Scalars
+    islands: Islands
 
 
 def _patterns(value: object, name: str) -> tuple[str, ...]:
@@ -102,7 +119,7 @@ class Rule:
             from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what matrix products and
             convolutions multiply: parameters; in the forward pass all else; in the backward pass what was no operand of
             a product before. A bias, which is added, is none of them.
-        product: of a rule about weights, activations or gradients: for which :class:`.Product` they are rounded so,
+        product: of a rule about weights, activations or gradients: for which product they are rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
         format: of the results, or of the operands.
         rounding: how they are rounded.
@@ -111,6 +128,8 @@ class Rule:
         accumulate: the accumulator of contractions and sums.
         granularity: ``kernel`` or ``primitive``.
         scalars: ``exact`` or ``rounded``: Python numbers, to ``format``.
+        islands: ``exact`` leaves alone what the program itself computes in float32, or float64, and not in float16 or
+            bfloat16; ``rounded``: that is rounded, too.
 
     Raises:
         FormatError: a setting does not exist, or has no meaning for the role.
@@ -126,6 +145,7 @@ class Rule:
     accumulate: Accumulation | str | None = None
     granularity: Granularity | str | None = None
     scalars: Scalars | str | None = None
+    islands: Islands | str | None = None
 
     def __post_init__(self) -> None:
         for name in ("operation", "module", "role"):
@@ -191,8 +211,8 @@ class Rule:
         return any(fnmatchcase(name, pattern) for pattern in self.module for name in around)
 
 
-_SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars")
-_KINDS = {"granularity": Granularity, "scalars": Scalars}
+_SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
+_KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands}
 
 
 def _parse_settings(owner: Rule | Policy) -> None:
@@ -229,6 +249,9 @@ class Policy:
         granularity: ``kernel`` or ``primitive``.
         scalars: whether Python numbers stay exact, as in PyTorch's half-precision kernels, or are rounded.
         rules: in order.
+        islands: see :class:`Rule`.
+        finfo: ``format``: inside the simulation ``torch.finfo`` describes ``format`` for every dtype that carries it;
+            ``dtype``: as ever.
 
     Raises:
         FormatError: a setting does not exist.
@@ -241,9 +264,12 @@ class Policy:
     granularity: Granularity | str = Granularity.KERNEL
     scalars: Scalars | str = Scalars.EXACT
     rules: tuple[Rule, ...] = field(default=())
+    islands: Islands | str = Islands.ROUNDED
+    finfo: Finfo | str = Finfo.DTYPE
 
     def __post_init__(self) -> None:
         _parse_settings(self)
+        object.__setattr__(self, "finfo", _choice(Finfo, self.finfo, "finfo"))
         rules = tuple(self.rules)
         if not all(isinstance(rule, Rule) for rule in rules):
             raise FormatError(f"rules of a policy must be Rule objects, got {rules!r}")
@@ -316,7 +342,7 @@ class Policy:
         """
         if isinstance(description, str):
             return cls.of(description)
-        settings = _mapping(description, "policy", {"preset", "rules", *_SETTINGS})
+        settings = _mapping(description, "policy", {"preset", "rules", "finfo", *_SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         if given is None and preset in RECIPES:

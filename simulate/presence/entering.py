@@ -30,9 +30,12 @@ class SimulationWarning(UserWarning):
 
 
 class ThisThread(threading.local):
-    """Whether a simulation is at work on an operation, in this thread."""
+    """What simulations are at in this thread."""
 
     rounding = False
+    """Whether one is at work on an operation."""
+    carrying = False
+    """Whether that computes, in float32, with what the program has in float16 or bfloat16."""
 
 
 this_thread = ThisThread()

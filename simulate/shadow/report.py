@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from roundoff.notebook import as_html
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -77,23 +79,31 @@ class ShadowReport:
         )
 
     def __str__(self) -> str:
+        return "\n".join(part if isinstance(part, str) else _text(part) for part in self._parts())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(*self._parts())
+
+    def _parts(self) -> list[str | pd.DataFrame]:
+        """What is said, in order: lines, and tables."""
         table = self.table
         total = table[["calls", *_COUNTS]].sum()
-        lines = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]
+        lines: list[str | pd.DataFrame] = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]
         lines.append(f"{total['overflowed']} numbers overflowed, {total['lost']} are not finite that should be")
         shown = table[(table["added_rms"] > 0) | (table["overflowed"] > 0)]
         if len(shown):
-            lines += ["where error is added:", _text(shown[_SHOWN])]
+            lines += ["where error is added:", shown[_SHOWN]]
         amplified = self.by_amplification()
         amplified = amplified[amplified["amplified"] > 2]
         if len(amplified):
-            lines += ["where error given is amplified:", _text(amplified[[*_SHOWN, "amplified"]])]
+            lines += ["where error given is amplified:", amplified[[*_SHOWN, "amplified"]]]
         lines += [f"not followed: {name}: {reason}" for name, reason in sorted(self.unfollowed.items())]
         if self.unseen:
             lines.append(f"{self.unseen} numbers were changed outside of the simulation; their twins started again")
         if self.float64_program:
             lines.append("part of the program computes in float64, and its reference has no more bits than that")
-        return "\n".join(lines)
+        return lines
 
 
 def _text(table: pd.DataFrame) -> str:

@@ -127,6 +127,12 @@ class Shadow(Watcher):
                     error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
 
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Gives the copy of a tensor its twin."""
+        with self._lock, _outside_autograd():
+            if self._twins.has(source):
+                self._twins.put(target, self._twins.get(source), self._twins.error(source))
+
     def report(self) -> ShadowReport:
         """What was measured so far."""
         with self._lock:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from roundoff.notebook import as_html
+
 from .counting import EXPONENTS, LOWEST_EXPONENT
 
 if TYPE_CHECKING:
@@ -80,16 +82,25 @@ class Report:
         return Report(str(format), table.sort_values(_PLACE, ignore_index=True), histogram, birth)
 
     def __str__(self) -> str:
+        worst = self._worst()
+        return "\n".join([*self._lines(), *([worst.to_string(index=False)] if len(worst) else [])])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        worst = self._worst()
+        return as_html(*self._lines(), *([worst] if len(worst) else []))
+
+    def _lines(self) -> list[str]:
         total = self.table[_COUNTS].sum()
         lines = [
             f"{self.format}: {total['results']} results of {total['calls']} operations; "
             + ", ".join(f"{total[name]} {name}" for name in _SHOWN),
         ]
-        if self.birth is not None:
-            lines.append(str(self.birth))
+        return lines if self.birth is None else [*lines, str(self.birth)]
+
+    def _worst(self) -> pd.DataFrame:
+        """The places where most went wrong."""
         troubled = self.table[(self.table[["overflow", "underflow", "nan", "infinite", "absorbed"]] > 0).any(axis=1)]
-        if len(troubled):
-            worst = troubled.assign(trouble=troubled[["overflow", "underflow", "nan", "absorbed"]].sum(axis=1))
-            worst = worst.sort_values("trouble", ascending=False, kind="stable").head(20)
-            lines.append(worst[[*_PLACE, "results", *_SHOWN, "smallest", "largest"]].to_string(index=False))
-        return "\n".join(lines)
+        worst = troubled.assign(trouble=troubled[["overflow", "underflow", "nan", "absorbed"]].sum(axis=1))
+        worst = worst.sort_values("trouble", ascending=False, kind="stable").head(20)
+        return worst[[*_PLACE, "results", *_SHOWN, "smallest", "largest"]]

@@ -59,5 +59,8 @@ class Watcher:
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
         """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before."""
 
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Called when the numbers of a tensor were copied to one of another dtype, for an operation or behind it."""
+
     def after(self, call: Call, token: Any, result: Any) -> None:
         """Called when the operation has run, with its results, and the arguments that it writes to, rounded."""

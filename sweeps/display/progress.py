@@ -43,7 +43,7 @@ class ProgressDisplay:
         self._steps_total = 0
         self._steps_ended = 0
         self._first_steps: dict[str, int] = {}
-        self._is_program = False
+        self._metric: str | None = None
         self._shown: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class ProgressDisplay:
         self._steps_total = sum(run.config.steps for run in waiting)
         self._started = time.monotonic()
         before = f", {finished} finished before" if finished else ""
-        self._is_program = any(isinstance(run.config, ProgramConfig) for run in waiting)
+        self._metric = "metric" if any(isinstance(run.config, ProgramConfig) for run in waiting) else None
         if waiting:
             self._console.print(f"{len(waiting)} runs to do{before}; starting {workers} workers")
         else:
@@ -104,7 +104,7 @@ class ProgressDisplay:
     def _scored(self, score: float | None) -> str:
         if score is None:
             return "no score"
-        return f"{score:.4g}" if self._is_program else f"return {score:.1f}"
+        return f"{score:.4g}" if self._metric else f"return {score:.1f}"
 
     def _render(self) -> Group:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
@@ -112,25 +112,29 @@ class ProgressDisplay:
         rate = (steps - sum(self._first_steps.values())) / elapsed
         left = _duration((self._steps_total - steps) / rate) if rate > 0 and self._steps_total else "unknown"
         ended = ", ".join(f"{count} {name}" for name, count in self._counts.items() if count or name == "done")
-        head = Text(f"{ended} of {self._total} runs; {rate:.0f} environment steps/s; time left {left}")
+        speed = "" if self._metric else f"; {rate:.0f} environment steps/s; time left {left}"
+        head = Text(f"{ended} of {self._total} runs{speed}")
         table = Table.grid(padding=(0, 2))
         for run, progress in self._active.values():
-            table.add_row(run.id, *describe_progress(progress, run.config.steps))
+            table.add_row(run.id, *describe_progress(progress, run.config.steps, self._metric))
         return Group(head, table)
 
 
-def describe_progress(progress: dict[str, Any], steps: int) -> tuple[str, str, str, str, str]:
+def describe_progress(
+    progress: dict[str, Any], steps: int, metric: str | None = None
+) -> tuple[str, str, str, str, str]:
     """How far a run is: percent, step, return, steps per second, loss scale; empty where that is not known.
 
     Args:
         progress: of an ``Event``.
         steps: of the whole run.
+        metric: name of what its ``return`` is, where that is none.
     """
     step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))
     return (
         "" if step is None or not steps else f"{100 * step // steps} %",
         "" if step is None else f"step {step}",
-        "" if score is None else f"return {score:.1f}",
+        "" if score is None else f"return {score:.1f}" if metric is None else f"{metric} {score:.4g}",
         "" if not rate else f"{rate:.0f} steps/s",
         "" if scale is None else f"loss scale {scale:g}",
     )

@@ -76,7 +76,7 @@ def _totals(status: SweepStatus) -> str:
 
 
 def _details(run: RunStatus) -> str:
-    texts = (*describe_progress(run.progress, run.steps), _reason(run))
+    texts = (*describe_progress(run.progress, run.steps, run.metric), _reason(run))
     return ", ".join(text for text in texts if text)
 
 
@@ -91,6 +91,6 @@ def _table(status: SweepStatus, height: int) -> Group:
     order = ("running", "failed", "crashed", "waiting", "done")
     runs = sorted(status.runs, key=lambda run: order.index(run.state))
     for run in runs[: max(1, height - 2)]:
-        cells = (printable(run.run), run.state, *describe_progress(run.progress, run.steps), _reason(run))
+        cells = (printable(run.run), run.state, *describe_progress(run.progress, run.steps, run.metric), _reason(run))
         table.add_row(*map(Text, cells))
     return Group(Text(_totals(status)), table)

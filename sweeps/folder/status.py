@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from roundoff.files import open_to_read, parse_json, read_bytes
+from roundoff.printable import printable
 from roundoff.unplanned import unplanned_runs
 
 from ...agents.config.registry import leading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STATES: tuple[State, ...] = get_args(State)
 
+_LONGEST = 100  # characters of a metric's name
 _LARGEST = 1e300  # of a number that a run notes; NaN and infinity are none
 _TAIL = 4096  # bytes of a metrics file that are looked at for its last records
 
@@ -32,6 +34,7 @@ class RunStatus(NamedTuple):
         steps: environment steps of the whole run.
         progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``; those that are known.
         reason: of a crash or a failure; who is at work; why nobody is.
+        metric: name of what its ``return`` is, where that is none.
     """
 
     run: str
@@ -39,6 +42,7 @@ class RunStatus(NamedTuple):
     steps: int
     progress: dict[str, Any]
     reason: str
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def read_status(directory: str | Path) -> SweepStatus:
             " `roundoff sweep` has made"
         )
     content = store.read()
+    metric = _metric(content.get("metric"))
     warnings: list[str] = []
     held = dict(Leases(store.leases).all())
     runs: list[RunStatus] = []
@@ -96,7 +101,9 @@ def read_status(directory: str | Path) -> SweepStatus:
             progress = _last_records(folder / "metrics.jsonl", f"{leading(entry['config'])}_loss_scale") | progress
         progress = {key: value for key, value in progress.items() if _is_number(value)}
         steps = entry["config"].get("steps", 0)
-        runs.append(RunStatus(identity, state, steps if _is_number(steps) else 0, progress, reason))
+        runs.append(
+            RunStatus(identity, state, steps if _is_number(steps) and metric is None else 0, progress, reason, metric)
+        )
     warnings += unplanned_runs(store.path / "runs", {run.run for run in runs})
     return SweepStatus(content["name"], tuple(runs), tuple(warnings))
 
@@ -111,6 +118,12 @@ def _read(path: Path, warnings: list[str]) -> Any:
         reason = error.strerror if isinstance(error, OSError) else "is not JSON"
         warnings.append(f"{path}: {reason}")
         return False
+
+
+def _metric(told: Any) -> str | None:
+    """The name of what counts of a program's values; None where agents are trained."""
+    name = told.get("name") if isinstance(told, dict) else None
+    return printable(name)[:_LONGEST] if isinstance(name, str) else None
 
 
 def _is_number(value: Any) -> bool:

@@ -175,13 +175,13 @@ _commit = functools.cache(commit_of)
 
 @functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them
 def _source(program: Program) -> str:
-    if program.given is not None:
+    if program.given is not None and not program.place.endswith(".py"):
         try:
             text = inspect.getsource(program.given).encode()
         except (OSError, TypeError):  # typed in, and kept nowhere
             text = getattr(getattr(program.given, "__code__", None), "co_code", b"")
         return _digest({program.function: text})
-    module = _module(program)
+    module = _module(program) if program.given is None else sys.modules[program.given.__module__]
     package = module.__name__.partition(".")[0]
     folder = program.file().parent
     parts: dict[str, bytes] = {}

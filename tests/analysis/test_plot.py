@@ -10,7 +10,7 @@ from PIL import Image
 
 from roundoff.analysis import AnalysisError, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
-from roundoff.analysis.figures.style import SIZES
+from roundoff.analysis.figures.drawing.style import SIZES
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.statistics.summary import summarize
 
@@ -273,10 +273,10 @@ def files(folder):
 
 
 def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory):
-    options = {"formats": ("png", "svg", "pdf"), "only": ("degradation", "profiles")}
+    options = {"formats": ("png", "svg", "pdf"), "only": ("degradation", "curves")}
     written, warnings = plot(sweep, **options)
     assert not warnings
-    assert {"degradation.pdf", "profiles.csv", "profiles.svg"} <= {path.name for path in written}
+    assert {"degradation.pdf", "curves.csv", "curves.svg"} <= {path.name for path in written}
     assert {path.name for path in written} == set(files(sweep))
     with Image.open(sweep / "degradation.png") as picture:
         assert picture.mode == "P"  # 256 colours: a small file
@@ -299,7 +299,7 @@ def test_single_runs_and_plain_folders_are_read_too(sweep):
     assert len(read_experiment(sweep / "runs").runs) == 12
     (one,) = (sweep / "runs").glob("*e5m5-s1*")
     assert read_experiment(one).runs["return"].tolist() == [710.0]
-    plot(one, formats=["svg"], only=["degradation", "curves", "profiles"])  # one format, no fp32, no interval
+    plot(one, formats=["svg"], only=["degradation", "curves"])  # one format, no fp32, no interval
 
 
 def test_a_torn_last_line_costs_only_itself(sweep):
@@ -434,11 +434,14 @@ def test_random_hyperparameters(tmp_path):
     assert list(spread.lines[0].get_ydata()) == pytest.approx([1, 2 / 3, 1 / 3, 0])
 
 
-def test_profiles(sweep):
-    axis = draw("profiles", read_experiment(sweep)).axes[0]
-    fp32 = axis.lines[0]
+def test_profiles(tmp_path):
+    runs = [write_run(tmp_path, "fp32", seed, score=100.0 * (seed + 1)) for seed in range(10)]
+    runs += [write_run(tmp_path, "e5m10", seed, score=500.0) for seed in range(9)]
+    write_sweep(tmp_path, runs)
+    axis = draw("profiles", read_experiment(tmp_path)).axes[0]
+    (fp32,) = [line for line in axis.lines if len(line.get_xdata())]  # nine runs are too few
     share = dict(zip(fp32.get_xdata(), fp32.get_ydata(), strict=True))
-    assert (share[780], share[800], share[820]) == (1, 2 / 3, 0)  # of 800, 810 and 820: above, not at
+    assert (share[80], share[100], share[300], share[1000]) == (1, 0.9, 0.7, 0)  # above, not at
 
 
 def test_of_two_algorithms_the_name_is_all_that_is_told(tmp_path):

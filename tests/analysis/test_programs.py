@@ -2,20 +2,25 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from program_runs import ACCURACY, BIRTH, LOSS, write_run, write_sweep
 
 from roundoff.analysis import AnalysisError, plot, read_experiment, report, table
-from roundoff.analysis.figures.axes import score_limits
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
+from roundoff.analysis.figures.drawing.axes import score_limits
+from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.runs.metric import RETURN, Metric, read_metric
 from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
+from roundoff.analysis.statistics.first_failures import first_non_finite
 from roundoff.analysis.statistics.run_table import FIRST
 from roundoff.analysis.statistics.summary import summarize
+from roundoff.simulate.watching.report import Birth
 
 FORMATS = ("fp32", "bf16", "e5m3", "posit16", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "mymodule:ternary")
 
@@ -91,7 +96,7 @@ def test_formats_of_any_family_are_categories(families):
         "fp32": 32, "bf16": 16, "e5m3": 9, "int8": 8, "mxfp8_e4m3": 8.25, "posit16": 16,
     }  # fmt: skip
     assert means["series"].to_dict() == {
-        "fp32": "fp32", "bf16": "e8mX", "e5m3": "e5mX", "int8": "int", "mxfp8_e4m3": "mxfp", "posit16": "posit",
+        "fp32": "fp32", "bf16": "e8mX", "e5m3": "e5mX", "int8": "intX", "mxfp8_e4m3": "mxfpX", "posit16": "positX",
     }  # fmt: skip
     assert FIGURES["degradation-bits"].table(experiment, summarize(experiment), []) is None  # one width of each
 
@@ -103,7 +108,7 @@ def test_bits_per_number_are_an_axis(tmp_path):
     assert axis.get_xlabel() == "bits per number"
     assert list(axis.get_xticks()) == [8, 16]
     texts = [text.get_text() for text in axis.figure.legends[0].get_texts()]
-    assert [text.partition(":")[0] for text in texts] == ["posit", "int", "fp32", "one run"]  # and no crash
+    assert [text.partition(":")[0] for text in texts] == ["positX", "intX", "fp32", "one run"]  # and no crash
 
 
 def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
@@ -124,7 +129,7 @@ def test_plots_and_the_page_are_made_of_any_family(families):
     plot(families, formats=["svg"])
     assert again == {path: path.read_bytes() for path in written}
     page = report(families)[0].read_text()
-    for said in ("Accuracy of each run", "mymodule:ternary", "posit: <b>", "int: <b>", "mxfp8_e4m3: <b>"):
+    for said in ("Accuracy of each run", "mymodule:ternary", "positX: <b>", "intX: <b>", "mxfp8_e4m3: <b>"):
         assert said in page
     for word in ("return", "Return", "environment steps", "episode"):
         assert word not in page.partition("How to read this</h2>")[0].partition("<main")[2], word
@@ -349,3 +354,120 @@ def test_the_tidy_table_says_what_was_left_out(losses):
     assert set(runs["accumulate"]) == {"default", "e8m7/32"}
     assert runs.set_index("run").loc["train-e5m7-s0-x", "status"] == "failed"
     assert runs["score"].isna().sum() == 2  # and the crash that has none
+
+
+def test_profiles_of_a_metric_to_be_minimized(tmp_path):
+    losses = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    runs = [write_run(tmp_path, "fp32", seed, loss, metric=LOSS) for seed, loss in enumerate(losses)]
+    runs.append(write_run(tmp_path, "fp32", 9, None, metric=LOSS, crash=(3, BIRTH)))
+    experiment = read_experiment(write_sweep(tmp_path, runs, LOSS))
+    shares = FIGURES["profiles"].table(experiment, summarize(experiment), []).set_index("return")["fraction"]
+    assert shares.loc[shares.index[0]] == 0  # below, not at
+    assert shares.loc[5.0] == pytest.approx(0.4)
+    assert shares.iloc[-1] == pytest.approx(0.8)  # a crash without a score is below nothing
+    assert "share of runs below" in draw("profiles", experiment).axes[0].get_ylabel()
+
+
+def test_many_runs_are_a_mean_with_an_interval(tmp_path):
+    logs = [{"step": step, "lr": 0.1} for step in range(1, 11)]
+    runs = [
+        write_run(tmp_path, fmt, seed, 0.5, logs=[*logs, {"step": 11, "lr": float(seed)}])
+        for fmt, seeds in (("fp32", 5), ("e5m10", 2)) for seed in range(seeds)
+    ]  # fmt: skip
+    experiment = read_experiment(write_sweep(tmp_path, runs))
+    (axis,) = draw("training", experiment).axes
+    lines = [line for line in axis.lines if len(line.get_xdata())]
+    assert len(lines) == 1 + 2  # a mean, and two runs of their own
+    assert lines[0].get_ydata()[-1] == pytest.approx(2.0)
+    (band,) = axis.collections
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    assert 0 < low < 2 < high <= 4
+
+
+def test_long_legends_make_room_for_themselves(tmp_path):
+    """Panels keep their size, entries do not overlap panels, and names that fit beside lines stand there."""
+    sizes = {}
+    for count in (10, 30):
+        root = tmp_path / str(count)
+        formats = ["fp32", *(f"e{e}m{m}" for e in (5, 6) for m in range(1, 20))][:count]
+        logs = [{"step": step, "loss": 2.0} for step in range(5)]
+        runs = [write_run(root, fmt, 0, 2.0, metric=LOSS, logs=logs, lr=lr) for fmt in formats for lr in (0.1, 0.2)]
+        drawn = draw("curves", read_experiment(write_sweep(root, runs, LOSS)))
+        drawn.draw_without_rendering()
+        axis = drawn.axes[0]
+        sizes[count] = axis.get_window_extent().height
+        assert len(axis.texts) == (count if count < 22 else 0)
+        legends = drawn.legends
+        assert len(legends) == (0 if count < 22 else 1)
+        if legends:
+            assert len(legends[0].get_texts()) == count
+            assert legends[0].get_window_extent().y1 <= axis.get_tightbbox().y0 + 1
+    assert sizes[30] > 0.75 * sizes[10]
+
+
+def test_a_page_with_many_formats_has_a_legend(tmp_path):
+    formats = ["fp32", *(f"e5m{m}" for m in range(1, 23))]
+    write_sweep(tmp_path, [write_run(tmp_path, fmt, 0, 0.5) for fmt in formats])
+    page = report(tmp_path)[0].read_text()
+    section = page.partition('id="curves"')[2] or page.partition("Learning curves</h2>")[2]
+    assert section.partition("</section>")[0].count('class="swatch"') == len(formats)
+
+
+def environment_of(folder):
+    page = report(folder)[0].read_text()
+    return re.sub("<[^>]*>", " ", page.partition("Environment</h2>")[2].partition("</section>")[0])
+
+
+def test_the_page_says_what_programs_runs_were_made_by(families):
+    told = " ".join(environment_of(families).split())
+    assert "program train.py:train source c0ffee commit of the program not recorded roundoff 0.2.0" in told
+    assert "torch 2.13.0" in told
+    assert "device cpu" in told
+    assert "100 to 100 steps per second and run" in told
+    (run, *_) = sorted((families / "runs").iterdir())
+    timing = json.loads((run / "timing.json").read_text()) | {"source": "0dd", "program_commit": "abc"}
+    (run / "timing.json").write_text(json.dumps(timing))
+    _, (warning,) = report(families)
+    assert warning == (
+        "train.py:train was changed between runs (sources 0dd (1 run), c0ffee (23 runs)): what looks like a difference"
+        " of formats may be one of programs"
+    )
+    assert "was changed between runs" in (families / "report.html").read_text()
+    assert "commit of the program abc (1 run), not recorded (23 runs)" in " ".join(environment_of(families).split())
+
+
+def test_the_page_shows_how_to_run_a_program_again(families, tmp_path):
+    text, commands = recipe(read_experiment(families))
+    content = yaml.safe_load(text)
+    assert content["program"] == "train.py:train"
+    assert content["metric"] == {"name": "accuracy", "goal": "maximize", "crash": 0.0, "range": [0.0, 1.0]}
+    assert content["grid"].keys() == {"format", "seed"}
+    assert commands == ["roundoff sweep mine.yaml", "roundoff report results/mine"]
+    plan = json.loads((families / "sweep.json").read_text())
+    write_sweep(families, plan["runs"][:-1])  # no grid any more
+    content = yaml.safe_load(recipe(read_experiment(families))[0])
+    assert sorted((case["format"], case["seed"]) for case in content["cases"]) == sorted(
+        (run["config"]["format"], run["config"]["seed"]) for run in plan["runs"][:-1]
+    )
+
+
+def test_the_operation_is_read_as_observers_tell_it():
+    birth = Birth("backward", "", "aten.mm.default", "NaN", "train.py:3: loss.backward()")
+    for reason in (str(birth), f"the loss is not finite; {birth}", f"it is not finite; {birth}".replace("\n ", "")):
+        assert first_non_finite(reason) == "NaN in aten.mm.default (backward)"
+    inside = birth._replace(module="layers.3", what="overflow")
+    assert first_non_finite(str(inside)) == "overflow in aten.mm.default (backward in layers.3)"
+    assert first_non_finite("the policy took a non-finite action; no result was infinite or NaN") == ""
+
+
+def test_a_series_without_a_number_is_in_no_legend(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, 0, 0.5, logs=[{"step": step, "loss": loss} for step in (1, 2)])
+        for fmt, loss in (("fp32", 1.0), ("e5m3", None))
+    ]
+    drawn = draw("training", read_experiment(write_sweep(tmp_path, runs)))
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["fp32"]
+
+
+def test_few_runs_are_counted_by_condition(losses):
+    assert "only 4 runs on a task" in report(losses)[0].read_text()

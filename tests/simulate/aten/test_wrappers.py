@@ -83,6 +83,45 @@ def test_collectives(mesh):
     assert torch.equal(gathered[0], x)  # as it was sent
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("islands", ["rounded", "exact"])
+def test_sharded_training_in_mixed_precision(islands, mesh):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.SiLU(), torch.nn.Linear(16, 4))
+    seen, losses = [], []
+    net[1].register_forward_hook(lambda _layer, _x, y: seen.append(y.detach()))
+    fully_shard(net, mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    optimizer, x = torch.optim.AdamW(net.parameters(), lr=1e-2, eps=1e-3), torch.randn(8, 8)
+    with simulate("e5m5", islands=islands):
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < losses[0] * 0.7
+    assert all(y.dtype == torch.bfloat16 and of_format(y.float(), "e5m5") for y in seen)
+    weight = next(net.parameters())
+    assert weight.dtype == torch.float32
+    assert of_format(weight.full_tensor().detach(), "e5m5") == (islands == "rounded")
+
+
+@pytest.mark.filterwarnings("ignore")  # nested tensors are a prototype
+def test_jagged_tensors_in_half_precision():
+    parts = [roundoff.round(torch.randn(n, 3), "e5m7").half() for n in (2, 4)]
+    weight = torch.randn(5, 3).half().requires_grad_()
+    plain = torch.cat(parts).float(), weight.detach().float()
+    with simulate("e5m7"):
+        y = torch.nn.functional.linear(torch.nested.nested_tensor(parts, layout=torch.jagged), weight)
+        torch.nested.to_padded_tensor(y, 0.0).square().sum().backward()
+        wide = torch.nn.functional.linear(*plain)
+    assert y.dtype == weight.grad.dtype == torch.float16
+    assert torch.equal(y.values().float(), wide)
+    assert of_format(weight.grad.float(), "e5m7")
+
+
 @pytest.mark.filterwarnings("ignore")  # nested tensors are a prototype
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
 @pytest.mark.parametrize("options", MODES, ids=lambda options: " ".join(map(str, options.values()))[:30])

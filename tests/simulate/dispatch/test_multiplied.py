@@ -164,15 +164,16 @@ def test_stochastic_gradients_are_drawn_anew_and_repeatable():
     assert drawn.unique().numel() <= roundoff.round(g, "fp8_e5m2_tensor", rounding="up").unique().numel() * 2
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_changes_nothing(reentrant):
+def test_a_checkpoint_changes_nothing(reentrant, recipe):
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
     x = numbers(10, 6)
     gradients = []
     for forward in (net, lambda x: checkpoint(net, x, use_reentrant=reentrant)):
         net.zero_grad()
-        with simulate(Policy.fp8("rowwise")):
+        with simulate(Policy.fp8(recipe)):
             forward((x + 0).requires_grad_()).square().sum().backward()
         gradients.append([p.grad.clone() for p in net.parameters()])
     assert all(map(torch.equal, *gradients))

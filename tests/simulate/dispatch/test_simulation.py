@@ -337,8 +337,8 @@ def test_function_transforms():
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (lambda: torch.ones(2).half(), "leave out .half"),
-        (lambda: torch.ones(2, dtype=torch.bfloat16) + 1, "must be float32 or float64"),
+        (lambda: torch.ones(2, dtype=torch.bfloat16) + 1, r"leave out .half\(\), .bfloat16"),
+        (lambda: torch.ones(2).to(torch.complex32), "must be float32, float64, float16, bfloat16 or complex"),
         (lambda: torch.eye(2).to_sparse() * 2.0, "must be dense"),
     ],
 )

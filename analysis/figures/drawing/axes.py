@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
+from ...statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..runs.metric import Metric
+    from ...runs.metric import Metric
 
 _DECADES = 2  # that positive numbers span at least if their axis is logarithmic
 

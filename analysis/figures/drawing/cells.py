@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from ..statistics.summary import records
+from ...statistics.summary import records
 from .axes import is_logarithmic, score_limits
 from .style import slant
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
 
-    from ..runs.metric import Metric
+    from ...runs.metric import Metric
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:

@@ -1,4 +1,4 @@
-"""Names of lines beside their ends, or in a legend where there are too many for that."""
+"""Names of lines beside their ends."""
 
 from __future__ import annotations
 
@@ -16,27 +16,23 @@ if TYPE_CHECKING:
 
 _GAP = 0.045  # of the height of a panel, between names
 _FIT = int(1 / _GAP)
-_ROWS = 30  # of a legend as high as a panel
 
 End = tuple[float, float, str, Look]
 """Of a line: height, place across, name, look."""
 
 
-def label_ends(axis: Axes, ends: Sequence[End]) -> None:
+def label_ends(axis: Axes, ends: Sequence[End]) -> bool:
     """Writes names beside the ends of lines, moved no further than needed not to overlap.
 
     Args:
         axis: whose limits and scale are settled.
-        ends: of the lines; more than fit beside each other get a legend to the right.
+        ends: of the lines.
+
+    Returns:
+        Whether there is room for the names: nothing is written if there is none.
     """
-    if not ends:
-        return
-    if len(ends) > _FIT:
-        for *_, name, style in ends:
-            axis.plot([], [], color=style.color, linestyle=style.line, marker=style.marker, label=name)
-        columns = -(-len(ends) // _ROWS)
-        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), ncols=columns, fontsize="x-small")
-        return
+    if not ends or len(ends) > _FIT:
+        return not ends
     across = max(x for _, x, _, _ in ends)
     heights = axis.transAxes.inverted().transform(axis.transData.transform([(across, y) for y, *_ in ends]))[:, 1]
     order = np.argsort(heights, kind="stable")
@@ -47,3 +43,4 @@ def label_ends(axis: Axes, ends: Sequence[End]) -> None:
         axis.annotate(name, (across, place), xycoords=("data", "axes fraction"), xytext=(points(8), 0),
                       textcoords="offset points", va="center", color=style.color, fontsize="small",
                       annotation_clip=False)  # fmt: skip
+    return True

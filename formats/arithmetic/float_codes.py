@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..arithmetic.carriers import pattern
-from ..arithmetic.codes import code_dtype
-from ..arithmetic.patterns import float64_bits, narrowed
 from ..base.errors import FormatError
 from ..base.family import check_encodable
+from .carriers import pattern
+from .codes import code_dtype
+from .patterns import float64_bits, narrowed
 
 if TYPE_CHECKING:
-    from ..arithmetic.float_layout import FloatLayout
+    from .float_layout import FloatLayout
 
 _STORED, _BIAS = 52, 1023  # of float64, in whose patterns all is done
 _MAGNITUDE, _SIGN = (1 << 63) - 1, -(1 << 63)

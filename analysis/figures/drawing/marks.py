@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..statistics.summary import records
+from ...statistics.summary import records
 from .style import CRASH, points
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from ..runs.metric import Metric
+    from ...runs.metric import Metric
 
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]
 _MARKS += ["return", "ci_low", "ci_high"]

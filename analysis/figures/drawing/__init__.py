@@ -1,0 +1,1 @@
+"""What figures have in common: looks, axes, marks of scores, heat maps, names of lines."""

@@ -1,0 +1,97 @@
+"""``torch.finfo`` as a simulation has it: in threads where one is at work whose policy asks for that."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...formats import Format
+
+
+@final
+@dataclass(frozen=True)
+class FormatInfo:
+    """What ``torch.finfo`` says, of a format in the place of a dtype.
+
+    Attributes:
+        bits: storage size of one number.
+        eps: the distance from 1 to the next larger number.
+        max: the largest finite number.
+        min: the smallest.
+        smallest_normal: the smallest number of full precision above zero.
+        tiny: the same.
+        resolution: 10^-d, d the decimal digits that every number of full precision keeps.
+        dtype: name of the dtype that was asked about, in which numbers of the format lie.
+    """
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    tiny: float
+    resolution: float
+    dtype: str
+
+    @staticmethod
+    def of(fmt: Format, dtype: torch.dtype) -> FormatInfo | None:
+        """The facts of a format; None if it has not all of them, because the data decide what numbers it has."""
+        low, high, eps, normal = fmt.min, fmt.max, fmt.eps, fmt.smallest_normal
+        if low is None or high is None or eps is None or normal is None:
+            return None
+        resolution = 10.0 ** -math.floor(-math.log10(eps))
+        return FormatInfo(fmt.bits, eps, high, low, normal, normal, resolution, str(dtype).removeprefix("torch."))
+
+
+class _Kind(type):
+    """Makes the class that stands for ``torch.finfo`` answer as that does."""
+
+    plain: Any
+    answer: Callable[[torch.dtype], FormatInfo | None]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        info = cls.plain(*args, **kwargs)  # raises for what is no floating-point dtype
+        return cls.answer(getattr(torch, info.dtype)) or info
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (FormatInfo, cls.plain))
+
+
+@final
+class Finfo:
+    """Puts a class in the place of ``torch.finfo``, from the first simulation that asks for it to the last.
+
+    It answers as ever in threads without such a simulation, and to those who imported ``finfo`` by name before.
+
+    Args:
+        answer: what the simulation says that is at work in the code of this thread; None for what PyTorch says.
+    """
+
+    def __init__(self, answer: Callable[[torch.dtype], FormatInfo | None]) -> None:
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._count = 0
+        self._kind: Any = None
+
+    def enter(self) -> None:
+        """A simulation is entered that asks for it."""
+        with self._lock:
+            self._count += 1
+            if self._count == 1:
+                self._kind = _Kind("finfo", (), {"plain": torch.finfo, "answer": staticmethod(self._answer)})
+                torch.finfo = self._kind  # type: ignore[misc]
+
+    def leave(self) -> None:
+        """Such a simulation is left."""
+        with self._lock:
+            self._count -= 1
+            there: Any = torch.finfo
+            if self._count == 0 and there is self._kind:  # else others have put something in its place
+                torch.finfo = there.plain  # type: ignore[misc]
