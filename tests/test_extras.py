@@ -113,10 +113,12 @@ print(simulation.report(), simulation.report().table.shape, simulation.audit().t
 from roundoff.agents import kahan_add_, softplus
 import roundoff.testing
 """
-    commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help"]
+    commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help", "run --format e5m2 script.py"]
+    (tmp_path / "script.py").write_text("import torch; print(torch.full((1,), 1.1) * 1)")
     ended, printed = run_commands(every, commands, tmp_path)
     assert {command: ended[command][1] for command in commands} == dict.fromkeys(commands, 0), ended
     assert "e4m3" in printed
+    assert "tensor([1.])" in printed
     run = run_without(every, program, tmp_path)
     assert run.returncode == 0, run.stderr
 

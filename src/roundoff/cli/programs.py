@@ -125,12 +125,13 @@ def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) ->
     from dataclasses import replace
 
     from roundoff.simulate import Policy
-    from roundoff.sweeps.language.located_yaml import parse
 
     if text is None:
         if format_name is None:
             raise typer.BadParameter("say which: --format e5m10, or --policy", param_hint="--format")
         return replace(Policy.of(format_name), **given)
+    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
+
     described: Any = text
     source = "--policy"
     if Path(text).is_file():
