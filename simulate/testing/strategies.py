@@ -41,8 +41,8 @@ def formats(
     """Number formats; the default ones are those that a float32 program can be simulated in.
 
     Args:
-        families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx`` and ``nvfp4``, and those
-            that are registered with what to draw; see :func:`roundoff.register`.
+        families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx``, ``nvfp4``, ``scaled``,
+            and those that are registered with what to draw; see :func:`roundoff.register`.
         exponent_bits: least and most, of floats: 1 to 11.
         significand_bits: least and most stored significand bits, of floats: 0 to 52. Of the other families, formats
             are drawn from 3 to 16 bits whatever these bounds.
