@@ -5,6 +5,7 @@ Outside of a sweep nothing listens, and nothing happens.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +30,7 @@ class CurrentRun(Protocol):
 
 
 _current: CurrentRun | None = None
+_process = 0  # whose run it is: a process that it forks is no part of it
 
 
 def log(step: int, /, **values: Any) -> None:
@@ -45,8 +47,8 @@ def log(step: int, /, **values: Any) -> None:
         TypeError: a value is no number.
         ValueError: ``step`` is negative.
     """
-    if _current is not None:
-        _current.log(step, values)
+    if run := _of_this_process():
+        run.log(step, values)
 
 
 def checkpoint(state: Any, *, every: float = 10.0) -> None:
@@ -62,8 +64,8 @@ def checkpoint(state: Any, *, every: float = 10.0) -> None:
     Raises:
         TypeError: the state holds something else.
     """
-    if _current is not None:
-        _current.checkpoint(state, every)
+    if run := _of_this_process():
+        run.checkpoint(state, every)
 
 
 def restore() -> Any:
@@ -71,14 +73,19 @@ def restore() -> Any:
 
     Call it when everything is made and before anything is trained: generators are set to where they were.
     """
-    return None if _current is None else _current.restore()
+    run = _of_this_process()
+    return run.restore() if run else None
+
+
+def _of_this_process() -> CurrentRun | None:
+    return _current if _process == os.getpid() else None
 
 
 @contextmanager
 def part_of(run: CurrentRun) -> Iterator[None]:
     """Code in the block is part of ``run``, in all threads."""
-    global _current  # noqa: PLW0603  a process runs one program at a time
-    before, _current = _current, run
+    global _current, _process  # noqa: PLW0603  a process runs one program at a time
+    before, _current, _process = _current, run, os.getpid()
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..language.plan import Plan, Run
+    from ..subjects.metric import Metric
 
 LAYOUT = 1
 MARKER = "sweep.json"
@@ -74,7 +75,8 @@ class SweepDirectory:
         """Writes down what is planned; runs of an earlier plan of the same sweep stay listed.
 
         Returns:
-            What the user should know: that the program has changed since.
+            What the user should know: that the program has changed since. Runs that have ended are scored by the metric
+            of this plan.
 
         Raises:
             SweepError: the folder is something else.
@@ -103,7 +105,29 @@ class SweepDirectory:
         before = self.read() if self.marker.exists() else content
         if not self.marker.exists() or before != content:
             write_json(self.marker, content)
-        return list(_changes(before, content))
+        notices = list(_changes(before, content))
+        if plan.metric:
+            count = sum(self._rescore(run, plan.metric) for run in plan.runs if self.state(run) in ("done", "crashed"))
+            notices += [f"{count} runs that had ended are scored by {plan.metric.name} now"] * bool(count)
+        return notices
+
+    def _rescore(self, run: Run, metric: Metric) -> bool:
+        """Scores a run that has ended by another metric than before; False if it is the same."""
+        result = self.result(run)
+        told = metric.model_dump(mode="json")
+        if result.get("metric") == told:
+            return False
+        values = result.get("values")
+        value = values.get(metric.name) if isinstance(values, dict) else None
+        if value is None and result["status"] == "done":
+            returned = ", ".join(values) if isinstance(values, dict) else "nothing"
+            raise SweepError(
+                f"{self.run_path(run)}: has returned {returned}, and no finite {metric.name}, which this sweep is"
+                " scored by; choose another --out, or another metric"
+            )
+        score = metric.score(None if result["status"] == "crashed" else value)
+        write_json(self.run_path(run) / "result.json", {**result, "metric": told, "return": score})
+        return True
 
     def state(self, run: Run) -> State:
         """What has become of a run, from its folder alone: one that somebody works on is ``waiting``, too.

@@ -215,9 +215,9 @@ class ProgramKeys(Subject):
             return adapter.validate_python(value, strict=True)
         try:
             text = json.dumps(value, allow_nan=False)
-        except ValueError as error:
-            rule = {"rule": "must be finite"}
-            wrong = PydanticCustomError("finite", "{rule}", rule)
+        except (TypeError, ValueError) as error:
+            rule = {"rule": "must be a finite number, text, a truth value, null, or a list or mapping of them"}
+            wrong = PydanticCustomError("plain", "{rule}", rule)
             raise ValidationError.from_exception_data(key, [{"type": wrong, "input": value}]) from error
         if (key, text) not in self._known:  # which thousands of runs may share
             # As JSON: a list may be a tuple, and text a path or a member of an Enum.

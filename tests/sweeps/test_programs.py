@@ -326,7 +326,8 @@ def test_a_failed_run_does_not_stop_the_sweep(folder):
     ("text", "function", "message"),
     [
         ("base: {lr: fast}", "train", "s.yaml:2:12: lr: must be a valid number, got 'fast'"),
-        ("base: {lr: .inf}", "train", "s.yaml:2:12: lr: must be finite, got inf"),
+        ("base: {lr: .inf}", "train", "s.yaml:2:12: lr: must be a finite number, text,"),
+        ("base: {lr: 2020-01-01}", "train", "s.yaml:2:12: lr: must be"),
         ("base: {kind: fancy}", "train", "s.yaml:2:14: kind: must be 'plain'"),
         ("grid: {stepps: [1]}", "train", "s.yaml:2:8: unknown key in grid 'stepps'; did you mean 'steps'?"),
         ("grid: {fixes: [all]}", "train", "unknown key in grid 'fixes'"),
@@ -414,6 +415,35 @@ def test_a_changed_program_is_told(folder):
     run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
     assert len(watcher.notices) == 1
     assert "has changed since" in watcher.notices[0]
+
+
+def test_another_metric_scores_the_runs_that_have_ended(folder):
+    text = "base: {steps: 1}\nmetric: "
+    run_sweep(plan(folder, text + "mean"), folder / "out", executor=LocalProcesses(1), watcher=Watcher())
+    made, watcher = plan(folder, text + "{name: first, goal: minimize, crash: 5}"), Watcher()
+    summary = run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
+    assert (summary.done, watcher.events) == (1, [])
+    assert watcher.notices == ["1 runs that had ended are scored by first now"]
+    result = json.loads((folder / "out" / "runs" / made.runs[0].id / "result.json").read_text())
+    assert result["return"] == result["values"]["first"]
+    assert result["metric"]["name"] == "first"
+    with pytest.raises(SweepError, match=r"has returned .*, and no finite nothing, which"):
+        run_sweep(plan(folder, text + "nothing"), folder / "out", executor=LocalProcesses(1), watcher=watcher)
+
+
+def test_a_process_that_a_program_forks_logs_nothing(folder):
+    from roundoff.agents.run.directory import RunDirectory
+    from roundoff.simulate import Simulation
+    from roundoff.sweeps.programs.recorder import Recorder
+
+    recorder = Recorder(RunDirectory(folder), "m", Simulation("fp32"), None, StopRequest(), None)
+    with recorder, part_of(recorder):
+        roundoff.log(1, loss=1.0)
+        if not (child := os.fork()):
+            roundoff.log(2, loss=2.0)
+            os._exit(0 if roundoff.restore() is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert [record["step"] for record in lines(folder / "metrics.jsonl")] == [1]
 
 
 def test_a_folder_of_another_run_is_refused(folder):
