@@ -175,7 +175,7 @@ def test_train_one_run(tmp_path):
     ("arguments", "message"),
     [
         (["sweep", "missing.yaml"], "missing.yaml: cannot be read (No such file or directory)"),
-        (["sweep", "significand-quik"], "did you mean significand-quick?"),
+        (["sweep", "significand-quik"], '(did you mean "significand-quick"?)'),
         (["sweep", "bad.yaml"], "bad.yaml:2:18: format: unknown format 'fp23'"),
         (["sweep", "significand-quick", "sedd=1"], "did you mean 'seed'?"),
         (["sweep", "significand-quick", "--only", "seed=9"], "no run has seed: 9"),
