@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -26,7 +27,7 @@ from .workers.local import LocalProcesses
 from .workers.pool import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pandas as pd
 
@@ -40,7 +41,7 @@ _at_work = False
 
 def sweep(
     train: Callable[..., Any] | str,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[Any] | Mapping[str, str]],
     *,
     metric: str | Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
@@ -55,7 +56,8 @@ def sweep(
 
     Args:
         train: a function, whose parameters are the keys; or its name, as ``train.py:train``.
-        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``.
+        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as in sweep files
+            (``"0..9"``, ``{"e5mX": "1..10"}``) are lists, too.
         metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``
             (``maximize`` or ``minimize``), ``crash``, ``unit``, ``range``.
         base: values of all runs.
@@ -83,7 +85,7 @@ def sweep(
     sections = {
         "name": name or program.function,
         "base": dict(base or {}),
-        "grid": {key: list(values) for key, values in grid.items()},
+        "grid": {key: values if isinstance(values, (str, Mapping)) else list(values) for key, values in grid.items()},
         **({"metric": metric if isinstance(metric, str) else dict(metric)} if metric else {}),
     }
     with _working():

@@ -27,6 +27,12 @@ def test_a_function_of_a_test(tmp_path):
     assert roundoff.sweep(third, grid, metric=ERROR, out=tmp_path / "out").equals(table)  # nothing is repeated
 
 
+def test_ranges_as_in_sweep_files(tmp_path):
+    table = roundoff.sweep(third, {"format": {"e5mX": "2..4"}, "seed": "0..1"}, metric="found", out=tmp_path / "out")
+    assert sorted(set(table["format"])) == ["e5m2", "e5m3", "e5m4"]
+    assert len(table) == 6
+
+
 def test_a_function_within_a_function(tmp_path):
     def train(y=2):
         return y
