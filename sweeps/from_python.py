@@ -56,8 +56,8 @@ def sweep(
 
     Args:
         train: a function, whose parameters are the keys; or its name, as ``train.py:train``.
-        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as in sweep files
-            (``"0..9"``, ``{"e5mX": "1..10"}``) are lists, too.
+        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as sweep files
+            have them (``"0..9"``, ``{"e5mX": "1..10"}``) are lists, too.
         metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``
             (``maximize`` or ``minimize``), ``crash``, ``unit``, ``range``.
         base: values of all runs.

@@ -180,8 +180,12 @@ class SweepDirectory:
             )
         assert isinstance(content, dict)
         try:
-            entries = [(entry["id"], entry["config"].get("steps", 0) + 0) for entry in content["runs"]]
-            whole = isinstance(content["name"], str) and all(is_name(identity) for identity, _ in entries)
+            entries = [(entry["id"], entry["config"]) for entry in content["runs"]]
+            whole = isinstance(content["name"], str) and all(
+                # What a program calls steps may be anything.
+                is_name(identity) and ("program" in config or config.get("steps", 0) + 0 is not None)
+                for identity, config in entries
+            )
         except (KeyError, TypeError, AttributeError):
             whole = False
         if not whole:
