@@ -1,5 +1,6 @@
 """The examples: their sweep files are plans, and their programs run and learn something, made short."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,25 +12,43 @@ from roundoff.sweeps.programs.run import run_program
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHORT = {
     "digits": ["epochs=2", "seed=0", "policy=every-op", "format=[fp32, e5m4]"],
-    "characters": ["steps=40", "width=16", "layers=1", "length=24", "seed=0", "accumulate=fp32"],
+    "characters": ["steps=40", "width=16", "layers=1", "length=24", "seed=0", "accumulate=null"],
     "ppo": ["steps=512", "episodes=2", "seed=0"],
 }
 GOOD_ENOUGH = {"digits": (0.5, 1), "characters": (0, 3.4), "ppo": (8, 500)}
 """What the metric of the first run, in fp32, lies between: more than chance, or what any policy gets."""
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 
 
-@pytest.fixture(autouse=True)
-def needs():
-    pytest.importorskip("sklearn")
-    pytest.importorskip("stable_baselines3")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook(path):
+    """Its cells run, one after the other, and say what the text between them says."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")  # none is kept in git
+    names = {"__name__": path.stem}
+    for number, cell in enumerate(cells):
+        exec(compile(cell, f"{path.name}, cell {number}", "exec"), names)
+    if path.stem == "one-network":
+        losses = names["losses"]
+        assert losses["fp32"] < 1
+        assert losses["e5m4, products"] < 1
+        assert losses["e5m10"] < 1  # the second one, with a larger eps
+        assert "addcdiv" in str(names["simulation"].report().birth)
+    else:
+        assert len(names["table"]) == 11 * 3
+        assert names["table"].groupby("format")["score"].mean()["fp32"] < 0.2
 
 
 def test_every_folder_is_tested():
+    assert len(NOTEBOOKS) == 2
     assert {path.parent.name for path in EXAMPLES.glob("*/sweep.yaml")} == set(SHORT)
 
 
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example(name, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("stable_baselines3")
     whole = plan_file(EXAMPLES / name / "sweep.yaml")
     assert whole.name == name
     plan = plan_file(EXAMPLES / name / "sweep.yaml", SHORT[name])

@@ -46,7 +46,7 @@ class GPT(nn.Module):
 
 
 def train(
-    steps: int = 300, lr: float = 3e-3, width: int = 64, layers: int = 2, length: int = 48, loss_scale: float = 1.0
+    steps: int = 200, lr: float = 4e-3, width: int = 48, layers: int = 2, length: int = 32, loss_scale: float = 1.0
 ) -> dict:
     """Returns the mean cross entropy, in nats a character, of the last twentieth of the text."""
     text = torch.tensor([CHARACTERS.index(character) for character in TEXT])
