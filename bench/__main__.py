@@ -10,12 +10,14 @@ from bench import (
     pixels,
     population,
     products,
+    programs,
     sampler,
     simulate,
     store,
     sweeps,
     table,
     update,
+    what_runs,
 )
 
 torch.set_num_threads(1)
@@ -31,4 +33,6 @@ accumulation.main()
 sampler.main()
 store.main()
 sweeps.main()
+programs.main()
 table.main()
+what_runs.main()

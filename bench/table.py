@@ -86,6 +86,7 @@ CAPTIONS = {
     """,
 }
 DIGITS = 3
+ELSEWHERE = {"programs"}  # what-runs.md shows it
 WIDEST = 8  # columns; wider tables lie on their side
 
 Row = dict[str, object]
@@ -126,7 +127,7 @@ def section(path: Path) -> str:
     lines = [
         f"## {path.stem}",
         "",
-        _wrapped(
+        wrapped(
             f"`python -m bench.{path.stem}`, from `bench/results/{path.name}`, measured on {machine['processor']},"
             f" {machine['cpu_capability']}, {machine['gpu'] or 'no GPU'}; {versions}."
         ),
@@ -136,21 +137,23 @@ def section(path: Path) -> str:
         grid = [columns, *([cell(row.get(column, "")) for column in columns] for row in table)]
         if len(columns) > max(WIDEST, len(table)):
             grid = [list(column) for column in zip(*grid, strict=True)]
-        lines += ["", _wrapped(caption), "", _line(grid[0]), "|" + "---|" * len(grid[0]), *map(_line, grid[1:])]
+        lines += ["", wrapped(caption), "", line(grid[0]), "|" + "---|" * len(grid[0]), *map(line, grid[1:])]
     return "\n".join(lines) + "\n"
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str) -> str:
+    """A paragraph in lines."""
     return fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _line(cells: list[str]) -> str:
+def line(cells: list[str]) -> str:
+    """A line of a table."""
     return "| " + " | ".join(cells) + " |"
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(section(path) for path in sorted(RESULTS.glob("*.json")))])
+    return "\n".join([HEAD, *(section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE)])
 
 
 def main() -> None:

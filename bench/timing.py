@@ -19,21 +19,27 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("roundoff", "torch", "numpy", "numba", "qtorch", "ml_dtypes")
 
 
-def interleaved(contestants: Mapping[str, Callable[[], object]], *, rounds: int = 9, seconds: float = 0.05):
-    """Median seconds per call of each contestant: in every round each runs for about ``seconds``, in turn."""
+def interleaved(
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 9,
+    seconds: float = 0.05,
+    clock: Callable[[], float] = time.perf_counter,
+):
+    """Median seconds per call of each contestant, by a clock: in a round each runs for about ``seconds``, in turn."""
     calls = {}
     for name, call in contestants.items():
         call()
-        start = time.perf_counter()
+        start = clock()
         call()
-        calls[name] = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+        calls[name] = max(1, int(seconds / max(clock() - start, 1e-7)))
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 call()
-            samples[name].append((time.perf_counter() - start) / calls[name])
+            samples[name].append((clock() - start) / calls[name])
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -54,10 +60,10 @@ def on_device(make: Callable[[], Callable[[], object]], *, warm: int, timed: int
     return start.elapsed_time(end) / 1e3 / timed, (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+def machine(packages: tuple[str, ...] = ()) -> dict[str, object]:
+    """What the figures were measured on, with the versions of further packages."""
     versions = {}
-    for package in PACKAGES:
+    for package in PACKAGES + packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -80,9 +86,9 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def record(name: str, rows: list[dict[str, object]]) -> Path:
-    """Writes the rows with machine and versions to ``bench/results/NAME.json``."""
+def record(name: str, rows: list[dict[str, object]], *, packages: tuple[str, ...] = ()) -> Path:
+    """Writes the rows with machine and versions, also of further packages, to ``bench/results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"machine": machine(packages), "rows": rows}, indent=1) + "\n", encoding="utf-8")
     return path

@@ -9,6 +9,7 @@ from functools import partial
 from numbers import Number as PythonNumber
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import ReferenceType
 
 import torch
 
@@ -115,6 +116,8 @@ class Walk:
         elif isinstance(value, torch.Tensor):
             self._tensor(value, path)
             self._add_slot(slot, path)
+        elif isinstance(value, ReferenceType) and isinstance(value(), torch.Tensor):
+            self._part(path, ReferenceType)  # to a stand-in while the step is traced: layers such as LSTM renew theirs
         elif isinstance(value, tuple):
             self._tuple(value, path, slot)
         else:

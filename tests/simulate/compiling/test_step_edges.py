@@ -79,6 +79,30 @@ def test_what_is_refused(step, make, message):
         roundoff.compile(step, simulate("e5m4"))(make())
 
 
+def test_a_layer_that_renews_its_references_to_weights():
+    def train(make):
+        torch.manual_seed(0)
+        layer = torch.nn.GRU(3, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            layer(x)[0].square().mean().backward()
+            optimizer.step()
+
+        references = list(layer._flat_weight_refs)
+        program = make(step)
+        for _ in range(3):
+            program(line(12).view(2, 2, 3))
+        assert layer._flat_weight_refs == references
+        return [x.detach() for x in layer.parameters()]
+
+    assert_same(
+        train(lambda step: roundoff.compile(step, simulate("e5m4"))),
+        train(simulate("e5m4")),
+    )
+
+
 def test_errors_of_the_step_itself_are_its_own():
     with pytest.raises(ZeroDivisionError):
         roundoff.compile(lambda x: x / (1 // 0), simulate("e5m4"))(line())

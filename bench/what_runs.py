@@ -1,0 +1,132 @@
+"""``python -m bench.what_runs``: docs/what-runs.md, the page of what runs, from what bench/programs.py recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.programs import MODES
+from bench.table import line, wrapped
+from bench.timing import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "what-runs.md"
+HEAD = """# What runs
+
+Programs that nobody here wrote, each run unchanged in seven ways. `python -m bench.programs` runs them and measures,
+`python -m bench.what_runs` writes this page from the results, and `tests/test_what_runs.py` runs every cell of the
+table again (`make test-slow`) whose package is installed. No program needs a download.
+"""
+COLUMNS = {
+    "e5m10": '`simulate("e5m10")`: every result of every operation',
+    "bfloat16": '`simulate("e8m7")`',
+    "mixed": '`simulate(Policy.mixed_precision("e8m7"))`: operands and results of products alone',
+    "fp8": '`simulate(Policy.fp8("tensorwise"))`: operands of products with weights, scaled',
+    "stochastic": '`simulate("e8m7", rounding="stochastic")`',
+    "observe": '`simulate("e8m7", observe=True)`',
+    "compiled": '`roundoff.compile(step, simulate("e8m7"))`',
+}
+WORDS = """
+A number is the CPU time of a step, times that of plain float32 PyTorch: one thread, contestants in turn. For compiled
+steps, calls after the first are timed. The programs are small, so most of it is [the time that each operation takes
+longer](limits.md#simulation), whatever its size; larger programs lose less.
+
+- **A number alone**: it runs. After its steps all losses and parameters are finite, as they are in float32.
+- **NaN**: some are not, or the program raises an error because of it. [Where NaN comes from](#where-nan-comes-from)
+- **refused**: roundoff raises an error. [What is refused](#what-is-refused)
+- Empty: not tried.
+"""
+PROGRAMS = """
+`bench/others.py` has the programs. Models and layers have 64 units, two layers and random weights; they take three
+steps of SGD with momentum. Optimizers take ten steps on a network of two layers, with their defaults. Agents of
+Stable-Baselines3 `learn` for 200 or 256 steps of CartPole or Pendulum. `examples/digits` is [our own
+CNN](programs.md#examples) on scikit-learn's digits, for an epoch.
+
+PyTorch runs an LSTM as one kernel; a simulation takes it apart, to round inside. A step of L-BFGS ends when it
+has converged. In float32 it soon has, so its numbers compare different amounts of work.
+"""
+ORIGINS = """
+The first result of a step that is not finite, found by running the program again with an observer.
+"""
+CAUSES = {
+    "pow": """
+        Llama and Mixtral normalize by `x * rsqrt(mean(x * x) + eps)`, and the derivative of `rsqrt` needs its third
+        power. That is beyond 65504 where the root mean square of `x` is below 0.025, as at the beginning. Transformers
+        computes norms in float32, which changes nothing where all is float32. `Rule(module="*norm*", format="fp32")`
+        leaves them alone, or, in a program in half precision, `islands="exact"`
+        ([islands](simulation.md#islands-of-float32)).
+    """,
+    "addcdiv_": """
+        Adam and its relatives divide by the root of a mean of squared gradients, plus `eps`. In e5m10 an `eps` of 1e-8
+        is zero, and so are the squares of small gradients. [hAdam](fixes/hadam.md) avoids the squares.
+    """,
+    "rsqrt_": """
+        Adafactor keeps its mean square above the square of float32's own `eps`, 1.4e-14, which is zero in e5m10.
+    """,
+    "reciprocal": """
+        RAdam divides as Adam does, from its sixth step on. L-BFGS divides by the product of a step and the change of
+        the gradient, if that is above 1e-10; below 1.5e-5 the quotient is beyond 65504.
+    """,
+}
+CURE = """
+Optimizers in float32, in a program that is otherwise in e5m10: with `Rule(role="optimizer", format="fp32")` all
+optimizers of the table run but SparseAdam, whose gradients are sparse before it sees them.
+"""
+
+
+def rows() -> tuple[dict, list[dict]]:
+    """The machine, and what was recorded of each program."""
+    result = json.loads((RESULTS / "programs.json").read_text(encoding="utf-8"))
+    return result["machine"], result["rows"]
+
+
+def cell(found: dict | None) -> str:
+    """What came out, and how much slower it is."""
+    if found is None:
+        return ""
+    word = "" if found["word"] == "runs" else found["word"]
+    slower = f"{found['times_plain']:.1f}" if "times_plain" in found else ""
+    return f"{word} {slower}".strip()
+
+
+def table(found: list[dict]) -> list[str]:
+    """Programs times modes."""
+    lines = [line(["program", "of", *MODES]), "|" + "---|" * (len(MODES) + 2)]
+    return lines + [line([row["program"], row["package"], *(cell(row.get(mode)) for mode in MODES)]) for row in found]
+
+
+def reasons(found: list[dict], *words: str) -> list[str]:
+    """A line for each reason why programs did not run: the reason, and whom it concerns in which modes."""
+    concerned: dict[str, dict[str, list[str]]] = {}
+    for row in found:
+        for mode in MODES:
+            if mode in row and row[mode]["word"] in words:
+                concerned.setdefault(row[mode]["why"], {}).setdefault(row["program"], []).append(mode)
+    return [
+        wrapped(f"- `{why}`: " + ", ".join(f"{program} ({', '.join(modes)})" for program, modes in programs.items()))
+        for why, programs in concerned.items()
+    ]
+
+
+def page() -> str:
+    """The whole page."""
+    machine, found = rows()
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    measured = (
+        f"Measured on {machine['processor']}, {machine['cpu_capability']}, {machine['gpu'] or 'no GPU'}; {versions}."
+    )
+    lines = [HEAD, line(["column", "is"]), "|---|---|", *(line([name, COLUMNS[name]]) for name in MODES), WORDS]
+    lines += [*table(found), "", wrapped(measured), PROGRAMS]
+    lines += ["## Where NaN comes from", ORIGINS, *reasons(found, "NaN"), ""]
+    lines += [wrapped(f"**{name}**. {text}") + "\n" for name, text in CAUSES.items()] + [CURE.lstrip()]
+    lines += ["## What is refused", "", *reasons(found, "refused", "eager", "fails")]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+    print("written to", PAGE)
+
+
+if __name__ == "__main__":
+    main()
