@@ -117,7 +117,12 @@ fails()
 )  # fmt: skip
 def test_errors_and_exits_are_the_scripts_own(error, hook, folder):
     (folder / "fails.py").write_text(FAILS.format(error=error, hook=hook))
-    plain, simulated = python("fails.py", cwd=folder), roundoff("fails.py", cwd=folder)
+    if error == "KeyboardInterrupt":  # a fork would do what this process is to do at its own exit
+        command = [*ROUNDOFF, "run", "--format", "e5m3", "fails.py"]
+        simulated = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    else:
+        simulated = roundoff("fails.py", cwd=folder)
+    plain = python("fails.py", cwd=folder)
     assert simulated.stderr == plain.stderr
     assert simulated.stdout == plain.stdout
     assert simulated.returncode == plain.returncode
