@@ -1,9 +1,14 @@
 """Settings of these tests, and which of two processes runs what (``make test``)."""
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts a time, so Hypothesis has no deadlines either. When a test fails, it does not explain which parts of
 # the example matter: it traces every line for that, which costs minutes.

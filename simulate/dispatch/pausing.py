@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from torch.compiler import is_compiling
 
-from .decorating import decorated
+from ..presence.decorating import decorated
 from .simulation import Simulation
 
 if TYPE_CHECKING:

@@ -28,13 +28,13 @@ from ..policy.places import Places
 from ..policy.policy import OPTIMIZER_STEP, Islands, Policy, Role, Rule
 from ..policy.policy import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
+from ..presence.decorating import decorated
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Call, Watcher
 from .complaints import PolicyWarning, complaints, unused
-from .decorating import decorated
 from .metrics import Changes
 from .narrow_tensors import NARROW, NarrowCall, takes_narrow
 from .operands import Operands
