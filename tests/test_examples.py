@@ -45,6 +45,7 @@ def test_every_folder_is_tested():
     assert {path.parent.name for path in EXAMPLES.glob("*/sweep.yaml")} == set(SHORT)
 
 
+@pytest.mark.filterwarnings("ignore:the policy has rules about matrix products")  # attention is left alone, as it says
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example(name, tmp_path):
     pytest.importorskip("sklearn")
