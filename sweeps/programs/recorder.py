@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import numpy as np
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
     from ...simulate import Simulation
 
 _SECONDS_BETWEEN_REPORTS = 1.0
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.Size, torch.dtype, torch.device)
+# Exactly these: numpy.float64 is a float, but reading one executes something.
+_PLAIN = {
+    type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
+    torch.device,
+}  # fmt: skip
+_MAPPINGS, _LISTS = {dict, OrderedDict, Counter}, {list, tuple, set}
 
 
 class ProgramStopped(BaseException):  # so that a program's ``except Exception`` lets it pass
@@ -78,7 +84,7 @@ class Recorder:
         self._stop, self._on_progress = stop, on_progress
         self._state = checkpoint.load(files.checkpoint) if files.checkpoint.exists() else None
         self._log: MetricsLog | None = None
-        self._has_checkpoints = False
+        self._has_checkpoints = self._checked = False
         self._saved_at = self._reported_at = time.monotonic()
         self._last: float | None = None
         self.step = 0
@@ -115,7 +121,9 @@ class Recorder:
 
     def checkpoint(self, state: Any, every: float) -> None:
         """Saves, if it is time; stops, if that was asked for."""
-        self._has_checkpoints = True
+        if not self._checked:  # at once, not when the first one is due
+            _check_plain(state, "state")
+        self._has_checkpoints = self._checked = True
         if not self._stop.made and time.monotonic() - self._saved_at < every:
             return
         _check_plain(state, "state")
@@ -209,17 +217,18 @@ def _shown(value: Any) -> str:
 
 def _check_plain(value: Any, where: str) -> None:
     """Raises TypeError for what could not be read again without executing something."""
-    if isinstance(value, dict):
+    if type(value) in _MAPPINGS:
         for key, part in value.items():
             _check_plain(key, f"a key of {where}")
             _check_plain(part, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple, set):
+    elif type(value) in _LISTS:
         for i, part in enumerate(value):
             _check_plain(part, f"{where}[{i}]")
-    elif not isinstance(value, _PLAIN):
+    elif type(value) not in _PLAIN:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(
-            f"roundoff.checkpoint: {where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, text, and"
-            " lists, tuples and dicts of them"
+            f"roundoff.checkpoint: {where} is a {kind}; a checkpoint holds tensors, Python's numbers, text, and lists,"
+            " tuples and dicts of them"
         )
 
 

@@ -25,7 +25,8 @@ from roundoff.sweeps.workers.local import LocalProcesses
 
 PROGRAM = """
 import random
-from enum import Enum
+from collections import Counter, OrderedDict, defaultdict
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Literal
 
@@ -98,8 +99,24 @@ def named(base: int = 1):
     return base
 
 
-def saves(what: int = 0):
-    roundoff.checkpoint({"x": [np.zeros(2)]}, every=0)
+def saves(what: str = "array"):
+    layer = torch.nn.Linear(2, 2)
+    descend = torch.optim.Adam(layer.parameters())
+    if roundoff.restore() is not None:
+        return 1.0
+    layer(torch.ones(1, 2)).sum().backward()
+    descend.step()
+    schedule = torch.optim.lr_scheduler.OneCycleLR(descend, 0.1, total_steps=3)
+    states = {
+        "array": np.zeros(2),
+        "scalar": np.float64(1.5),
+        "enum": IntEnum("Number", "ONE").ONE,
+        "default": defaultdict(int),
+        "torch": [layer.state_dict(), descend.state_dict(), schedule.state_dict(), layer.weight],
+        "plain": (1, 2.0, None, {"a"}, OrderedDict(b=True), Counter("c"), torch.Size([2]), torch.float16, b"d", 1j),
+    }
+    roundoff.checkpoint({"x": [states[what]]}, every=0 if what in ("torch", "plain") else 1e9)
+    raise RuntimeError("stopped")
 
 
 small = roundoff.Format.parse("e5m2")
@@ -458,9 +475,21 @@ def test_a_config_that_the_program_no_longer_takes(folder):
         config_of(config.program, config.as_json() | {"gone": 1})
 
 
-def test_checkpoints_hold_plain_things(folder):
-    with pytest.raises(ProgramError, match=r"state\['x'\]\[0\] is a ndarray; a checkpoint holds tensors"):
-        run_program(*only(folder, "", "saves"), folder / "a")
+@pytest.mark.parametrize(
+    ("what", "kind"), [("array", "numpy.ndarray"), ("scalar", "numpy.float64"), ("enum", "Number"),
+                       ("default", "collections.defaultdict")],
+)  # fmt: skip
+def test_what_could_not_be_restored_is_refused_at_the_first_checkpoint(folder, what, kind):
+    with pytest.raises(ProgramError, match=rf"state\['x'\]\[0\] is a .*{kind}; a checkpoint holds tensors"):
+        run_program(*only(folder, f"base: {{what: {what}}}", "saves"), folder / "a")
+
+
+@pytest.mark.parametrize("what", ["torch", "plain"])
+def test_what_checkpoints_hold_comes_back(folder, what):
+    config, metric = only(folder, f"base: {{what: {what}}}", "saves")
+    with pytest.raises(ProgramError, match="stopped"):
+        run_program(config, metric, folder / "a")
+    assert run_program(config, metric, folder / "a")["return"] == 1.0
 
 
 def test_outside_of_a_sweep_nothing_happens():
