@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from _thread import interrupt_main
+from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep"]
 
+_POLL = 0.5  # seconds between two looks at runs that other sweeps hold
 _at_work = False
 
 
@@ -129,7 +133,7 @@ def _as_text(sections: dict[str, Any]) -> str:
 
 
 def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]) -> None:
-    """Runs what has not ended, one after the other; what fails is noted."""
+    """Runs what has not ended, one after the other, but for what other sweeps do meanwhile; what fails is noted."""
     store = SweepDirectory(directory)
     make_directory(directory)
     with directory_lock(directory, wait=True):
@@ -140,12 +144,18 @@ def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]
         leases = Leases(make_directory_inside(directory, "leases"))
     waiting = [run for run in plan.runs if store.state(run) not in ("done", "crashed")]
     watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
-    for run in waiting:
+    todo, held = deque(waiting), 0
+    while todo:
+        run = todo.popleft()
         number = leases.next_number(run.id, leases.numbers())
-        lease = None if number is None else Lease.take(leases.folder, run.id, number, _lost)
-        if lease is None:
-            failures.append(f"{run.id}: another sweep works on it")
+        lease = None if number is None else Lease.take(leases.folder, run.id, number, interrupt_main)
+        if lease is None:  # another sweep works on it
+            todo.append(run)
+            held += 1
+            if held >= len(todo):
+                time.sleep(_POLL)
             continue
+        held = 0
         try:
             _run_one(plan, run, store, watcher, failures)
         finally:
@@ -173,7 +183,3 @@ def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: Watcher, fail
     else:
         reason = result["crash"]["reason"] if result["crash"] else ""
         watcher.event(Event("ended", run, reason=reason), result["status"], result["return"])
-
-
-def _lost() -> None:
-    raise KeyboardInterrupt

@@ -39,6 +39,7 @@ class Finding:
         enough: the narrowest format that is good enough; None if there is none.
         means: of the formats that were run, the fewest bits first; None for one of which a run has no score.
         formats: how many there are.
+        finished: whether nothing is left to be run; else ``enough`` is what is known so far.
     """
 
     given: dict[str, Any]
@@ -46,6 +47,7 @@ class Finding:
     enough: str | None
     means: dict[str, float | None]
     formats: int
+    finished: bool
 
     def __str__(self) -> str:
         named = ", ".join(f"{key} {value}" for key, value in self.given.items())
@@ -54,6 +56,7 @@ class Finding:
             return f"{where}{REFERENCE} has no score to compare with"
         tried = ", ".join(f"{name} {_shown(mean)}" for name, mean in self.means.items())
         found = f"{self.enough} is enough" if self.enough else "none is good enough"
+        found = found if self.finished else f"not finished, so far {found}"
         return (
             f"{where}{found} ({REFERENCE} {_shown(self.reference)}; {tried}); {len(self.means)} of {self.formats} run"
         )
@@ -121,11 +124,12 @@ class _Branch:
 
     def finding(self, store: SweepDirectory) -> Finding:
         """What is known by now."""
-        asked = [name for name in self._asked(store) if name != REFERENCE and self._ended(store, name)]
-        means = {name: self._mean(store, name) for name in self._formats if name in asked}
+        asked = list(self._asked(store))
+        ended = [name for name in asked if self._ended(store, name)]
+        means = {name: self._mean(store, name) for name in self._formats if name in ended}
         enough = next((name for name in means if self._is_enough(store, name)), None)
         reference = self._mean(store, REFERENCE) if self._ended(store, REFERENCE) else None
-        return Finding(self._given, reference, enough, means, len(self._formats))
+        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked)
 
     def _asked(self, store: SweepDirectory) -> Iterator[str]:
         """The formats of which the results are wanted, up to the first that is not there."""

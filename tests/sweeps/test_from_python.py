@@ -70,6 +70,19 @@ def test_mistakes(tmp_path, train, grid, error, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_two_processes_share_the_runs_of_one_folder(tmp_path):
+    script = tmp_path / "shared.py"
+    script.write_text(
+        "import time, roundoff\ndef train(seed: int):\n    print('runs', seed); time.sleep(0.5); return seed\n"
+        f"print('sum', roundoff.sweep(train, {{'seed': '0..5'}}, out={str(tmp_path / 'out')!r})['score'].sum())\n"
+    )
+    both = [subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=120)[0].splitlines() for process in both]
+    assert [lines[-1] for lines in told] == ["sum 15.0"] * 2
+    ran = sorted(line for lines in told for line in lines if line.startswith("runs"))
+    assert ran == [f"runs {seed}" for seed in range(6)]
+
+
 def test_a_script_with_workers_and_its_guard(tmp_path):
     lines = (
         "import roundoff", "def train(y: float = 2):", "    return y", "GUARD",

@@ -61,6 +61,7 @@ def test_a_bisection_finds_what_the_whole_grid_would(search, tmp_path):
     for finding in found:
         assert len(finding.means) <= math.ceil(math.log2(8)) + 1
         assert finding.reference == pytest.approx(0.9905)
+        assert finding.finished
     assert len(started) < 2 * 9 * 2 * 0.6
     assert search(text) == (found, [])  # continued: nothing is left to do
     told = json.loads((tmp_path / "out" / "search.json").read_text())["findings"]
@@ -87,6 +88,8 @@ def test_runs_that_fail_end_a_search(search):
     assert started == ["e5m9", "fp32", "e5m5"]
     assert finding.enough == "e5m9"
     assert "e5m5" not in finding.means
+    assert not finding.finished
+    assert "not finished, so far e5m9 is enough" in str(finding)
 
 
 @pytest.mark.parametrize(
