@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.patterns import significand_and_exponent
@@ -117,6 +118,11 @@ class NVFP4Format(Family):
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        low, high = torch.aminmax(source)
+        where = check_axis(self, self.axis, source), self.block
+        gpu.to_elements(source, target, where, 0, _ELEMENT, _tensor_scale(torch.maximum(-low, high)), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)

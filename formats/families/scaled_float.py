@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.carriers import INTEGER
 from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
@@ -127,6 +128,15 @@ class ScaledFloatFormat(Family):
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         self._round(source, target, how, how.random)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        parameters = self._saturating.parameters(source.dtype, how.rounding)
+        if self.block is None or source.dim() == 0:
+            gpu.to_scaled_float(source, target, parameters, self._scale_of(source), how)
+        else:
+            where = check_axis(self, self.axis, source), self.block
+            largest, power = self.element.max, self.power_of_two
+            gpu.to_scaled_blocks(source, target, where, parameters, largest, how, power_of_two=power)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         target = torch.empty_like(source)

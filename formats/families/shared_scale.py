@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
@@ -162,6 +163,10 @@ class SharedScaleFormat(Family):
         else:
             layout = (length, inner, self.block)
             round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        where = check_axis(self, self.axis, source), self.block
+        gpu.to_elements(source, target, where, self._addend, self.element, None, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)
