@@ -25,8 +25,9 @@ from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
 from ..numbers.host_numbers import recognized
 from ..policy.places import Places
-from ..policy.policy import OPTIMIZER_STEP, Islands, Policy, Role, Rule
-from ..policy.policy import Finfo as FinfoOf
+from ..policy.policy import Policy
+from ..policy.rules import OPTIMIZER_STEP, Islands, Role, Rule
+from ..policy.rules import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
