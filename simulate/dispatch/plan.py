@@ -20,8 +20,8 @@ from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is
 from ..composites.primitives import decomposition
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars
 from ..rounded_once import operations as exact_operations
+from ..watching.metrics import Changes, reading
 from ..watching.watcher import Place
-from .metrics import Changes, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

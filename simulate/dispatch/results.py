@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from ..presence.draws import Draws
+    from ..watching.metrics import Changes
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
-    from .metrics import Changes
     from .operands import Rounder
     from .plan import Plan
 
