@@ -6,8 +6,8 @@ search is continued as any sweep is.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
@@ -156,7 +156,12 @@ class _Branch:
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
         scores = [store.result(run)["return"] for run in self._runs[name]]
-        return None if None in scores else fmean(scores)
+        if None in scores:
+            return None
+        try:
+            return statistics.fmean(scores)
+        except OverflowError:  # of the sum
+            return statistics.mean(scores)
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
         reference, mean = self._mean(store, REFERENCE), self._mean(store, name)

@@ -5,9 +5,11 @@ import math
 
 import pytest
 
+from roundoff.agents.config.baselines import BASELINES
 from roundoff.formats import Format
-from roundoff.sweeps import SweepFileError, plan_file
+from roundoff.sweeps import SweepError, SweepFileError, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.language.plan import branches
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -107,3 +109,71 @@ def test_mistakes(tmp_path, text, message):
     with pytest.raises(SweepFileError) as caught:
         plan(tmp_path, text)
     assert message in str(caught.value)
+
+
+def write_results(folder, made, scores):
+    """The results of runs, by format, as if they had been run."""
+    SweepDirectory(folder / "out").claim(made)
+    for run in made.runs:
+        directory = folder / "out" / "runs" / run.id
+        directory.mkdir(parents=True)
+        result = {"status": "done", "return": scores[run.config.format], "crash": None, "step": 1}
+        told = {"values": {"x": scores[run.config.format]}, "metric": made.metric.model_dump(mode="json")}
+        (directory / "result.json").write_text(json.dumps(result | told))
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A search whose runs have all ended, and what looks at it again without being able to run anything."""
+    made = plan(tmp_path, "metric: x\nsearch: {}\ngrid: {format: [e5m2, e5m3], seed: [0, 1]}")
+
+    def look(**scores):
+        if scores:
+            write_results(tmp_path, made, scores)
+        return run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())[1]
+
+    return look
+
+
+def test_scores_of_any_size_have_a_mean(ended):
+    (finding,) = ended(fp32=1.7e308, e5m2=-1.7e308, e5m3=1.69e308)
+    assert (finding.reference, finding.enough, finding.means["e5m2"]) == (1.7e308, "e5m3", -1.7e308)
+
+
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        ("return", "NaN"), ("return", "1e999"), ("return", "9" * 400), ("return", '"1"'), ("return", "null"),
+        ("return", "true"), ("return", "[]"), ("values", '{"x": "1"}'), ("values", '{"x": NaN}'), ("values", "[]"),
+    ],
+)  # fmt: skip
+def test_a_score_that_is_none_is_a_damaged_result(ended, tmp_path, key, damage):
+    ended(fp32=1.0, e5m2=1.0, e5m3=1.0)
+    path = min((tmp_path / "out" / "runs").glob("*-fp32-s0-*")) / "result.json"
+    result = json.loads(path.read_text()) | {key: "HERE", "metric": None}
+    path.write_text(json.dumps(result).replace('"HERE"', damage))
+    with pytest.raises(SweepError, match=r"result\.json: is not the result of a run; delete the file to repeat"):
+        ended()
+
+
+def test_agents_are_compared_with_fp32_whatever_their_baseline(tmp_path):
+    """Baselines, fixes, policies: each row of formats has a run in fp32 that differs in nothing else."""
+    text = (
+        "base: {task: cartpole_swingup, steps: 2000}\nsearch: {}\n"
+        "grid: {format: [e5m2, e5m10], policy: [{}, {rounding: stochastic}],"
+        f" baseline: [{', '.join(BASELINES)}], algorithm: [sac, td3]}}"
+    )
+    (tmp_path / "s.yaml").write_text(text)
+    runs = plan_file(tmp_path / "s.yaml").runs
+    rows = branches(runs)
+    assert len(rows) == 2 * 2 * len(BASELINES)
+    assert all([run.config.format for run in row] == ["e5m2", "e5m10", "fp32"] for row in rows)
+
+
+def test_agents_in_native_formats_cannot_be_searched_and_one_line_says_so(tmp_path):
+    text = "base: {task: cartpole_swingup, native: true}\nsearch: {}\ngrid: {format: [e5m10, e8m7]}"
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(SweepFileError) as caught:
+        plan_file(tmp_path / "s.yaml")
+    assert str(caught.value).count("\n") == 0
+    assert "search over significand bits takes formats that differ in nothing else" in str(caught.value)
