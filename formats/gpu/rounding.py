@@ -1,7 +1,7 @@
 """Rounding on a device, family by family: what is given to the kernels, and which.
 
-Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target`` may
-be ``source``. What a format is goes to the device once, and stays there.
+Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target``
+may be ``source``. What a format is goes to the device once, and stays there.
 """
 
 from __future__ import annotations

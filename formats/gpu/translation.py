@@ -1,10 +1,10 @@
 """The functions that numba compiles for the CPU, as Triton's: what is rounded how is written once.
 
-A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads the
-same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked to be
-correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and that of
-all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go the same
-way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
+A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads
+the same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked
+to be correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and
+that of all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go
+the same way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         found: Any = self.generic_visit(node)
         if isinstance(found.op, ast.Div) and self._globals is not vars(intrinsics):
-            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right], [])
+            typed = found.right if isinstance(found.left, ast.Constant) else found.left
+            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right, typed], [])
         return found
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
@@ -174,7 +175,7 @@ class _Rewriter(ast.NodeTransformer):
             case "abs" | "min" | "max" as name:
                 return _call(_OF_PYTHON[name], *arguments)
             case "np.floor":
-                return _call("tl.floor", *arguments)
+                return ast.Call(self._callable("floor", intrinsics.floor), arguments, [])
             case "np.rint":
                 return ast.Call(self._callable("rint", intrinsics.rint), arguments, [])
         return self.generic_visit(node)
