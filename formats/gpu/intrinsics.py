@@ -70,7 +70,7 @@ def right64(x: Any, count: Any) -> Any:
 
 
 def quotient(x: Any, y: Any, typed: Any) -> Any:
-    """``x / y``, rounded correctly: Triton's own division of float32 numbers is not. ``typed`` is one that is no literal."""
+    """``x / y``, rounded correctly, as Triton's own is not in float32; ``typed`` is one of the two, and no literal."""
     if typed.dtype == tl.float64:
         return x / y
     else:  # noqa: RET505  decided while the kernel is compiled, which wants one return in each branch

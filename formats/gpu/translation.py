@@ -123,7 +123,7 @@ class _Rewriter(ast.NodeTransformer):
         if node.id in self._local or node.id not in self._globals:
             return node
         value = self._meaning(node.id)
-        if isinstance(value, tuple) and not isinstance(value, type):
+        if isinstance(value, tuple):
             return ast.Tuple([self.visit(_number(item)) for item in value], ast.Load())
         return node if value is tl or isinstance(value, ModuleType) else self._callable(node.id, value)
 
@@ -134,7 +134,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0))  # type: ignore[list-item]
+        value: Any = node.value
+        return self.generic_visit(ast.Assign([node.target], value, lineno=0))
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
