@@ -43,7 +43,7 @@ class Family(Format):
                 return self._rounded_elsewhere(x, rounding, overflow, random)
             if has_kernels(x):
                 result = torch.empty_like(x)
-                self._round_plain(x, result, rounding, overflow, random)
+                self._round_with_kernels(x, result, rounding, overflow, random)
                 return result
             return super().rounded(x, rounding, overflow, random)
         if is_dense(x):
@@ -64,24 +64,35 @@ class Family(Format):
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
         given = isinstance(random, torch.Tensor) and not in_memory(random)
-        here = in_memory(source) and (target is source or in_memory(target)) and not given
-        if here or (has_kernels(source) and has_kernels(target) and not _is_virtual(random)):
+        if in_memory(source) and (target is source or in_memory(target)) and not given:
             self._round_plain(source, target, rounding, overflow, random)
+        elif has_kernels(source) and has_kernels(target) and not _is_virtual(random):
+            self._round_with_kernels(source, target, rounding, overflow, random)
         else:
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))
 
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
-        """:meth:`round_into` for tensors in the CPU's memory, or on a device that has kernels."""
+        """:meth:`round_into` for tensors in the CPU's memory."""
+        how = self._settled(source, rounding, overflow, random)
+        if source.numel():
+            in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
+
+    def _round_with_kernels(
+        self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
+    ) -> None:
+        """:meth:`round_into` for tensors on a device that has kernels."""
+        how = self._settled(source, rounding, overflow, random)
+        if source.numel():
+            self._round_on_device(source, target, how)
+
+    def _settled(self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random) -> How:
         how = How(rounding, self._policy(overflow), random)
         self._check_shape(source)
         if rounding is not Rounding.NEAREST_EVEN or random is not None:
             check_random(rounding, random, source)
-        if source.numel() and not source.is_cpu:
-            self._round_on_device(source, target, how)
-        elif source.numel():
-            in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
+        return how
 
     def _rounded_elsewhere(
         self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random

@@ -55,13 +55,15 @@ def has_kernels(x: torch.Tensor) -> bool:
         and not x._is_zerotensor()  # noqa: SLF001  the only test there is
         and not is_compiling()
         and not is_virtual(x)
-        and _has_triton()
+        and _compiles_for(x.device)
     )
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _compiles_for(device: torch.device) -> bool:
+    """Whether Triton is there and the kernels were compiled for such GPUs by the tests: NVIDIA's, from Ampere on."""
+    there = find_spec("triton") is not None and torch.version.cuda is not None
+    return there and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def is_virtual(x: torch.Tensor) -> bool:

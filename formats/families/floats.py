@@ -108,9 +108,6 @@ class FloatFormat(FloatLayout, Family):
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
-        if not source.is_cpu:
-            super()._round_plain(source, target, rounding, overflow, random)
-            return
         # No element depends on its place, so the loops take memory in any order, if there are no random bits.
         if not self.signed:
             source = torch.clamp(source, min=0.0, out=target).abs_()  # of -0; NaN stays

@@ -1,0 +1,54 @@
+"""Which tensors the kernels for GPUs are for, and that they are asked for them: on stand-ins, without a GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from comparing import numbers, same_bits
+
+from roundoff.formats import Format, RandomBits, Rounding, round
+from roundoff.formats.base import family, memory
+
+
+@pytest.mark.parametrize(
+    ("triton", "cuda", "capability", "there"),
+    [
+        (True, "12.8", (9, 0), True),
+        (True, "12.8", (8, 0), True),
+        (True, "12.8", (7, 5), False),
+        (True, None, (9, 0), False),  # AMD's
+        (False, "12.8", (9, 0), False),
+    ],
+)
+def test_which_gpus(monkeypatch, triton, cuda, capability, there):
+    monkeypatch.setattr(memory, "find_spec", lambda _: SimpleNamespace() if triton else None)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert memory._compiles_for.__wrapped__(torch.device("cuda:0")) is there
+
+
+def test_tensors_of_the_cpu_have_none():
+    assert not memory.has_kernels(torch.zeros(3))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["e5m10", "q4.6", "mxfp4", "int8"])
+def test_rounding_finds_the_kernels(monkeypatch, name):
+    pytest.importorskip("triton")
+    fmt, x, asked = Format.parse(name), numbers(1, 5, 40).nan_to_num(posinf=1.0, neginf=1.0), []
+    expected = round(x, fmt), round(x, fmt, rounding="stochastic", random=RandomBits(1))
+    kernel = type(fmt)._round_on_device
+
+    def counted(self, source, target, how):
+        asked.append(source.shape)
+        kernel(self, source, target, how)
+
+    monkeypatch.setattr(type(fmt), "_round_on_device", counted)
+    monkeypatch.setattr(family, "in_memory", lambda _: False)
+    monkeypatch.setattr(family, "has_kernels", lambda _: True)
+    assert same_bits(round(x, fmt), expected[0])
+    assert same_bits(round(x, fmt, rounding="stochastic", random=RandomBits(1)), expected[1])
+    fmt.round_into(x, x, Rounding.NEAREST_EVEN)
+    assert same_bits(x, expected[0])
+    fmt.round_into(torch.empty(0), torch.empty(0))
+    assert asked == [(5, 40)] * 3
