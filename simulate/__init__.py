@@ -7,7 +7,8 @@ from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
 from .dispatch.pausing import exact
 from .dispatch.simulation import Simulation
-from .policy.policy import Policy, Rule
+from .policy.policy import Policy
+from .policy.rules import Rule
 from .presence.entering import SimulationWarning
 from .watching.watcher import Call, Place, Watcher
 

@@ -14,7 +14,8 @@ from ..formats import FloatFormat, Format, FormatError, RoundoffError
 from .aten.tables import plain_name
 from .dispatch.narrow_tensors import NotHeldError
 from .dispatch.simulation import Simulation
-from .policy.policy import Policy, Role, Rule
+from .policy.policy import Policy
+from .policy.rules import Role, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

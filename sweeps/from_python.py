@@ -59,7 +59,8 @@ def sweep(
     that was stopped goes on where it last called ``roundoff.checkpoint``.
 
     Args:
-        train: a function, whose parameters are the keys; or its name, as ``train.py:train``.
+        train: a function, whose parameters are the keys; or its name, as ``train.py:train``. A process imports a file
+            once: what is edited in it later, a notebook that has run it does not see until its kernel is restarted.
         grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as sweep files
             have them (``"0..9"``, ``{"e5mX": "1..10"}``) are lists, too.
         metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``

@@ -6,8 +6,8 @@ search is continued as any sweep is.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
@@ -155,8 +155,14 @@ class _Branch:
         return all(store.state(run) in ("done", "crashed") for run in self._runs[name])
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
-        scores = [store.result(run)["return"] for run in self._runs[name]]
-        return None if None in scores else fmean(scores)
+        scores: list[float | None] = [store.result(run)["return"] for run in self._runs[name]]
+        found = [score for score in scores if score is not None]
+        if len(found) < len(scores):
+            return None
+        try:
+            return statistics.fmean(found)
+        except OverflowError:  # of the sum
+            return statistics.mean(found)
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
         reference, mean = self._mean(store, REFERENCE), self._mean(store, name)

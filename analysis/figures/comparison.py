@@ -48,15 +48,17 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
     labels = list(dict.fromkeys(table["series"]))
     columns = len(tasks) if size.columns > 1 else 1
-    rows = -(-len(tasks) // columns)
     width = 4.0 + 0.09 * max(map(len, labels)) / columns
-    with figure(columns, rows, width=width, height=1.2 + 0.36 * len(labels), size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
-        for axis, task, title in zip(axes, tasks, titles(tasks), strict=True):
+    height = 1.2 + 0.36 * len(labels)
+    count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
+    crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
+    title = f"{name}: mean, 95 % bootstrap interval, every run\n({count} seeds{crashed})"
+    with figure(len(tasks), title, width, height, size, columns=columns, sharey=True) as (canvas, axes):
+        for axis, task, where in zip(axes, tasks, titles(tasks), strict=True):
             here = table[table["task"] == task]
-            for height, series in enumerate(labels):
-                _line(axis, height, here[here["series"] == series], metric)
-            axis.set_title(title)
+            for place, series in enumerate(labels):
+                _line(axis, place, here[here["series"] == series], metric)
+            axis.set_title(where)
             axis.set_xlabel(metric.label)
             if is_logarithmic(metric, here["return"]):
                 axis.set_xscale("log")
@@ -67,11 +69,6 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
             shown = [label.partition(", ")[2] for label in labels]
         for axis in axes[::columns]:
             axis.set_yticks(range(len(labels)), shown)
-        if size.titled:
-            count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
-            crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
-            subtitle = f"mean, 95 % bootstrap interval, every run\n({count} seeds{crashed})"
-            canvas.suptitle(f"{name}: {subtitle}", fontsize="medium")
         return canvas
 
 

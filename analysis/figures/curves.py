@@ -73,27 +73,19 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         metric: of the scores.
     """
     panels = list(table.groupby("panel", sort=False))
-    columns = min(size.columns, max(len(panels), 1))
-    rows = -(-max(len(panels), 1) // columns)
-    with figure(columns, rows, width=6.0, height=4.4, size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
+    title = f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}"
+    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=True) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
         axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
         room = True
-        for axis, (title, group) in zip(axes, panels, strict=False):
+        for axis, (where, group) in zip(axes, panels, strict=False):
             room = _panel(axis, group, metric) and room
-            axis.set_title(f"{title} ({group['seeds'].max()} seeds)")
-        for axis in axes[len(panels) :]:
-            axis.set_axis_off()
+            axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
             legend_under(canvas, list(lines.values()), [str(name) for name in lines])
-        if size.titled:
-            crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
-            canvas.suptitle(
-                f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}", fontsize="medium"
-            )
         return canvas
 
 

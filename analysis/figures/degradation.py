@@ -106,23 +106,17 @@ def draw_degradation(
     if x is None:
         x = "format" if table["significand_bits"].isna().any() else "significand_bits"
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
-    columns = min(size.columns, max(len(tasks), 1))
-    rows = -(-max(len(tasks), 1) // columns)
     lines = [series for series in dict.fromkeys(table["series"]) if not _is_reference(series)]
-    with figure(columns, rows, size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    title = f"{name}: {metric.name} against {_WORDS[x].removesuffix(' m').removesuffix(' e')}"
+    with figure(len(tasks), title, size=size, sharey=True) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
         axes[0].set_ylim(score_limits(metric, tasks, table["return"]))  # of all panels
-        for axis, task, title in zip(axes, tasks, titles(tasks), strict=False):
+        for axis, task, where in zip(axes, tasks, titles(tasks), strict=False):
             _panel(axis, table[table["task"] == task], lines, x, metric)
             seeds = table.loc[table["task"] == task, "n"].max()
-            axis.set_title(title if task == ALL_TASKS else f"{title} ({seeds:.0f} seeds)")
-        for axis in axes[len(tasks) :]:
-            axis.set_axis_off()
+            axis.set_title(where if task == ALL_TASKS else f"{where} ({seeds:.0f} seeds)")
         _legend(canvas, axes[0], table, lines, x, metric)
-        if size.titled:
-            canvas.suptitle(f"{name}: {metric.name} against {_WORDS[x].removesuffix(' m').removesuffix(' e')}")
         return canvas
 
 

@@ -79,8 +79,8 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Fig
     labels[_VALUES] = "mean |difference| of Q values"
     panels = [(task, column) for task in tasks for column in labels]
     columns = min(len(labels), size.columns)
-    with figure(columns, len(panels) // columns, width=4.4, height=3.6, size=size) as canvas:
-        axes = list(canvas.subplots(len(panels) // columns, columns, squeeze=False).flat)
+    title = f"{name}: networks compared with those of {REFERENCE} of the same seed"
+    with figure(len(panels), title, 4.4, 3.6, size, columns=columns) as (canvas, axes):
         for axis, (task, column) in zip(axes, panels, strict=True):
             for fmt, style in looks.items():
                 here = table[(table["task"] == task) & (table["format"] == fmt)].dropna(subset=[column])
@@ -96,8 +96,6 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Fig
             axis.set_xlabel("environment steps")
             axis.set_ylim(bottom=0)
         legend_under(canvas, *axes[0].get_legend_handles_labels())
-        if size.titled:
-            canvas.suptitle(f"{name}: networks compared with those of {REFERENCE} of the same seed")
         return canvas
 
 

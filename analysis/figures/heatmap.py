@@ -9,8 +9,8 @@ import pandas as pd
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, records
 from .drawing.axes import ordered, titles
-from .drawing.cells import draw_cells, shades
-from .drawing.style import SCREEN, Size, figure
+from .drawing.cells import Cells, draw_heat_maps, shades
+from .drawing.style import SCREEN, Size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,25 +79,15 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
     across, up = _labels(table, "column", "across"), _labels(table, "row", "up")
     x, y = str(table["x"].iloc[0]), str(table["y"].iloc[0])
     panels = sorted(table.groupby(["condition", "task"], sort=False), key=lambda panel: panel[0][1] == ALL_TASKS)
-    columns = min(size.columns, len(panels))
-    rows = -(-len(panels) // columns)
+    drawn = [
+        Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)]), str(condition)])))
+        for (condition, task), cells in panels
+    ]
     width, height = 1.2 + 0.62 * len(across) + 0.07 * max(map(len, up)), 1.2 + 0.45 * len(up)
-    with figure(columns, rows, width=max(width, 3.2), height=max(height, 2.6), size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
-        drawn = None
-        for axis, (where, cells) in zip(axes, panels, strict=False):
-            drawn = draw_cells(axis, cells, across, up, shades(metric, table), metric)
-            condition, task = map(str, where)
-            axis.set_title(", ".join(filter(None, [*titles([task]), condition])))
-            axis.set_xlabel(x)
-            axis.set_ylabel(y)
-        for axis in axes[len(panels) :]:
-            axis.set_axis_off()
-        if drawn is not None:
-            canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
-        if size.titled:
-            canvas.suptitle(f"{name}: {metric.name} over {x} and {y}")
-        return canvas
+    return draw_heat_maps(
+        drawn, f"{name}: {metric.name} over {x} and {y}", (x, y), shades(metric, table), metric,
+        width=max(width, 3.2), height=max(height, 2.6), size=size,
+    )  # fmt: skip
 
 
 def _places(experiment: Experiment, summary: pd.DataFrame, key: str) -> dict[str, int]:

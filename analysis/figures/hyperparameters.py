@@ -59,9 +59,8 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
     narrow = [fmt for fmt in formats if fmt != REFERENCE]
     looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)
     looks |= dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
-    columns = min(size.columns, 2)
-    with figure(columns, 2 // columns, size=size) as canvas:
-        each, spread = canvas.subplots(2 // columns, columns, squeeze=False).flat
+    title = f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)"
+    with figure(2, title, size=size) as (canvas, (each, spread)):
         for number, (fmt, style) in enumerate(looks.items()):
             here = table[table["format"] == fmt]
             at = here["draw"] + 0.5 * (number - (len(looks) - 1) / 2) / len(looks)
@@ -78,6 +77,4 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
         spread.set_xlabel(f"{metric.name} \u03c4")
         spread.set_ylabel(f"share of draws {metric.better} \u03c4")
         spread.set_ylim(-0.03, 1.03)
-        if size.titled:
-            canvas.suptitle(f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)")
         return canvas

@@ -72,10 +72,10 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     values = [name for name in table.columns if name not in _ABOUT]
     columns = min(len(values), 2 * size.columns if size.width else _WIDEST)
     rows = -(-len(values) // columns)
-    with figure(columns, rows * len(tasks), width=4.0, height=3.4, size=size) as canvas:
-        axes = canvas.subplots(rows * len(tasks), columns, squeeze=False)
+    count = rows * columns  # of a task
+    with figure(count * len(tasks), f"{name}: during training", 4.0, 3.4, size, columns=columns) as (canvas, axes):
         for number, task in enumerate(tasks):
-            of_task = axes[number * rows : (number + 1) * rows].flat
+            of_task = axes[number * count : (number + 1) * count]
             for axis, value in zip_longest(of_task, values):
                 if value is None:
                     axis.set_axis_off()
@@ -90,10 +90,8 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 axis.set_xlabel(metric.steps)
         finite = table["series"][np.isfinite(table[values].to_numpy(float)).any(axis=1)]
         looks = {series: looks[series] for series in looks if series in set(finite)}
-        marks = [axes[0, 0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
+        marks = [axes[0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
         legend_under(canvas, marks, list(looks), most=2 * columns)
-        if size.titled:
-            canvas.suptitle(f"{name}: during training")
         return canvas
 
 

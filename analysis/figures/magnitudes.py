@@ -68,23 +68,22 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     panels = [(fmt, role) for fmt in formats for role in ROLES]
     columns = min(len(ROLES), size.columns)
-    with figure(columns, len(panels) // columns, width=3.6, height=2.8, size=size) as canvas:
-        axes = canvas.subplots(len(panels) // columns, columns, squeeze=False, sharex=True, sharey=True)
+    with figure(
+        len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
+    ) as (canvas, axes):
         drawn = None
-        for axis, (fmt, role) in zip(axes.flat, panels, strict=True):
+        for axis, (fmt, role) in zip(axes, panels, strict=True):
             here = table[table["format"] == fmt]
             drawn = _panel(axis, here[here["role"] == role], np.unique(here["step"]), low, high) or drawn
             _mark_range(axis, fmt)
             axis.set_title(f"{fmt}: {role}")
             axis.set_ylim(low, high)
-        for row in axes:
-            row[0].set_ylabel("exponent k of the magnitude")
-        for axis in axes[-1]:
+        for axis in axes[::columns]:
+            axis.set_ylabel("exponent k of the magnitude")
+        for axis in axes[-columns:]:
             axis.set_xlabel(metric.steps)
         if drawn is not None:
             canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8)
-        if size.titled:
-            canvas.suptitle(f"{name}: where results lie")
         return canvas
 
 
@@ -100,8 +99,7 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
         Low-precision SAC, Figure 6, which shows the gradients of actor and critic apart; runs record them together.
     """
     formats = list(dict.fromkeys(table["format"]))
-    with figure(1, 1, size=size) as canvas:
-        axis = canvas.subplots()
+    with figure(1, f"{name}: gradients", size=size) as (canvas, (axis,)):
         for fmt, style in zip(formats, ordered_looks(len(formats)), strict=True):
             here = table[table["format"] == fmt].sort_values("exponent")
             axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color, linestyle=style.line,
@@ -111,8 +109,6 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
         axis.set_xlabel("magnitude of a result of the backward pass")
         axis.set_ylabel("share of results in [2^k, 2^(k+1))")
         legend_under(canvas, *axis.get_legend_handles_labels())
-        if size.titled:
-            canvas.suptitle(f"{name}: gradients")
         return canvas
 
 

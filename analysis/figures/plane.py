@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, REFERENCE
 from .drawing.axes import titles
-from .drawing.cells import draw_cells, shades
-from .drawing.style import SCREEN, Size, figure
+from .drawing.cells import Cells, draw_heat_maps, shades
+from .drawing.style import SCREEN, Size
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
-    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
 
@@ -42,31 +39,16 @@ def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metr
     """
     pairs = sorted(dict.fromkeys(zip(table["condition"], table["task"], strict=True)), key=lambda p: p[1] == ALL_TASKS)
     groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
-    columns = min(size.columns, len(groups))
-    rows = -(-len(groups) // columns)
-    norm = shades(metric, table)
-    with figure(columns, rows, width=4.4, height=3.2, size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
-        drawn = None
-        for axis, (condition, task, here) in zip(axes, groups, strict=False):
-            drawn = _panel(axis, here[here["format"] != REFERENCE], norm, metric)
-            reference = here.loc[here["format"] == REFERENCE, "return"]
-            (title,) = titles([task])
-            about = [title, condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
-            axis.set_title(", ".join(filter(None, about)))
-        for axis in axes[len(groups) :]:
-            axis.set_axis_off()
-        if drawn is not None:
-            canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
-        if size.titled:
-            canvas.suptitle(f"{name}: {metric.name} over exponent and significand bits")
-        return canvas
+    panels = [_panel(condition, task, here, metric) for condition, task, here in groups]
+    title = f"{name}: {metric.name} over exponent and significand bits"
+    labels = "significand bits m", "exponent bits e"
+    return draw_heat_maps(panels, title, labels, shades(metric, table), metric, width=4.4, height=3.2, size=size)
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, norm: Normalize, metric: Metric) -> QuadMesh:
+def _panel(condition: str, task: str, here: pd.DataFrame, metric: Metric) -> Cells:
+    reference = here.loc[here["format"] == REFERENCE, "return"]
+    about = [*titles([task]), condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
+    rows = here[here["format"] != REFERENCE]
     across, up = (sorted(set(rows[name].astype(int))) for name in ("significand_bits", "exponent_bits"))
     cells = rows.assign(column=rows["significand_bits"].map(across.index), row=rows["exponent_bits"].map(up.index))
-    drawn = draw_cells(axis, cells, [*map(str, across)], [*map(str, up)], norm, metric)
-    axis.set_xlabel("significand bits m")
-    axis.set_ylabel("exponent bits e")
-    return drawn
+    return Cells(cells, [*map(str, across)], [*map(str, up)], ", ".join(filter(None, about)))

@@ -76,10 +76,7 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     plain = [series for series in names if series.partition(",")[0] == REFERENCE]
     narrow = [series for series in names if series not in plain]
     looks = dict.fromkeys(plain, REFERENCE_LOOK) | dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
-    columns = min(size.columns, len(tasks))
-    rows = -(-len(tasks) // columns)
-    with figure(columns, rows, size=size) as canvas:
-        axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    with figure(len(tasks), f"{name}: score distributions", size=size, sharey=True) as (canvas, axes):
         for axis, task, title in zip(axes, tasks, titles(tasks), strict=False):
             for series, style in looks.items():
                 line = table[(table["task"] == task) & (table["series"] == series)]
@@ -89,10 +86,6 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
             axis.set_xlabel(f"{metric.name} \u03c4")
             axis.set_ylabel(f"share of runs {metric.better} \u03c4")
             axis.set_ylim(-0.03, 1.03)
-        for axis in axes[len(tasks) :]:
-            axis.set_axis_off()
         marks = [axes[0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
         legend_under(canvas, marks, list(looks))
-        if size.titled:
-            canvas.suptitle(f"{name}: score distributions")
         return canvas

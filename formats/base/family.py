@@ -14,7 +14,7 @@ import torch
 from .errors import FormatError
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
-from .memory import apart, in_memory, is_virtual, settled
+from .memory import apart, has_kernels, in_memory, is_virtual, settled
 from .modes import How, Overflow, RandomBits, Rounding, check_choices
 from .operator import as_operator
 from .random_words import check_given, random_words
@@ -41,6 +41,10 @@ class Family(Format):
         if not _lie_in_memory(x, random):
             if torch.compiler.is_compiling() or is_virtual(x) or _is_virtual(random):
                 return self._rounded_elsewhere(x, rounding, overflow, random)
+            if has_kernels(x):
+                result = torch.empty_like(x)
+                self._round_plain(x, result, rounding, overflow, random)
+                return result
             return super().rounded(x, rounding, overflow, random)
         if is_dense(x):
             result = torch.empty_like(x)
@@ -60,7 +64,9 @@ class Family(Format):
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
         given = isinstance(random, torch.Tensor) and not in_memory(random)
-        if in_memory(source) and (target is source or in_memory(target)) and not given:
+        if (in_memory(source) and (target is source or in_memory(target)) and not given) or (
+            has_kernels(source) and has_kernels(target) and not _is_virtual(random)
+        ):
             self._round_plain(source, target, rounding, overflow, random)
         else:
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))
@@ -68,12 +74,14 @@ class Family(Format):
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
-        """:meth:`round_into` for tensors in the CPU's memory."""
+        """:meth:`round_into` for tensors in the CPU's memory, or on a device that has kernels."""
         how = How(rounding, self._policy(overflow), random)
         self._check_shape(source)
         if rounding is not Rounding.NEAREST_EVEN or random is not None:
             check_random(rounding, random, source)
-        if source.numel():
+        if source.numel() and not source.is_cpu:
+            self._round_on_device(source, target, how)
+        elif source.numel():
             in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
 
     def _rounded_elsewhere(
@@ -147,6 +155,11 @@ class Family(Format):
     @abstractmethod
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         """Rounds memory that is gapless, of equal strides and not empty; contiguous if there are random bits."""
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        """Rounds tensors on a device that has kernels: any strides, not empty."""
+        words = words_for(how.rounding, how.random, source)
+        target.copy_(self._round_tensor(source, how._replace(words=words)))
 
     @abstractmethod
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:

@@ -7,7 +7,8 @@ DTensor. Every way to an address in this package leads through :func:`in_memory`
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import cache, wraps
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
@@ -43,6 +44,24 @@ def in_memory(x: torch.Tensor) -> bool:
         return x.data_ptr() != 0 or x.numel() == 0
     except RuntimeError:  # inside torch.func: no storage
         return False
+
+
+def has_kernels(x: torch.Tensor) -> bool:
+    """Whether ``x`` lies on a device for which there are kernels (:mod:`roundoff.formats.gpu`), and so do its numbers."""
+    return (
+        x.is_cuda
+        and type(x) in _PLAIN
+        and not x.is_neg()
+        and not x._is_zerotensor()  # noqa: SLF001  the only test there is
+        and not is_compiling()
+        and not is_virtual(x)
+        and _has_triton()
+    )
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def is_virtual(x: torch.Tensor) -> bool:

@@ -63,11 +63,11 @@ def nearest(parameters: FloatParameters, dtype: torch.dtype) -> Loop:
     """Rounding to nearest-even in one format and carrier, in the cheapest way that can."""
     if parameters.infinite != parameters.over_positive:  # the ways to nearest treat infinity as what is too large
         return Loop(_packed(parameters, dtype), dtype, fixed)
-    loop = specialised(floats_nearest.nearest, dtype, **_cheapest(parameters, dtype)._asdict())
+    loop = specialised(floats_nearest.nearest, dtype, **cheapest(parameters, dtype)._asdict())
     return Loop(parameters.packed(dtype), dtype, loop)
 
 
-def _cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
+def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
     """The cheapest way to nearest."""
     if dtype == torch.float64:
         return floats_nearest.ANY
@@ -76,7 +76,7 @@ def _cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
     return floats_nearest.CHAIN if p.rounds_by_addition(dtype) else floats_nearest.ANY
 
 
-def _cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
+def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
     """The cheapest stochastic way."""
     if dtype == torch.float64 or not p.gradual(dtype) or p.infinite != p.over_positive:
         return floats_stochastic.ANY
@@ -101,7 +101,7 @@ def _packed(parameters: FloatParameters, dtype: torch.dtype) -> Parameters:
 @cache
 def _hashed(parameters: FloatParameters, dtype: torch.dtype) -> Any:
     """The loop that rounds with hashed words."""
-    return specialised(floats_stochastic.hashed, dtype, **_cheapest_random(parameters, dtype)._asdict())
+    return specialised(floats_stochastic.hashed, dtype, **cheapest_random(parameters, dtype)._asdict())
 
 
 def round_by_mode(

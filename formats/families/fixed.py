@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
@@ -139,6 +140,12 @@ class FixedFormat(Family):
             round_wrapping(source, target, self.eps, codes, how)
         else:
             round_channels(source, target, (1, 1), self._scales[source.dtype], codes, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if how.policy == Overflow.WRAP:
+            gpu.to_wrapping_grid(source, target, self.eps, (self._low, self._high), how)
+        else:
+            gpu.to_grid(source, target, self.eps, 0.0, (self._low, self._high), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         codes = self._integers(source, how)

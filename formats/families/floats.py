@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import gpu
 from ..arithmetic import float_codes
 from ..arithmetic import float_tensors as tensor_kernels
 from ..arithmetic.carriers import STORED_BITS
@@ -108,6 +109,9 @@ class FloatFormat(FloatLayout, Family):
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
+        if not source.is_cpu:
+            super()._round_plain(source, target, rounding, overflow, random)
+            return
         # No element depends on its place, so the loops take memory in any order, if there are no random bits.
         if not self.signed:
             source = torch.clamp(source, min=0.0, out=target).abs_()  # of -0; NaN stays
@@ -121,6 +125,13 @@ class FloatFormat(FloatLayout, Family):
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         parameters = self.parameters(source.dtype, how.rounding, how.policy)
         cpu_kernels.round_by_mode(source, target, parameters, how.random)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
+            _pass_on(source, target)
+            return
+        parameters = self.parameters(source.dtype, how.rounding, how.policy)
+        gpu.to_float(source, target, parameters, how, signed=self.signed)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         parameters = self.parameters(source.dtype, how.rounding, how.policy)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.tail import round_shifted, rule
@@ -203,6 +204,22 @@ class IntegerFormat(Family):
     @property
     def _in_order(self) -> bool:
         return self.percentile is not None
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        codes = (self.code_min, self.code_max)
+        if self.group is not None and source.dim():
+            if self.percentile is not None:  # its scales are found by sorting
+                super()._round_on_device(source, target, how)
+                return
+            where = self._axis(source), self.group
+            gpu.to_integer_blocks(source, target, where, codes, SMALLEST_SCALE, how, symmetric=self.symmetric)
+        elif self.scale is not None:
+            between = how.rounding is not Rounding.NEAREST_EVEN
+            gpu.to_grid(source, target, self.scale, self.zero_point, codes, how, between=between)
+        else:
+            scales, zeros = self._parameters(source)
+            inner = source.shape[self._axis(source) + 1 :].numel() if scales.dim() else 1
+            gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         pieces, scale, zero = self._in_pieces(source, *self._parameters(source))

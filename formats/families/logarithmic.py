@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits, power_of_two
 from ..arithmetic.tail import round_shifted, rule
@@ -132,6 +133,15 @@ class LogarithmicFormat(Family):
         else:
             smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
             round_in_mode(source, target, *logarithms, steps, powers, smallest, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        steps, borders, powers = _tables(self.fraction_bits, source.dtype)
+        logarithms = (self.fraction_bits, self._zero)
+        if how.rounding in _NEAREST:
+            gpu.to_logarithmic(source, target, *logarithms, borders, powers, None, how)
+        else:
+            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
+            gpu.to_logarithmic(source, target, *logarithms, steps, powers, smallest, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         k = self._logarithms(source, how)

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer
+from ..base.family import check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
 from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from .mx import ELEMENTS
-from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS
+from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 
 if TYPE_CHECKING:
     from ..arithmetic.elements import Element
@@ -42,7 +43,7 @@ class TwoLevelBlocks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NVFP4Format(Family):
+class NVFP4Format(ScaledByData):
     """4-bit floats (E2M1) times an E4M3 scale for each block times a scale for the whole tensor.
 
     With A the largest magnitude of the tensor and B that of a block, in the arithmetic of the carrier,
@@ -81,11 +82,6 @@ class NVFP4Format(Family):
         return _ELEMENT.bits
 
     @property
-    def open_block(self) -> int | None:
-        """The block, along the last axis."""
-        return self.block if self.axis == -1 else None
-
-    @property
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the block's 8-bit scale."""
         return self.bits + 8 / self.block
@@ -95,29 +91,21 @@ class NVFP4Format(Family):
         """2^-1: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
         return 2.0**-_ELEMENT.significand_bits
 
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32, in which the two scales are multiplied by definition."""
-        return torch.float32
-
-    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
-        return True
-
     def _values(self) -> torch.Tensor:
         """All elements, which are the numbers of a block of scale 1; -0 left out."""
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
-
-    def _check_shape(self, x: torch.Tensor) -> None:
-        if x.numel():
-            check_axis(self, self.axis, x)
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         length, inner = along(source, check_axis(self, self.axis, source))
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        low, high = torch.aminmax(source)
+        where = check_axis(self, self.axis, source), self.block
+        gpu.to_elements(source, target, where, 0, _ELEMENT, _tensor_scale(torch.maximum(-low, high)), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits
 from ..arithmetic.tail import round_shifted, rule
@@ -124,6 +125,9 @@ class PositFormat(Family):
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         bits = float64_bits(source)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two
 from ..arithmetic.tail import round_shifted, rule
@@ -110,6 +111,11 @@ class PowerOfTwoFormat(Family):
         infinite = _NAN if how.policy is Overflow.NAN else _LARGEST
         return _LARGEST if how.rounding in _INWARD else infinite, infinite
 
+    def _beyond_patterns(self, how: How) -> tuple[int, int]:
+        """The same as patterns of float64."""
+        over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(how))
+        return over, infinite
+
     def _codes(self, x: torch.Tensor, how: How) -> torch.Tensor:
         over, infinite = self._beyond(how)
         bits = float64_bits(x)
@@ -121,8 +127,10 @@ class PowerOfTwoFormat(Family):
         return where((bits <= 0) | (bits > _INFINITY), _NAN, code)
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        over, infinite = (_QUIET if c == _NAN else (c + _FIELD) << 52 for c in self._beyond(how))
-        round_to_powers(source, target, over, infinite, how)
+        round_to_powers(source, target, *self._beyond_patterns(how), how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        gpu.to_powers_of_two(source, target, *self._beyond_patterns(how), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         return self.decode(self._codes(source, how), source.dtype)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .. import gpu
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
@@ -101,11 +102,15 @@ class QtorchFormat(Family):
 
     @cached_property
     def _loop(self) -> Loop:
+        return Loop(np.array(self._words, np.uint32), torch.float32, legacy)
+
+    @property
+    def _words(self) -> list[int]:
+        """What the loop reads."""
         drop = 23 - self.significand_bits
         keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
         first = 127 + self.emin
-        words = [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
-        return Loop(np.array(words, np.uint32), torch.float32, legacy)
+        return [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         if overflow is not None:
@@ -119,6 +124,10 @@ class QtorchFormat(Family):
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         self._check_mode(how.rounding)
         self._loop(source, target)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        self._check_mode(how.rounding)
+        gpu.as_qtorch(source, target, self._words, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         self._check_mode(how.rounding)

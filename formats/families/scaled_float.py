@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.carriers import INTEGER
 from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer
+from ..base.family import check_integer
 from ..base.modes import Overflow
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from .floats import FloatFormat
-from .shared_scale import AXES, ROW, check_block
+from .shared_scale import AXES, ROW, ScaledByData, check_block
 
 if TYPE_CHECKING:
     import re
@@ -35,7 +36,7 @@ class ScaledFloats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScaledFloatFormat(Family):
+class ScaledFloatFormat(ScaledByData):
     """A float format that is scaled so that the largest magnitude of the tensor, row or block is its largest number.
 
     With A that magnitude and M the largest number of the element format E, in the arithmetic of the carrier,
@@ -99,34 +100,25 @@ class ScaledFloatFormat(Family):
         return self.bits + (32 / self.block if self.block not in (None, ROW) else 0.0)
 
     @property
-    def open_block(self) -> int | None:
-        """The block or row, along the last axis."""
-        return self.block if self.axis == -1 else None
-
-    @property
     def eps(self) -> float:
         """Distance of neighbours, relative to the power of two below, for the largest numbers."""
         return self.element.eps
-
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32, in which scales are computed by definition."""
-        return torch.float32
-
-    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes: scales and arithmetic are those of the tensor's ``dtype``."""
-        return True
 
     def _values(self) -> torch.Tensor:
         """The finite numbers of the element, which are those at a scale of 1."""
         return self.element.values()
 
-    def _check_shape(self, x: torch.Tensor) -> None:
-        if self.block is not None and x.numel():
-            check_axis(self, self.axis, x)
-
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         self._round(source, target, how, how.random)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        parameters = self._saturating.parameters(source.dtype, how.rounding)
+        if self.block is None or source.dim() == 0:
+            gpu.to_scaled_float(source, target, parameters, self._scale_of(source), how)
+        else:
+            where = check_axis(self, self.axis, source), self.block
+            largest, power = self.element.max, self.power_of_two
+            gpu.to_scaled_blocks(source, target, where, parameters, largest, how, power_of_two=power)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         target = torch.empty_like(source)

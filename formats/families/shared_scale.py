@@ -1,4 +1,4 @@
-"""Blocks of numbers that share one power-of-two scale: what OCP MX and classic block floating point have in common."""
+"""Scales from the data, and blocks that share a power of two: what OCP MX and classic block floating point are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
@@ -54,7 +55,32 @@ class Blocks(NamedTuple):
     """E8M0 exponents (exponent + 127; 255 is NaN), uint8, a block's one in place of its elements."""
 
 
-class SharedScaleFormat(Family):
+class ScaledByData(Family):
+    """A format with scales from the data: for each block of neighbours along an axis, or for the tensor (None)."""
+
+    block: int | None
+    axis: int
+
+    @property
+    def open_block(self) -> int | None:
+        """The block, which may be a row, along the last axis."""
+        return self.block if self.axis == -1 else None
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32, in which scales are computed by definition."""
+        return torch.float32
+
+    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
+        """Yes: scales are those that data of that ``dtype`` (torch.float32 or torch.float64) ask for."""
+        return True
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if self.block is not None and x.numel():
+            check_axis(self, self.axis, x)
+
+
+class SharedScaleFormat(ScaledByData):
     """A number is an element times the scale 2^e, -127 <= e <= 127, that its block shares.
 
     Blocks lie along one axis; the last is shorter where the length is no multiple. The scale follows from the
@@ -66,7 +92,6 @@ class SharedScaleFormat(Family):
     """
 
     block: int
-    axis: int
     scale_rule: ScaleRule
 
     @property
@@ -90,11 +115,6 @@ class SharedScaleFormat(Family):
     def bits(self) -> int:
         """Storage size of one element, in bits, without its share of the scale."""
         return self.element.bits
-
-    @property
-    def open_block(self) -> int | None:
-        """The block, along the last axis."""
-        return self.block if self.axis == -1 else None
 
     @property
     def bits_per_number(self) -> float:
@@ -129,10 +149,6 @@ class SharedScaleFormat(Family):
         """None: the data decide the scales, and they the range."""
         return
 
-    def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes, up to the scales that data of that ``dtype`` (torch.float32 or torch.float64) can ask for."""
-        return True
-
     def _values(self) -> torch.Tensor:
         """All elements that rounding gives, for a block of scale 1; -0 left out."""
         positive = self.element.table[: 1 << (self.bits - 1)]
@@ -163,6 +179,10 @@ class SharedScaleFormat(Family):
         else:
             layout = (length, inner, self.block)
             round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        where = check_axis(self, self.axis, source), self.block
+        gpu.to_elements(source, target, where, self._addend, self.element, None, how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)

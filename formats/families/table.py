@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import finfo
 
+from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import check_axis, cut, joined
 from ..arithmetic.patterns import float64_bits
@@ -195,6 +196,14 @@ class TableFormat(Family):
         else:  # random bits go by the places of elements, which moving them would change
             words = words_for(how.rounding, how.random, source)
             target.copy_(self._round_tensor(source, how._replace(words=words)))
+
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        table = self._tables[source.dtype]
+        if self.block is None:
+            gpu.to_table(source, target, table, how)
+        else:
+            where = check_axis(self, self.axis, source), self.block
+            gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         values = table_on(self._tables[source.dtype].values, source.device)

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..policy.policy import Granularity, Scalars
+from ..policy.rules import Granularity, Scalars
 from ..presence.user_code import is_users
 from .surroundings.walk import HOW
 

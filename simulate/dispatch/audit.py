@@ -12,7 +12,7 @@ from roundoff.notebook import as_html
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..policy.policy import Rule
+    from ..policy.rules import Rule
     from .plan import Plan
 
 _COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..aten.tables import CONTRACTIONS, is_contraction
-from ..policy.policy import OPTIMIZER_STEP
+from ..policy.rules import OPTIMIZER_STEP
 from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..policy.policy import Policy, Rule
+    from ..policy.policy import Policy
+    from ..policy.rules import Rule
     from .plan import Plan
 
 _MOST_NAMED = 30

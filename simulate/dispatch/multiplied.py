@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..aten.contracted_axes import is_multiplied
-from ..policy.policy import Role
 from ..policy.products import Product
+from ..policy.rules import Role
 from .storages import Storages
 
 if TYPE_CHECKING:

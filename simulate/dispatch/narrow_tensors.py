@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...formats import FormatError
 from ..aten.collectives import communicates
 from ..aten.schemas import argument_names, returns_tensors
+from ..policy.policy import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,11 +68,13 @@ def check_held(dtype: torch.dtype, plan: Plan) -> None:
     fmt = plan.arithmetic.format
     if holds(dtype, fmt):
         return
+    alone, optimizers = f"Rule({plan.name!r}, format='fp32')", "Rule(role='optimizer', format='fp32')"
+    rules = {"": f"{alone}, or, for an optimizer such as Muon, {optimizers}", Role.OPTIMIZER: optimizers}
     enough = [str(other) for other in (torch.float16, torch.bfloat16) if holds(other, fmt)] + [str(fmt.carrier)]
     raise NotHeldError(
         f"{dtype} does not have all numbers of {fmt}, which {plan} is to compute in the program's own {dtype}: run the"
         f" program in {' or '.join(enough)} (leave out .half(), .bfloat16() and autocast, or choose another dtype for"
-        f" them); or have a rule leave the operation to PyTorch, such as Rule({plan.name!r}, format='fp32')"
+        f" them); or have a rule leave the operation to PyTorch, such as {rules.get(plan.role, alone)}"
     )
 
 

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 from ...formats import Format, round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
 from ..aten.schemas import argument_names, number_names
-from ..policy.policy import Role
 from ..policy.products import Product
+from ..policy.rules import Role
 from ..watching.watcher import Watcher
 from .multiplied import NOTHING, Multiplied, Told, is_number
 from .separate_products import separate_products
@@ -21,7 +21,7 @@ from .storages import Storages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..policy.policy import Rule
+    from ..policy.rules import Rule
     from ..watching.watcher import Call
     from .plan import Plan
 

@@ -8,12 +8,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..aten.wrappers import parts
-from ..policy.policy import OPTIMIZER_STEP, Policy, Role
+from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import unsimulated
 from ..watching.watcher import Call
 from .narrow_tensors import NARROW
 
 if TYPE_CHECKING:
+    from ..policy.policy import Policy
     from .plan import Plan
     from .results import Results
 

@@ -18,16 +18,17 @@ from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
-from ..policy.policy import OPTIMIZER_STEP, Granularity, Islands, Policy, Role, Scalars
+from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars
 from ..rounded_once import operations as exact_operations
+from ..watching.metrics import Changes, reading
 from ..watching.watcher import Place
-from .metrics import Changes, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch._ops import OpOverload
 
+    from ..policy.policy import Policy
     from ..rounded_once.carrier_rounding import CarrierRounding
     from ..rounded_once.operators import DrawAt
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from ..presence.draws import Draws
+    from ..watching.metrics import Changes
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
-    from .metrics import Changes
     from .operands import Rounder
     from .plan import Plan
 
@@ -67,19 +67,6 @@ class Results:
         """
         changes = None if self.writer else self._changes
         seen = None if changes is None else changes.before(plan.name, result)
-        self._round_results(plan, args, kwargs, result, call, spared)
-        if changes is not None and seen is not None:
-            changes.note(seen, plan.name, plan.arithmetic.format, args)
-
-    def _round_results(
-        self,
-        plan: Plan,
-        args: Sequence[Any],
-        kwargs: Any,
-        result: Any,
-        call: Call | None,
-        spared: Container[int],
-    ) -> None:
         how = plan.outputs
         if how.results:
             if isinstance(result, torch.Tensor):
@@ -96,6 +83,8 @@ class Results:
         if how.lifts and result.untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             self._round(result, plan, call)
+        if changes is not None and seen is not None:
+            changes.note(seen, plan.name, plan.arithmetic.format, args)
 
     def round_all(self, value: Any, plan: Plan, call: Call | None, spared: Container[int] = ()) -> None:
         """Rounds a tensor, or every tensor of a list, but for those that are spared; other values are left alone."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
@@ -14,33 +12,26 @@ from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
-    _pop_mode,
-    _push_mode,
 )
 
-from ...formats import Format, FormatError, Rounding
-from ..accumulation.run import accumulate as run_accumulated
-from ..aten.collectives import settle
+from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
-from ..numbers.host_numbers import recognized
 from ..policy.places import Places
-from ..policy.policy import OPTIMIZER_STEP, Islands, Policy, Role, Rule
-from ..policy.policy import Finfo as FinfoOf
+from ..policy.policy import Policy
+from ..policy.rules import OPTIMIZER_STEP, Islands, Role, Rule
+from ..policy.rules import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
-from ..watching.watcher import Call, Watcher
+from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unused
-from .metrics import Changes
-from .narrow_tensors import NARROW, NarrowCall, takes_narrow
-from .operands import Operands
+from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
-from .plan import Plan
-from .results import Results
+from .running import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,10 +44,10 @@ if TYPE_CHECKING:
     from ..watching.report import Report
     from .audit import Audit
     from .graph_writer import GraphWriter
+    from .plan import Plan
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
-_CARRIER = Policy("fp32")
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -78,7 +69,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         policy: what it was made with.
         watchers: those that are told of every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
-        operands: sees to operands.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
     """
 
@@ -107,31 +97,23 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(policy.format, Format)
         self.format = policy.format
         self._draws = Draws(seed)
-        self.operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self._shadow = _shadow(shadow)
         self._observer = _observer(self.format) if observe else None
-        self.watchers = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
-        watched = bool(self.watchers)
-        if self.operands.tracks_inputs:
-            self.watchers.append(self.operands)
-        self._changes = Changes.in_formats(policy.formats())
-        self._results = Results(self._draws, self.watchers, self._changes)
-        self._sees_roundings = any(watcher.sees_roundings for watcher in self.watchers)
+        watching = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
-        follows = policy.depends_on_place or watched or names_steps(policy)
+        follows = policy.depends_on_place or bool(watching) or names_steps(policy)
         roots = _modules(root)
         self.places = Places(self._stepped, roots) if follows else None
-        self._does_anything = watched or policy != Policy.of("fp32")
+        self._does_anything = bool(watching) or policy != Policy.of("fp32")
         fast = products == "fast" and self._does_anything and reason_against() is None
         self.products = "fast" if fast else "plain"
-        self._plans: dict[Any, Plan] = {}
-        self._dtypes: dict[Any, list[torch.dtype | None]] = {}
+        self._runner = Runner(self, policy, self._draws, watching, fast_products=fast, leave_moves=leave_moves)
+        self._plans = self._runner.plans
+        self.watchers = self._runner.watchers
         spares = Islands.EXACT in policy.settings("islands")
         self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares)
-        self._leaves_moves = leave_moves
         self.presence = Presence(self)
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Simulation({self.policy}, products={self.products})"
@@ -226,13 +208,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The block begins at step 0, before any stochastic rounding. Behind it the simulation is where it was.
         """
         step, draws = self.step, self.draws
-        self._results.writer = writer
+        self._runner.results.writer = writer
         try:
             self.step = 0
             with self:
                 yield
         finally:
-            self._results.writer = None
+            self._runner.results.writer = None
             self.step = step
             self.advance(draws=draws)
 
@@ -332,139 +314,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if go_first(types, args, kwargs):
                 return NotImplemented  # its own operations come here, on the tensors that it stands for
         if self.places is None:
-            plan = self._plans.get(func) or self._resolve(func, func, "", "")
+            plan = self._plans.get(func) or self._runner.resolve(func, func, "", "")
         else:
             key = (func, *self.places.here())
-            plan = self._plans.get(key) or self._resolve(key, *key)
+            plan = self._plans.get(key) or self._runner.resolve(key, *key)
         if plan.widens and takes_narrow(args, kwargs or {}):
-            return self._run_widened(plan, args, kwargs or {})
+            return self._runner.run_widened(plan, args, kwargs or {})
         if plan.spares and not this_thread.carrying:
-            plan = plan.island or self._island(plan)
-        return self._run_whole(plan, args, kwargs or {})
-
-    def _run_whole(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None
-    ) -> Any:
-        """Runs an operation, or what it is to be taken apart into."""
-        plan.calls += 1
-        if plan.decomposition is not None:
-            result = self._run_apart(plan, args, kwargs)
-            if result is not NotImplemented:  # with these arguments the operation is primitive
-                plan.taken_apart += 1
-                return result
-        this_thread.rounding = True
-        try:
-            return self._run(plan, args, kwargs, narrow)
-        finally:
-            this_thread.rounding = False
-
-    def _run_widened(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""
-        if self._results.writer is not None:
-            raise FormatError(
-                f"a compiled step computes in float32 or float64, but {plan} has tensors of the program's own float16"
-                " or bfloat16: leave out .half(), .bfloat16() and autocast, or run the step without roundoff.compile"
-            )
-        carried = self._carried if self.watchers or plan.prepares else None
-        before = this_thread.carrying
-        this_thread.rounding = True
-        try:
-            call = NarrowCall(plan, args, kwargs, self._dtypes)
-            island = plan.spares and call.computes.isdisjoint(NARROW)
-            wide = (args, kwargs) if island else call.widened(carried)
-            this_thread.rounding = False
-            if island:
-                return self._run_whole(plan.island or self._island(plan), *wide)
-            plan.widened += 1
-            this_thread.carrying = True
-            result = self._run_whole(plan, *wide, call if plan.spares else None)
-            this_thread.rounding = True
-            return call.narrowed(result, carried)
-        finally:
-            this_thread.rounding, this_thread.carrying = False, before
-
-    def _carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Tells watchers, and what sees to operands, of a copy in another dtype."""
-        for watcher in self.watchers:
-            watcher.carried(source, target)
-        if self.operands not in self.watchers:
-            self.operands.carried(source, target)
-
-    def _island(self, plan: Plan) -> Plan:
-        """What is done with an operation that the program itself computes in full precision."""
-        with self._lock:
-            if plan.island is None:
-                where = plan.operation, plan.role, plan.module
-                plan.island = Plan(_CARRIER, *where, self._results.draw_apart, is_island=True)
-                self._plans[plan] = plan.island
-            return plan.island
-
-    def _resolve(self, key: Any, func: OpOverload | None, role: str, module: str) -> Plan:
-        with self._lock:
-            if key not in self._plans:  # another thread may have been faster
-                self._plans[key] = self._plan(func, role, module)
-            return self._plans[key]
-
-    def _plan(self, func: OpOverload | None, role: str, module: str) -> Plan:
-        draw = self._results.draw_apart
-        fast = self.products == "fast"
-        return Plan(self.policy, func, role, module, draw, changes=self._changes, fast_products=fast)
-
-    def _run_apart(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the decomposition, whose operations come back to this mode one by one."""
-        assert plan.decomposition is not None
-        if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
-            return NotImplemented
-        _push_mode(self)
-        try:
-            return plan.decomposition(*args, **kwargs)
-        finally:
-            _pop_mode()
-
-    def _run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None) -> Any:
-        assert plan.operation is not None
-        assert plan.kernel is not None
-        given, separate = (args, kwargs), None
-        if plan.prepares:
-            args, kwargs, separate = self.operands.ready(plan, args, kwargs, self._results.rounder(plan))
-        call, tokens = None, []
-        if self.watchers:
-            call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
-            tokens = [watcher.before(call) for watcher in self.watchers]
-        result: Any
-        if separate is not None:
-            result = separate(partial(self._compute, plan))
-        elif plan.accumulate or self._results.writer:
-            result = self._compute(plan, args, kwargs)
-        else:
-            result = plan.kernel(*args, **kwargs) if kwargs else plan.kernel(*args)
-        if plan.settles:
-            settle(result)
-        moved = plan.moves is not None and plan.moves.these(args, kwargs)
-        plan.moved += moved
-        if (plan.rounds or self._sees_roundings) and not (moved and self._leaves_moves):
-            spared = () if narrow is None else narrow.wide_results(result)
-            self._results.round(plan, args, kwargs, result, call, spared)
-        if call is not None:
-            for watcher, token in zip(self.watchers, tokens, strict=True):
-                watcher.after(call, token, result)
-        return result
-
-    def _compute(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
-        """What the operation computes, with sums as the policy says."""
-        assert plan.operation is not None
-        assert plan.kernel is not None
-        if plan.accumulate:
-            assert plan.arithmetic.accumulate is not None
-            rounding = plan.arithmetic.rounding if plan.rounds else Rounding.NEAREST_EVEN
-            how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self._results.draw, rounding)
-            result = run_accumulated(plan.operation, args, kwargs or {}, *how)
-            if result is not NotImplemented:
-                plan.accumulated += 1
-                return result
-        if self._results.writer and plan.exact:  # which computes with numbers in Python
-            args, kwargs = recognized(args, kwargs or {})
-        return plan.kernel(*args, **(kwargs or {}))
+            plan = plan.island or self._runner.island(plan)
+        return self._runner.run(plan, args, kwargs or {})
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Called around each step of an optimizer, of which a rule may ask to round what is stored."""
@@ -472,9 +330,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, "")
-        plan = self._plans.get(key) or self._resolve(key, None, role, "")
+        plan = self._runner.resolve(key, None, role, "")
         plan.calls += after
-        round_stored(optimizer, plan, self._results, after=after)
+        round_stored(optimizer, plan, self._runner.results, after=after)
 
     def _warn_of_unused_rules(self) -> None:
         for text in complaints(self.policy, self._plans.values()):
@@ -493,7 +351,7 @@ def is_exact(operation: OpOverload) -> bool:
     if simulation is None:
         return False
     place = simulation.places.here() if simulation.places else ("", "")
-    return simulation._plan(operation, *place).exact  # noqa: SLF001  of this file
+    return simulation._runner.plan(operation, *place).exact  # noqa: SLF001  of this file
 
 
 def _at_work() -> Simulation | None:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .policy import Role
+from .rules import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -71,7 +71,8 @@ def checkpoint(state: Any, *, every: float = 10.0) -> None:
 def restore() -> Any:
     """What was last given to :func:`checkpoint`, if the run was stopped after that; else None.
 
-    Call it when everything is made and before anything is trained: generators are set to where they were.
+    Call it when everything is made and before anything is trained: generators are set to where they were. What loading
+    the state draws and counts is forgotten if ``checkpoint`` is called with it next; else load it in ``exact()``.
     """
     run = _of_this_process()
     return run.restore() if run else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,9 +119,9 @@ class SweepDirectory:
         if result.get("metric") == told:
             return False
         values = result.get("values")
-        value = values.get(metric.name) if isinstance(values, dict) else None
+        value = values.get(metric.name) if values else None
         if value is None and result["status"] == "done":
-            returned = ", ".join(values) if isinstance(values, dict) else "nothing"
+            returned = ", ".join(values) if values else "nothing"
             raise SweepError(
                 f"{self.run_path(run)}: has returned {returned}, and no finite {metric.name}, which this sweep is"
                 " scored by; choose another --out, or another metric"
@@ -152,7 +153,7 @@ class SweepDirectory:
             content = read_json(path)
         except RoundoffError as error:
             raise SweepError(f"{error}; delete the file to repeat the run") from error
-        if not isinstance(content, dict) or content.get("status") not in ("done", "crashed"):
+        if not isinstance(content, dict) or not _is_result(content):
             raise SweepError(f"{path}: is not the result of a run; delete the file to repeat the run")
         return content
 
@@ -191,6 +192,19 @@ class SweepDirectory:
         if not whole:
             raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
         return content
+
+
+def _is_result(content: dict[str, Any]) -> bool:
+    """Whether a run has ended so: with a score, which a crash need not have, and with numbers if with any values."""
+    status, score, values = content.get("status"), content.get("return"), content.get("values")
+    scored = _is_number(score) or (score is None and status == "crashed")
+    numbers = values is None or (isinstance(values, dict) and all(map(_is_number, values.values())))
+    return status in ("done", "crashed") and scored and numbers
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that is finite as a float."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Recorder:
         self._stop, self._on_progress = stop, on_progress
         self._state = checkpoint.load(files.checkpoint) if files.checkpoint.exists() else None
         self._log: MetricsLog | None = None
-        self._has_checkpoints = self._checked = False
+        self._has_checkpoints = self._checked = self._loading = False
         self._saved_at = self._reported_at = time.monotonic()
         self._last: float | None = None
         self.step = 0
@@ -100,6 +100,7 @@ class Recorder:
         numbers = {name: number(f"roundoff.log: {name}", value) for name, value in values.items()}
         if reserved := {"kind", "step", "id"} & numbers.keys():
             raise ValueError(f"roundoff.log: no value can be called {' or '.join(sorted(reserved))}")
+        self._loading = False
         self.step = int(step)
         for name, value in numbers.items():
             self.not_finite.pop(name, None)
@@ -124,6 +125,8 @@ class Recorder:
         if not self._checked:  # at once, not when the first one is due
             _check_plain(state, "state")
         self._has_checkpoints = self._checked = True
+        if self._loading:
+            self._loaded(state)
         if not self._stop.made and time.monotonic() - self._saved_at < every:
             return
         _check_plain(state, "state")
@@ -143,17 +146,33 @@ class Recorder:
             self._opened(state["metrics_length"], state["step"])
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self.stopwatch.count(state["seconds"])
-            if self._numerics:
-                self._numerics.load_state_dict(state["numerics"])
-            self._simulation.step = state["simulation"]["step"]
-            self._simulation.advance(draws=state["simulation"]["draws"])
-            _set_generators(state["generators"])
+            self._go_on(state)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
                 f"{self._files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"
             ) from error
+        self._loading = True
         return state["state"]
+
+    def _loaded(self, state: Any) -> None:
+        """Forgets what the program did since it was given its state, if it is where it was saved: it has loaded it.
+
+        Copies are operations, too, which an observer counts, and for which stochastic rounding draws bits.
+        """
+        self._loading = False
+        saved = checkpoint.load(self._files.checkpoint)  # anew: the program may have written into what it was given
+        with exact():
+            is_there = _same(saved["state"], state)
+        if is_there:
+            self._go_on(saved)
+
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        if self._numerics:
+            self._numerics.load_state_dict(saved["numerics"])
+        self._simulation.step = saved["simulation"]["step"]
+        self._simulation.advance(draws=saved["simulation"]["draws"])
+        _set_generators(saved["generators"])
 
     def finish(self) -> None:
         """Writes what is left to be written."""
@@ -230,6 +249,24 @@ def _check_plain(value: Any, where: str) -> None:
             f"roundoff.checkpoint: {where} is a {kind}; a checkpoint holds tensors, Python's numbers, text, and lists,"
             " tuples and dicts of them"
         )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, tensors to the bit, wherever they lie."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        like = (one.shape, one.dtype, one.layout) == (other.shape, other.dtype, other.layout)
+        return like and one.layout is torch.strided and torch.equal(_bytes(one), _bytes(other))
+    if type(one) is not type(other):
+        return False
+    if type(one) in _MAPPINGS:
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _generators() -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Program:
     """A function of a file, or of a module.
 
     Importing it executes the file, as ``import`` does; ``sys.path`` then begins with its folder, as it does for
-    ``python train.py``.
+    ``python train.py``. A process imports a file once, and does not see what is edited in it later.
 
     Args:
         text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the

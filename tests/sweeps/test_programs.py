@@ -24,6 +24,7 @@ from roundoff.sweeps.programs.run import ProgramError, config_of, run_program
 from roundoff.sweeps.workers.local import LocalProcesses
 
 PROGRAM = """
+import contextlib
 import random
 from collections import Counter, OrderedDict, defaultdict
 from enum import Enum, IntEnum
@@ -117,6 +118,35 @@ def saves(what: str = "array"):
     }
     roundoff.checkpoint({"x": [states[what]]}, every=0 if what in ("torch", "plain") else 1e9)
     raise RuntimeError("stopped")
+
+
+def loads(steps: int = 6, pause: Path | None = None, top: bool = True):
+    layer = torch.nn.Linear(2, 2)
+    descend = torch.optim.Adam(layer.parameters(), lr=0.1)
+    first = 0
+    if (state := roundoff.restore()) is not None:
+        with contextlib.nullcontext() if top else roundoff.exact():
+            layer.load_state_dict(state["layer"])
+            descend.load_state_dict(state["descend"])
+        first = state["step"]
+
+    def save(step):
+        roundoff.checkpoint({"layer": layer.state_dict(), "descend": descend.state_dict(), "step": step}, every=0)
+
+    for step in range(first, steps):
+        if top:
+            save(step)
+        loss = (layer(torch.randn(4, 2)) - 1).square().mean()
+        descend.zero_grad()
+        loss.backward()
+        descend.step()
+        roundoff.log(step + 1, loss=loss)
+        if not top:
+            save(step + 1)
+        if pause is not None and step == 3 and not pause.exists():
+            pause.touch()
+            raise RuntimeError("cut")
+    return loss
 
 
 small = roundoff.Format.parse("e5m2")
@@ -279,6 +309,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(folder):
         assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes()
     assert config.task == "train"
     assert metric.name == "mean"
+
+
+@pytest.mark.parametrize("top", ["true", "false"], ids=["begins with a checkpoint", "ends with one"])
+def test_loading_a_state_leaves_no_trace(folder, top):
+    """Its copies are operations, which are counted, and draw bits: not where the first checkpoint is the one loaded."""
+    text = f"base: {{format: e5m4, rounding: stochastic, observe: true, top: {top}, pause: {folder / 'cut'}}}"
+    config, metric = only(folder, text, "loads")
+    with pytest.raises(ProgramError, match="cut"):
+        run_program(config, metric, folder / "a")
+    run_program(config, metric, folder / "a")
+    run_program(config, metric, folder / "b")
+    assert len(lines(folder / "a" / "metrics.jsonl")) == 7
+    for name in ("metrics.jsonl", "result.json", "numerics.csv"):
+        assert (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes()
 
 
 @pytest.mark.parametrize(

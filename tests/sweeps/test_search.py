@@ -2,12 +2,15 @@
 
 import json
 import math
+import sys
 
 import pytest
 
+from roundoff.agents.config.baselines import BASELINES
 from roundoff.formats import Format
-from roundoff.sweeps import SweepFileError, plan_file
+from roundoff.sweeps import SweepError, SweepFileError, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.language.plan import branches
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -20,6 +23,25 @@ def train(format: str, seed: int, need: int = 4, fails: bool = False):
         raise RuntimeError("at five")
     return (0.99 if bits >= need else 0.5) + 0.001 * seed if bits > 1 else float("nan")
 """
+
+WORKER = """
+import json, os, sys
+say = lambda **event: print(json.dumps(event), flush=True)
+say(event="ready")
+for line in sys.stdin:
+    for run in json.loads(line)["runs"]:
+        config = run["config"]
+        bits = 23 if config["format"] == "fp32" else int(config["format"].partition("m")[2])
+        good = (0.99 if bits >= config["need"] else 0.5) + 0.001 * config["seed"] if bits > 1 else None
+        crash, values = (None, {"x": good}) if good else ({"step": 1, "reason": "nan"}, {})
+        result = {"status": "crashed" if crash else "done", "return": good or 0.0, "step": 1, "crash": crash}
+        os.makedirs(run["directory"], exist_ok=True)
+        with open(run["directory"] + "/result.json", "w") as f:
+            json.dump(result | {"values": values, "metric": run["metric"]}, f)
+        say(run=run["lease"]["run"], event="ended")
+"""
+QUICK = (sys.executable, "-c", WORKER)
+"""Does what PROGRAM does, without importing PyTorch in every round of a search."""
 
 
 class Watcher:
@@ -45,9 +67,9 @@ def plan(folder, text):
 
 @pytest.fixture
 def search(tmp_path):
-    def run(text):
+    def run(text, *command):
         watcher = Watcher()
-        _, found = run_search(plan(tmp_path, text), tmp_path / "out", lambda: LocalProcesses(2), watcher)
+        _, found = run_search(plan(tmp_path, text), tmp_path / "out", lambda: LocalProcesses(2, *command), watcher)
         return found, watcher.started
 
     return run
@@ -55,7 +77,7 @@ def search(tmp_path):
 
 def test_a_bisection_finds_what_the_whole_grid_would(search, tmp_path):
     text = "metric: x\nsearch: {until: within 2 %}\ngrid: {need: [4, 20], format: {e5mX: 1..8}, seed: [0, 1]}"
-    found, started = search(text)
+    found, started = search(text, QUICK)
     enough = {finding.given["need"]: finding.enough for finding in found}
     assert enough == {4: "e5m4", 20: None}
     for finding in found:
@@ -63,7 +85,7 @@ def test_a_bisection_finds_what_the_whole_grid_would(search, tmp_path):
         assert finding.reference == pytest.approx(0.9905)
         assert finding.finished
     assert len(started) < 2 * 9 * 2 * 0.6
-    assert search(text) == (found, [])  # continued: nothing is left to do
+    assert search(text, QUICK) == (found, [])  # continued: nothing is left to do
     told = json.loads((tmp_path / "out" / "search.json").read_text())["findings"]
     assert [finding["enough"] for finding in told] == [finding.enough for finding in found]
     listed = {run["config"]["format"] for run in SweepDirectory(tmp_path / "out").read()["runs"]}
@@ -77,7 +99,7 @@ def test_exponent_bits_and_a_goal_to_minimize(search):
         "metric: {name: x, goal: minimize, crash: 1}\nsearch: {bits: exponent, until: within 150 %}\n"
         "grid: {need: [2], format: [e3m2, e5m2, e8m2], seed: [0]}"
     )
-    (finding,), started = search(text)
+    (finding,), started = search(text, QUICK)
     assert finding.enough == "e3m2"
     assert set(started) == {"fp32", "e8m2", "e3m2"}
     assert Format.parse("e3m2").significand_bits == 2
@@ -107,3 +129,71 @@ def test_mistakes(tmp_path, text, message):
     with pytest.raises(SweepFileError) as caught:
         plan(tmp_path, text)
     assert message in str(caught.value)
+
+
+def write_results(folder, made, scores):
+    """The results of runs, by format, as if they had been run."""
+    SweepDirectory(folder / "out").claim(made)
+    for run in made.runs:
+        directory = folder / "out" / "runs" / run.id
+        directory.mkdir(parents=True)
+        result = {"status": "done", "return": scores[run.config.format], "crash": None, "step": 1}
+        told = {"values": {"x": scores[run.config.format]}, "metric": made.metric.model_dump(mode="json")}
+        (directory / "result.json").write_text(json.dumps(result | told))
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A search whose runs have all ended, and what looks at it again without being able to run anything."""
+    made = plan(tmp_path, "metric: x\nsearch: {}\ngrid: {format: [e5m2, e5m3], seed: [0, 1]}")
+
+    def look(**scores):
+        if scores:
+            write_results(tmp_path, made, scores)
+        return run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())[1]
+
+    return look
+
+
+def test_scores_of_any_size_have_a_mean(ended):
+    (finding,) = ended(fp32=1.7e308, e5m2=-1.7e308, e5m3=1.69e308)
+    assert (finding.reference, finding.enough, finding.means["e5m2"]) == (1.7e308, "e5m3", -1.7e308)
+
+
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        ("return", "NaN"), ("return", "1e999"), ("return", "9" * 400), ("return", '"1"'), ("return", "null"),
+        ("return", "true"), ("return", "[]"), ("values", '{"x": "1"}'), ("values", '{"x": NaN}'), ("values", "[]"),
+    ],
+)  # fmt: skip
+def test_a_score_that_is_none_is_a_damaged_result(ended, tmp_path, key, damage):
+    ended(fp32=1.0, e5m2=1.0, e5m3=1.0)
+    path = min((tmp_path / "out" / "runs").glob("*-fp32-s0-*")) / "result.json"
+    result = json.loads(path.read_text()) | {key: "HERE", "metric": None}
+    path.write_text(json.dumps(result).replace('"HERE"', damage))
+    with pytest.raises(SweepError, match=r"result\.json: is not the result of a run; delete the file to repeat"):
+        ended()
+
+
+def test_agents_are_compared_with_fp32_whatever_their_baseline(tmp_path):
+    """Baselines, fixes, policies: each row of formats has a run in fp32 that differs in nothing else."""
+    text = (
+        "base: {task: cartpole_swingup, steps: 2000}\nsearch: {}\n"
+        "grid: {format: [e5m2, e5m10], policy: [{}, {rounding: stochastic}],"
+        f" baseline: [{', '.join(BASELINES)}], algorithm: [sac, td3]}}"
+    )
+    (tmp_path / "s.yaml").write_text(text)
+    runs = plan_file(tmp_path / "s.yaml").runs
+    rows = branches(runs)
+    assert len(rows) == 2 * 2 * len(BASELINES)
+    assert all([run.config.format for run in row] == ["e5m2", "e5m10", "fp32"] for row in rows)
+
+
+def test_agents_in_native_formats_cannot_be_searched_and_one_line_says_so(tmp_path):
+    text = "base: {task: cartpole_swingup, native: true}\nsearch: {}\ngrid: {format: [e5m10, e8m7]}"
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(SweepFileError) as caught:
+        plan_file(tmp_path / "s.yaml")
+    assert str(caught.value).count("\n") == 0
+    assert "search over significand bits takes formats that differ in nothing else" in str(caught.value)

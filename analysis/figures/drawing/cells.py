@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
 from ...statistics.summary import records
 from .axes import is_logarithmic, score_limits
-from .style import slant
+from .style import Size, figure, slant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
+    from matplotlib.figure import Figure
 
     from ...runs.metric import Metric
 
@@ -31,19 +32,53 @@ def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
     return LogNorm(low, high) if is_logarithmic(metric, scores) else Normalize(low, high)
 
 
-def draw_cells(
-    axis: Axes, rows: pd.DataFrame, across: Sequence[str], up: Sequence[str], norm: Normalize, metric: Metric
-) -> QuadMesh:
-    """Draws a panel; cells without a row stay white.
+class Cells(NamedTuple):
+    """What stands in one panel."""
+
+    rows: pd.DataFrame
+    """The cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score) and ``crashed``."""
+    across: Sequence[str]
+    """What stands under the columns."""
+    up: Sequence[str]
+    """What stands beside the rows."""
+    title: str
+
+
+def draw_heat_maps(
+    panels: Sequence[Cells],
+    title: str,
+    labels: tuple[str, str],
+    norm: Normalize,
+    metric: Metric,
+    *,
+    width: float,
+    height: float,
+    size: Size,
+) -> Figure:
+    """Draws panels beside one bar of shades; cells without a row stay white.
 
     Args:
-        axis: to draw on.
-        rows: the cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score) and ``crashed``.
-        across: what stands under the columns.
-        up: what stands beside the rows.
+        panels: at least one.
+        title: of the figure.
+        labels: of the axes across and up.
         norm: from :func:`shades`.
         metric: of the scores. The best are bright.
+        width: of a panel on the screen, in inches.
+        height: of a panel on the screen, in inches.
+        size: of the figure.
     """
+    with figure(len(panels), title, width, height, size) as (canvas, axes):
+        for axis, cells in zip(axes, panels, strict=False):
+            drawn = _draw(axis, cells, norm, metric)
+            axis.set_title(cells.title)
+            axis.set_xlabel(labels[0])
+            axis.set_ylabel(labels[1])
+        canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
+        return canvas
+
+
+def _draw(axis: Axes, cells: Cells, norm: Normalize, metric: Metric) -> QuadMesh:
+    rows, across, up, _ = cells
     values = np.full((len(up), len(across)), np.nan)
     for cell in records(rows):
         values[cell["row"], cell["column"]] = cell["return"]

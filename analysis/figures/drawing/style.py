@@ -15,6 +15,8 @@ from roundoff.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matplotlib.axes import Axes
+
 
 class Look(NamedTuple):
     """What sets one series apart, three times over: colour, marker and line."""
@@ -105,16 +107,31 @@ def slant(names: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9, size: Size = SCREEN) -> Iterator[Figure]:
-    """A figure for ``columns`` x ``rows`` panels, drawn without touching matplotlib's global state.
+def figure(
+    panels: int,
+    title: str,
+    width: float = 5.2,
+    height: float = 3.9,
+    size: Size = SCREEN,
+    *,
+    columns: int | None = None,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure, drawn without touching matplotlib's global state, and its panels row by row.
 
     Args:
-        columns: panels side by side.
-        rows: panels above each other.
+        panels: how many; those behind them, up to the end of the last row, stay empty.
+        title: of the figure; small if it has two lines.
         width: of a panel on the screen, in inches.
         height: of a panel on the screen, in inches.
         size: of the figure.
+        columns: panels side by side; None: as many as there is room for.
+        sharex: whether panels have one scale across.
+        sharey: whether panels have one scale up.
     """
+    columns = columns or min(size.columns, max(panels, 1))
+    rows = -(-max(panels, 1) // columns)
     scale = size.font / SCREEN.font
     lengths = {
         "font.size": size.font,
@@ -127,7 +144,13 @@ def figure(columns: int, rows: int, width: float = 5.2, height: float = 3.9, siz
     }
     with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
         wide = size.width or width * columns + 0.6
-        yield Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")
+        canvas = Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")
+        axes = list(canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
+        for axis in axes[panels:]:
+            axis.set_axis_off()
+        if size.titled:
+            canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
+        yield canvas, axes
 
 
 def drawable(text: str) -> str:

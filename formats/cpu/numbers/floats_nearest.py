@@ -60,7 +60,7 @@ def any_format(bits: Any, q: Any) -> Any:
     # With nothing to cut (shift 0) half a unit is 0 and the two terms must cancel: 0 - 1 + 1.
     odd = unsigned(odd | unsigned(unit & one))
     result = unsigned(unsigned(magnitude + less_than_half) + odd)
-    result = unsigned(result & unsigned(~unsigned(unit - one)))
+    result = unsigned(result & unsigned(unsigned(0) - unit))
     # Subnormal numbers are multiples of one quantum: the carrier's own addition rounds to it.
     magic = float_of(q.magic)
     subnormal = bits_of(float_of(magnitude) + magic - magic)

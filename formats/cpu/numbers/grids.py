@@ -5,9 +5,10 @@ See :mod:`.grids_nearest`, which is faster and only rounds to nearest-even; here
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 from numpy import int64
 
 from ...base.modes import Rounding
@@ -79,6 +80,22 @@ def _columns(
                     target[at + i] = on_grid(steps, scales[k], zeros[k], low, high)
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def wrapped(
+    x: Any, inverse: Any, scale: Any, turn: Any, part_of_turn: Any, low: Any, high: Any, mode: Any, word: Any
+) -> Any:
+    """A number rounded to a code times the scale; beyond the codes it goes on at their other end, a ``turn`` away."""
+    steps = x * inverse
+    # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
+    steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
+    steps = to_integer(steps, mode, word)
+    # The nearest multiple of a turn, so that the difference has no more bits than there are.
+    code = steps - np.rint(steps * part_of_turn) * turn
+    code = code - turn if code > high else code
+    code = code + turn if code < low else code
+    return (code + real(0.0)) * scale
+
+
 def _wrapping(
     source: Numbers, target: Numbers, first: Int, last: Int, inverse: Real, scale: Real, turn: Real, low: Real,
     high: Real, settings: Mode, given: Words,
@@ -91,16 +108,7 @@ def _wrapping(
         for i in range(part):
             bits[i] = bits_of(source[at + i])
         for i in range(part):
-            x = float_of(bits[i])
-            steps = x * inverse
-            # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
-            steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
-            steps = to_integer(steps, mode, words[i])
-            # The nearest multiple of a turn, so that the difference has no more bits than there are.
-            code = steps - np.rint(steps * part_of_turn) * turn
-            code = code - turn if code > high else code
-            code = code + turn if code < low else code
-            target[at + i] = (code + real(0.0)) * scale
+            target[at + i] = wrapped(float_of(bits[i]), inverse, scale, turn, part_of_turn, low, high, mode, words[i])
 
 
 def round_channels(

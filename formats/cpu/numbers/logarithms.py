@@ -58,6 +58,42 @@ def _within(magnitude: Any) -> Any:
     return float_of64(uint64(uint64(magnitude & uint64(0xFFFFFFFFFFFFF)) | uint64(0x3FF0000000000000)))
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def nearest_power(bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any) -> Any:
+    """A float64's pattern rounded to the nearest logarithmic number; see :func:`round_to_nearest`."""
+    magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
+    octave = int64(magnitude >> uint64(52)) - int64(1023)
+    cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
+    passed = int64(1) if inside[cell] < _within(magnitude) else int64(0)
+    k = int64(octave << f) + below[cell] + passed
+    return _number(k, bits, f, zero, powers)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def power_in_mode(
+    bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any, smallest: Any, mode: Any, word: Any
+) -> Any:
+    """As :func:`nearest_power`, in the modes that are not to nearest; see :func:`round_in_mode`."""
+    magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
+    octave = int64(magnitude >> uint64(52)) - int64(1023)
+    within = _within(magnitude)
+    cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
+    step = below[cell] + (int64(1) if inside[cell] <= within else int64(0)) - int64(1)
+    lower, upper = powers[step], powers[step + 1]
+    k = int64(octave << f) + step
+    # Below the smallest number lies zero.
+    vanishing = k <= zero
+    k = min(max(k, zero), int64(-zero - 1))
+    rest = float_of64(magnitude) if vanishing else within - lower
+    whole = smallest if vanishing else upper - lower
+    # One bit below the fraction says that it is not zero, however small.
+    inexact = uint64(1) if rest > 0.0 else uint64(0)
+    significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
+    addend = addend_of64(mode, uint64(bits >> uint64(63)), uint64(k & int64(1)), word)
+    k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))
+    return _number(k, bits, f, zero, powers)
+
+
 def _nearest(
     source: Numbers, target: Numbers, first: Int, last: Int, f: Int, zero: Int, below: Integers, inside: Doubles,
     powers: Doubles,
@@ -68,12 +104,7 @@ def _nearest(
         for i in range(part):
             bits[i] = bits_of64(float64(source[at + i]))
         for i in range(part):
-            magnitude = uint64(bits[i] & uint64(0x7FFFFFFFFFFFFFFF))
-            octave = int64(magnitude >> uint64(52)) - int64(1023)
-            cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
-            passed = int64(1) if inside[cell] < _within(magnitude) else int64(0)
-            k = int64(octave << f) + below[cell] + passed
-            target[at + i] = _number(k, bits[i], f, zero, powers)
+            target[at + i] = nearest_power(bits[i], f, zero, below, inside, powers)
 
 
 def _in_mode(
@@ -87,24 +118,7 @@ def _in_mode(
         for i in range(part):
             bits[i] = bits_of64(float64(source[at + i]))
         for i in range(part):
-            magnitude = uint64(bits[i] & uint64(0x7FFFFFFFFFFFFFFF))
-            octave = int64(magnitude >> uint64(52)) - int64(1023)
-            within = _within(magnitude)
-            cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
-            step = below[cell] + (int64(1) if inside[cell] <= within else int64(0)) - int64(1)
-            lower, upper = powers[step], powers[step + 1]
-            k = int64(octave << f) + step
-            # Below the smallest number lies zero.
-            vanishing = k <= zero
-            k = min(max(k, zero), int64(-zero - 1))
-            x = float_of64(magnitude)
-            rest, whole = (x, smallest) if vanishing else (within - lower, upper - lower)
-            # One bit below the fraction says that it is not zero, however small.
-            inexact = uint64(1) if rest > 0.0 else uint64(0)
-            significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
-            addend = addend_of64(mode, uint64(bits[i] >> uint64(63)), uint64(k & int64(1)), words[i])
-            k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))
-            target[at + i] = _number(k, bits[i], f, zero, powers)
+            target[at + i] = power_in_mode(bits[i], f, zero, below, inside, powers, smallest, mode, words[i])
 
 
 def round_to_nearest(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _nearest_even(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any) -> Any:
+def nearest_posit(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any) -> Any:
     """The float64 ``x`` rounded to the bit string's nearest-even; ``room`` is the width less the sign: n - 1."""
     bits = int64(bits_of64(x))
     sign = int64(bits & int64(-0x8000000000000000))
@@ -53,10 +53,10 @@ def _nearest_even(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _in_mode(
+def posit_in_mode(
     x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any, mode: Any, stochastic: Any, word: Any
 ) -> Any:
-    """As ``_nearest_even``, in the mode of :func:`.mode64`, or by a random word."""
+    """As :func:`nearest_posit`, in the mode of :func:`.mode64`, or by a random word."""
     bits = bits_of64(x)
     sign = int64(bits & uint64(0x8000000000000000))
     magnitude = int64(bits & uint64(0x7FFFFFFFFFFFFFFF))
@@ -99,18 +99,18 @@ def _any_mode(
         if settings[KIND] == FIXED:
             for i in range(part):
                 x = float_of64(bits[i])
-                target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, False, words[i])
+                target[at + i] = posit_in_mode(x, exponent_bits, room, largest, smallest, mode, False, words[i])
         else:
             for i in range(part):
                 x = float_of64(bits[i])
-                target[at + i] = _in_mode(x, exponent_bits, room, largest, smallest, mode, True, words[i])
+                target[at + i] = posit_in_mode(x, exponent_bits, room, largest, smallest, mode, True, words[i])
 
 
 def _nearest(
     source: Numbers, target: Numbers, first: Int, last: Int, exponent_bits: Int, room: Int, largest: Int, smallest: Int
 ) -> None:
     for i in range(first, last):
-        target[i] = _nearest_even(float64(source[i]), exponent_bits, room, largest, smallest)
+        target[i] = nearest_posit(float64(source[i]), exponent_bits, room, largest, smallest)
 
 
 def round_posit(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _power(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
+def power_of(bits: Any, mode: Any, over: Any, infinite: Any, word: Any) -> Any:
     """The float64 pattern ``bits`` rounded to 2^(code - 127), as a float64."""
     fraction = uint64(bits & uint64(0xFFFFFFFFFFFFF))
     # Numbers that are subnormal in float64 lie far below the smallest power, as all that have a code below 0.
@@ -45,7 +45,7 @@ def _powers(
         for i in range(part):
             bits[i] = bits_of64(float64(source[at + i]))
         for i in range(part):
-            target[at + i] = _power(bits[i], mode, over, infinite, words[i])
+            target[at + i] = power_of(bits[i], mode, over, infinite, words[i])
 
 
 def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _legacy(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
+def rounded(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
     sign = uint32(bits & uint32(0x80000000))
     anchor = float_of32(uint32(smallest | sign))
     shifted = bits_of32(float_of32(bits) + anchor)
@@ -33,4 +33,4 @@ def legacy(source: Patterns, target: Patterns, n: Int, p: Patterns) -> None:
     """Float32 only."""
     half, keep, first, smallest, last, largest = p[0], p[1], p[2], p[3], p[4], p[5]
     for i in range(n):
-        target[i] = _legacy(source[i], half, keep, first, smallest, last, largest)
+        target[i] = rounded(source[i], half, keep, first, smallest, last, largest)

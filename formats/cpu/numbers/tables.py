@@ -55,7 +55,7 @@ def _places(numbers: Any, places: Any, part: Any, thresholds: Any, count: Any) -
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _drawn(x: Any, place: Any, lower: Any, upper: Any, word: Any) -> Any:
+def drawn(x: Any, place: Any, lower: Any, upper: Any, word: Any) -> Any:
     """``place`` or the next, by a random word, for ``x`` between two numbers; as magnitudes are rounded elsewhere."""
     rest = upper - x if x < 0.0 else x - lower
     fraction = int64(rest / (upper - lower) * 4294967296.0)
@@ -64,14 +64,12 @@ def _drawn(x: Any, place: Any, lower: Any, upper: Any, word: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
+def chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
     """``place`` or the next, for ``x`` at or above ``lower`` and below ``upper``."""
-    if choice == HIGH:
-        return place + int64(1) if x > lower else place
-    if choice == LOW:
-        return place
     below, above = x - lower, upper - x
-    return place + int64(1) if above < below or (above == below and choice == TIE_HIGH) else place
+    nearer = above < below or (above == below and choice == TIE_HIGH)
+    up = x > lower if choice == HIGH else (nearer and choice != LOW)
+    return place + int64(1) if up else place
 
 
 def _table(
@@ -89,7 +87,7 @@ def _table(
             for i in range(part):
                 x, place = float_of64(numbers[i]), int64(places[i])
                 if place < count - 1 and x > float64(values[0]):
-                    place = _drawn(x, place, float64(values[place]), float64(values[place + 1]), words[i])
+                    place = drawn(x, place, float64(values[place]), float64(values[place + 1]), words[i])
                 places[i] = uint32(place)
         for i in range(part):
             x, number = source[at + i], values[int64(places[i])]
@@ -129,9 +127,9 @@ def _places_between(
         if place < count - 1 and x > float_of64(grid[0]):
             lower, upper = float_of64(grid[place]), float_of64(grid[place + 1])
             if stochastic:
-                place = _drawn(x, place, lower, upper, words[i])
+                place = drawn(x, place, lower, upper, words[i])
             else:
-                place = _chosen(x, place, lower, upper, choices[place])
+                place = chosen(x, place, lower, upper, choices[place])
         places[i] = uint32(place)
 
 

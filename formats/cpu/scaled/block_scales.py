@@ -56,15 +56,25 @@ def block_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any, tenso
             block divides before.
     """
     if tensor_scale == real(0.0):
-        exponent = _shared_exponent(float64(float_of(top)), addend, emax)
-        lift = int64(_LIFT) if LIFTS and top < unsigned(_SMALL) else int64(0)
-        after = real(np.nan) if top >= INFINITE else real(_power(-lift))
-        before = real(_power(lift))
-        smallest, most = unsigned(exponent + lift + emin + int64(BIAS)), real(largest * _power(exponent + lift))
-    else:
-        ratio = float_of(top) / (real(largest) * tensor_scale)
-        own, places, limit = unsigned(_SCALE_EMIN + int64(BIAS)), unsigned(_SCALE_M), real(_SCALE_MAX)
-        after = to_element(bits_of(ratio), own, places, limit, unsigned(0), _NEAREST, uint32(0)) * tensor_scale
-        before = real(1.0) if after == real(0.0) else after
-        smallest, most = unsigned(emin + int64(BIAS)), real(largest)
-    return before, after, smallest, most
+        return power_scale(top, addend, emax, emin, largest)
+    return scale_in_tensor(top, emin, largest, tensor_scale)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> Any:
+    """:func:`block_scale` for a power of two."""
+    exponent = _shared_exponent(float64(float_of(top)), addend, emax)
+    lift = int64(_LIFT) if LIFTS and top < unsigned(_SMALL) else int64(0)
+    after = real(np.nan) if top >= INFINITE else real(_power(-lift))
+    before = real(_power(lift))
+    return before, after, unsigned(exponent + lift + emin + int64(BIAS)), real(largest * _power(exponent + lift))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def scale_in_tensor(top: Any, emin: Any, largest: Any, tensor_scale: Any) -> Any:
+    """:func:`block_scale` for NVFP4's blocks."""
+    ratio = float_of(top) / (real(largest) * tensor_scale)
+    own, places, limit = unsigned(_SCALE_EMIN + int64(BIAS)), unsigned(_SCALE_M), real(_SCALE_MAX)
+    after = to_element(bits_of(ratio), own, places, limit, unsigned(0), _NEAREST, uint32(0)) * tensor_scale
+    before = real(1.0) if after == real(0.0) else after
+    return before, after, unsigned(emin + int64(BIAS)), real(largest)

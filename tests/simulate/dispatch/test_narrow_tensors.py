@@ -340,6 +340,36 @@ def test_muon():
     assert stepped(Policy("e5m10").with_rules(Rule(role="optimizer", format="fp32"))).isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("rules", "advice"),
+    [
+        ([], "Rule('add', format='fp32'), or, for an optimizer such as Muon, Rule(role='optimizer', format='fp32')"),
+        ([Rule("mul", role="forward", format="fp32")], "such as Rule('add', format='fp32')"),
+    ],
+    ids=["role unknown", "forward"],
+)
+def test_the_rule_that_is_suggested_helps(rules, advice):
+    x = torch.ones(2, dtype=BRAIN)
+    with simulate(Policy("e5m10").with_rules(*rules)):
+        torch.ones(2) * 2
+        with pytest.raises(FormatError) as refused:
+            x + 1
+    assert str(refused.value).endswith(advice)
+    with simulate(Policy("e5m10").with_rules(Rule("add", format="fp32"))):
+        assert (x + 1).dtype == BRAIN
+
+
+def test_the_rule_that_is_suggested_in_an_optimizer_helps():
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+    weight.grad = torch.randn(8, 8)
+    policy = Policy("e5m10").with_rules(Rule("lerp_", role="optimizer", format="fp32"))
+    with simulate(policy), pytest.raises(FormatError) as refused:
+        torch.optim.Muon([weight], lr=0.1).step()
+    assert str(refused.value).endswith("such as Rule(role='optimizer', format='fp32')")
+    with simulate(policy.with_rules(Rule(role="optimizer", format="fp32"))):
+        torch.optim.Muon([weight], lr=0.1).step()
+
+
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
 @pytest.mark.parametrize(
     "name", ["e5m10", "e8m7", "e5m7", "e6m5", "e4m3fn", "binary8p3", "posit8", "q7.8", "lns5_3", "int8"]

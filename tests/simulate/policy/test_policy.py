@@ -8,7 +8,7 @@ import torch
 import roundoff
 from roundoff import Policy, PolicyWarning, Rule, simulate
 from roundoff.formats import FormatError
-from roundoff.simulate.policy.policy import Role
+from roundoff.simulate.policy.rules import Role
 
 
 def is_of(x, fmt):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.simulate import SimulationWarning
-from roundoff.simulate.dispatch import metrics
+from roundoff.simulate.watching import metrics
 
 LABELS = torch.tensor([1.0] * 999 + [0.0])
 
@@ -130,5 +130,5 @@ def test_what_has_gone_is_forgotten():
     with simulate("e5m3") as simulation:
         for _ in range(2 * metrics._MANY):
             kept = [LABELS[:3].mean() / 3 for _ in range(2)]
-    assert len(simulation._changes._found) <= metrics._MANY
+    assert len(simulation._runner._changes._found) <= metrics._MANY
     del kept

@@ -1,0 +1,77 @@
+"""The kernel for numbers that share a scale, along any axis: the scale is found and used in one launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton.language as tl
+
+from ..cpu.scaled.range_scales import FIRST, LAST
+from ..cpu.widths import Part
+from .places import offset_of, word_of
+
+key_of: Any = Part()
+"""number -> the integer by which minimum and maximum are found."""
+scale_of: Any = Part()
+"""(lowest key, highest key, what the format is) -> what the numbers of a block share."""
+number_of: Any = Part()
+"""(number, what the block shares, what the format is, random word) -> what it is rounded to; see :mod:`.scaled`."""
+
+
+def blocks(
+    source: Any, target: Any, data: Any, given: Any, count: tl.int64, length: tl.int64, inner: tl.int64, block: Any,
+    base: tl.int64, bits: Any, shape: Any, from_strides: Any, to_strides: Any, DIMENSIONS: tl.constexpr,
+    WORDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Rounds ``count`` blocks, ``ROWS`` of them in each program, ``WIDTH`` numbers of each at a time.
+
+    Args:
+        source: seen as (outer, length, inner) numbers in row-major order.
+        target: likewise.
+        data: what the format is.
+        given: the caller's random words.
+        count: of blocks.
+        length: how many numbers lie along the axis of blocks.
+        inner: how many lie behind it.
+        block: numbers in a block; the last one of an axis may be shorter.
+        base: of the keys of random words.
+        bits: how many of a random word count.
+        shape: of the tensors, and their strides in memory, for DIMENSIONS above 0.
+        from_strides: likewise.
+        to_strides: likewise.
+        DIMENSIONS: 0 where memory is in row-major order.
+        WORDS: where random words come from.
+        ROWS: a power of two.
+        WIDTH: likewise.
+        WHOLE: whether a block is no longer than ``WIDTH``, and kept in registers.
+    """
+    item = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    along = (length + block - 1) // block
+    behind, rest = item % inner, item // inner
+    first = rest % along * block
+    start = ((rest // along * length + first) * inner + behind)[:, None]
+    size = tl.where(item < count, tl.minimum(length - first, block), 0)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    index = start + column * inner
+    x = tl.load(source + offset_of(index, shape, from_strides, DIMENSIONS), mask=column < size, other=0)
+    key = key_of(x)
+    low, high = tl.where(column < size, key, LAST), tl.where(column < size, key, FIRST)
+    if not WHOLE:
+        for at in range(WIDTH, block, WIDTH):
+            inside = column + at < size
+            place = offset_of(index + at * inner, shape, from_strides, DIMENSIONS)
+            key = key_of(tl.load(source + place, mask=inside, other=0))
+            low, high = tl.minimum(low, tl.where(inside, key, LAST)), tl.maximum(high, tl.where(inside, key, FIRST))
+    lowest = tl.reduce(low, 1, tl.standard._elementwise_min, keep_dims=True)  # noqa: SLF001  as `tl.min` does, which
+    highest = tl.reduce(high, 1, tl.standard._elementwise_max, keep_dims=True)  # noqa: SLF001  no interpreter runs
+    shared = scale_of(lowest, highest, data)
+    word = word_of(index, base, bits, given, column < size, WORDS)
+    rounded = number_of(x, shared, data, word)
+    tl.store(target + offset_of(index, shape, to_strides, DIMENSIONS), rounded, mask=column < size)
+    if not WHOLE:
+        for at in range(WIDTH, block, WIDTH):
+            inside, there = column + at < size, index + at * inner
+            x = tl.load(source + offset_of(there, shape, from_strides, DIMENSIONS), mask=inside, other=0)
+            word = word_of(there, base, bits, given, inside, WORDS)
+            rounded = number_of(x, shared, data, word)
+            tl.store(target + offset_of(there, shape, to_strides, DIMENSIONS), rounded, mask=inside)

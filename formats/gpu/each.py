@@ -1,0 +1,31 @@
+"""The kernel that rounds every number by itself, for all families and modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton.language as tl
+
+from ..cpu.widths import Part
+from .places import offset_of, word_of
+
+number_of: Any = Part()
+"""(number, its place, what the format is, random word) -> what it is rounded to; see :mod:`.numbers`."""
+
+
+def each(
+    source: Any, target: Any, data: Any, given: Any, count: tl.int64, base: tl.int64, bits: Any, shape: Any,
+    from_strides: Any, to_strides: Any, DIMENSIONS: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Rounds ``count`` numbers, ``BLOCK`` of them in each program."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    index = start + tl.arange(0, BLOCK)
+    here, there = offset_of(index, shape, from_strides, DIMENSIONS), offset_of(index, shape, to_strides, DIMENSIONS)
+    if start + BLOCK <= count:  # without a mask memory is read four numbers at a time
+        word = word_of(index, base, bits, given, None, WORDS)
+        tl.store(target + there, number_of(tl.load(source + here), index, data, word))
+    else:
+        inside = index < count
+        word = word_of(index, base, bits, given, inside, WORDS)
+        rounded = number_of(tl.load(source + here, mask=inside, other=0), index, data, word)
+        tl.store(target + there, rounded, mask=inside)

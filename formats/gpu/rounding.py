@@ -1,0 +1,241 @@
+"""Rounding on a device, family by family: what is given to the kernels, and which.
+
+Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target`` may
+be ``source``. What a format is goes to the device once, and stays there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..base.modes import RandomBits, Rounding
+from ..cpu import float_choice
+from . import numbers, scaled
+from .launch import on_device, round_blocks, round_each, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..arithmetic.elements import Element
+    from ..arithmetic.float_parameters import FloatParameters
+    from ..base.modes import How
+    from ..cpu.numbers.logarithms import Cells
+    from ..cpu.numbers.tables import Table
+
+_KEPT = 256
+
+
+@lru_cache(_KEPT)
+def _float(parameters: FloatParameters, dtype: torch.dtype, device: torch.device, by_mode: bool) -> torch.Tensor:
+    return on_device(parameters.packed(dtype, by_mode=by_mode), device)
+
+
+@lru_cache(_KEPT)
+def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return on_device(values, device, dtype)
+
+
+def to_float(
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, how: How, *, signed: bool
+) -> None:
+    """To floats, whose parameters say how to round; without a sign, negative numbers become 0."""
+    dtype, device, parts = source.dtype, source.device, {}
+    by_mode = True
+    if not signed:
+        number_of = numbers.unsigned_float
+    elif how.rounding is Rounding.NEAREST_EVEN and parameters.infinite == parameters.over_positive:
+        number_of, by_mode = numbers.float_nearest, False
+        parts = float_choice.cheapest(parameters, dtype)._asdict()
+    elif isinstance(how.random, RandomBits):
+        number_of, parts = numbers.float_stochastic, float_choice.cheapest_random(parameters, dtype)._asdict()
+    else:
+        number_of = numbers.float_by_mode
+    round_each(source, target, how, number_of, (_float(parameters, dtype, device, by_mode),), **parts)
+
+
+def to_scaled_float(
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, scale: torch.Tensor, how: How
+) -> None:
+    """To floats over one scale, a tensor of one number on the device."""
+    data = _float(parameters, source.dtype, source.device, True), scale
+    round_each(source, target, how, numbers.scaled_float, data)
+
+
+def to_scaled_blocks(
+    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], parameters: FloatParameters, largest: float,
+    how: How, *, power_of_two: bool,
+) -> None:  # fmt: skip
+    """To floats over a scale for each block, whose axis and length are ``where``."""
+    dtype, device = source.dtype, source.device
+    data = (
+        _float(parameters, dtype, device, True),
+        _numbers((largest, float(power_of_two)), dtype, device),
+    )
+    parts = {"key_of": scaled.magnitude_key, "scale_of": scaled.largest_over_top, "number_of": scaled.float_over}
+    round_blocks(source, target, *where, how, parts, data)
+
+
+def to_grid(
+    source: torch.Tensor, target: torch.Tensor, scale: float, zero: float, codes: tuple[int, int], how: How, *,
+    between: bool = False,
+) -> None:  # fmt: skip
+    """To equally spaced numbers, with one scale that is known; ``between`` as for the CPU's ``round_channels``."""
+    dtype, device = source.dtype, source.device
+    held = torch.tensor(scale, dtype=dtype, device="cpu")
+    data = _numbers((float(1 / held), scale, zero, *codes), dtype, device)
+    number_of = numbers.between_codes if between else numbers.on_one_grid
+    round_each(source, target, how, number_of, (settings_of(how.rounding, device), data))
+
+
+def to_wrapping_grid(
+    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How
+) -> None:
+    """Likewise, but beyond the codes it goes on at their other end; the scale is a power of two."""
+    data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
+    round_each(source, target, how, numbers.wrapping, (settings_of(how.rounding, source.device), data))
+
+
+def to_grids(
+    source: torch.Tensor, target: torch.Tensor, layout: tuple[int, int], scales: torch.Tensor, zeros: torch.Tensor,
+    codes: tuple[int, int], how: How,
+) -> None:  # fmt: skip
+    """Likewise, with scales and zero points on the device.
+
+    Args:
+        source: see above.
+        target: see above.
+        layout: of how many neighbours in row-major order each has the same scale, and how many scales there are.
+        scales: of the dtype of ``source``, in order; after the last one the first comes again.
+        zeros: likewise.
+        codes: smallest and largest.
+        how: the mode.
+    """
+    device = source.device
+    data = (
+        settings_of(how.rounding, device), (1 / scales).contiguous(), scales.contiguous(), zeros.contiguous(),
+        _numbers(codes, source.dtype, device), _numbers(layout, torch.int64, device),
+    )  # fmt: skip
+    nearest = how.rounding is Rounding.NEAREST_EVEN
+    number_of = numbers.on_grid_of_channel if nearest else numbers.between_codes_of_channel
+    round_each(source, target, how, number_of, data, by_place=True)
+
+
+def to_integer_blocks(
+    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], codes: tuple[int, int], least: float, how: How,
+    *, symmetric: bool,
+) -> None:  # fmt: skip
+    """To integers, with a scale and a zero point for each group; no scale is below ``least``."""
+    data = settings_of(how.rounding, source.device), _numbers((*codes, least), torch.float64, source.device)
+    parts = {
+        "key_of": scaled.magnitude_key if symmetric else scaled.order_key,
+        "scale_of": scaled.symmetric_range if symmetric else scaled.full_range,
+        "number_of": scaled.nearest_code if how.rounding is Rounding.NEAREST_EVEN else scaled.code_between,
+    }
+    round_blocks(source, target, *where, how, parts, data)
+
+
+def to_posit(
+    source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
+) -> None:
+    """To posits; the arguments are those of the CPU's ``round_posit``."""
+    device = source.device
+    data = settings_of(how.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
+    number_of = numbers.posit_by_mode if how.random is None else numbers.posit_stochastic
+    round_each(source, target, how, numbers.posit if how.rounding is Rounding.NEAREST_EVEN else number_of, data)
+
+
+def to_logarithmic(
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: Cells, powers: torch.Tensor,
+    smallest: float | None, how: How,
+) -> None:  # fmt: skip
+    """To logarithmic numbers; the arguments are those of the CPU's loops. Without ``smallest`` to the nearest."""
+    device = source.device
+    data = (
+        settings_of(how.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
+        *(_table(x, device) for x in (cells.below, cells.inside, powers)),
+        _numbers((smallest or 0.0,), torch.float64, device),
+    )  # fmt: skip
+    round_each(source, target, how, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
+
+
+def to_powers_of_two(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
+    """To E8M0; the arguments are those of the CPU's loop."""
+    data = settings_of(how.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
+    round_each(source, target, how, numbers.power_of_two, data)
+
+
+def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How) -> None:
+    """To the numbers of a table."""
+    device, mode = source.device, Rounding.DOWN if how.random is not None else how.rounding
+    data = (
+        settings_of(mode, device), _table(table.values, device), _table(table.thresholds[mode], device),
+        _numbers((table.values.numel(),), torch.int64, device),
+    )  # fmt: skip
+    round_each(source, target, how, numbers.in_table if how.random is None else numbers.drawn_from_table, data)
+
+
+def to_scaled_table(
+    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], table: Table, scales: tuple[float, float],
+    how: How,
+) -> None:  # fmt: skip
+    """To the numbers of a table times a scale for each block; ``scales`` are the smallest and the largest."""
+    device, mode = source.device, Rounding.NEAREST_EVEN if how.random is not None else how.rounding
+    data = (
+        settings_of(mode, device), _table(table.values, device), _table(table.thresholds[mode], device),
+        _table(table.choices[mode], device), _numbers((table.values.numel(),), torch.int64, device),
+        _numbers((table.largest, *scales), source.dtype, device),
+    )  # fmt: skip
+    number_of = scaled.nearest_in_table if how.rounding is Rounding.NEAREST_EVEN else scaled.between_in_table
+    parts = {
+        "key_of": scaled.magnitude_key,
+        "scale_of": scaled.table_scale,
+        "number_of": number_of if how.random is None else scaled.drawn_in_table,
+    }
+    round_blocks(source, target, *where, how, parts, data)
+
+
+def to_elements(
+    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], addend: int, element: Element,
+    tensor_scale: torch.Tensor | None, how: How,
+) -> None:  # fmt: skip
+    """To elements over a scale for each block: a power of two, or that of NVFP4 within the scale of the tensor."""
+    dtype, device = source.dtype, source.device
+    fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
+    data = (
+        settings_of(how.rounding, device), _numbers(fixed, torch.int64, device),
+        _numbers((element.max,), torch.float64, device),
+        _numbers((0.0,), dtype, device) if tensor_scale is None else tensor_scale,
+    )  # fmt: skip
+    power = tensor_scale is None
+    parts = {
+        "key_of": scaled.magnitude_key,
+        "scale_of": scaled.shared_power if power else scaled.scale_within,
+        "number_of": scaled.multiplied if power else scaled.divided,
+    }
+    round_blocks(source, target, *where, how, parts, data)
+
+
+def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: How) -> None:
+    """As qtorch 0.3.0 does; ``words`` are those of its loop."""
+    data = _words(tuple(words), source.device)
+    round_each(source, target, how, numbers.as_qtorch, (data,))
+
+
+@lru_cache(_KEPT)
+def _words(words: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return on_device(np.array(words, np.uint32), device)
+
+
+_tables: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+def _table(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A table of the CPU's memory, which lives as long as its format, on the device."""
+    key = (id(table), device)
+    if key not in _tables:
+        _tables[key] = table, on_device(table, device)  # with the first in it, its id stays its own
+    return _tables[key][1]

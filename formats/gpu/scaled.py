@@ -1,0 +1,166 @@
+"""What numbers of a block share in each family, and how they are rounded with it: what :mod:`.blocks` is filled with.
+
+Minimum and maximum are found as integers of the numbers' order, which puts NaN beyond infinity, by ``key_of``; a
+``scale_of`` has the two of each block, and what it gives, ``number_of`` gets for each number. They call what the CPU's
+loops call; see :mod:`.translation`.
+"""
+
+# ruff: noqa: ARG001  all functions of a kind have the same arguments
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy import float64
+
+from ..cpu.addends import mode_of
+from ..cpu.element_tail import to_element
+from ..cpu.numbers.floats_by_mode import by_mode, read
+from ..cpu.numbers.tables import chosen, drawn
+from ..cpu.scaled.block_scales import power_scale, scale_in_tensor
+from ..cpu.scaled.range_scales import key_of, range_scale
+from ..cpu.step_tail import between_steps, on_grid, to_integer
+from ..cpu.widths import INFINITE, MAGNITUDE, WIDTH, ByWidth, bits_of, float_of, left, real, signed, unsigned
+from .numbers import place_in
+
+_TINY: Any = ByWidth(np.float32(2.0**-126), np.float64(2.0**-1022))
+_EXPONENT: Any = ByWidth(np.uint32(0x7F800000), np.uint64(0x7FF0000000000000))
+
+
+def magnitude_key(x: Any) -> Any:
+    """Of the magnitude."""
+    return signed(bits_of(x) & MAGNITUDE)
+
+
+def order_key(x: Any) -> Any:
+    """Of the number."""
+    return key_of(bits_of(x))
+
+
+def shared_power(low: Any, high: Any, data: Any) -> Any:
+    """The power of two of a block: (before, after, smallest, largest)."""
+    settings, p, largest, tensor_scale = data
+    return power_scale(unsigned(high), p[0], p[1], p[2], largest[0])
+
+
+def scale_within(low: Any, high: Any, data: Any) -> Any:
+    """The scale of a block of NVFP4, likewise."""
+    settings, p, largest, tensor_scale = data
+    return scale_in_tensor(unsigned(high), p[2], largest[0], tl.load(tensor_scale))
+
+
+def multiplied(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """An element of a block with a power of two."""
+    settings, p, largest, tensor_scale = data
+    before, after, smallest, most = shared
+    sign = left(unsigned(p[4]), unsigned(WIDTH - unsigned(1)))
+    return to_element(bits_of(x * before), smallest, unsigned(p[3]), most, sign, mode_of(settings), word) * after
+
+
+def divided(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """An element of a block of NVFP4."""
+    settings, p, largest, tensor_scale = data
+    before, after, smallest, most = shared
+    sign = left(unsigned(p[4]), unsigned(WIDTH - unsigned(1)))
+    return to_element(bits_of(x / before), smallest, unsigned(p[3]), most, sign, mode_of(settings), word) * after
+
+
+def symmetric_range(low: Any, high: Any, data: Any) -> Any:
+    """(scale, zero point) of integers whose zero point is 0, of the largest magnitude."""
+    settings, ends = data
+    return range_scale(signed(high * 0), high, ends[0], ends[1], 1, ends[2])
+
+
+def full_range(low: Any, high: Any, data: Any) -> Any:
+    """(scale, zero point) of integers, of minimum and maximum."""
+    settings, ends = data
+    return range_scale(low, high, ends[0], ends[1], 0, ends[2])
+
+
+def nearest_code(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """An integer, to the nearest, times its scale."""
+    settings, ends = data
+    scale, zero = shared
+    steps = to_integer(x * (real(1.0) / scale), mode_of(settings), word)
+    return on_grid(steps, scale, zero, real(ends[0]), real(ends[1]))
+
+
+def code_between(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """In other modes."""
+    settings, ends = data
+    scale, zero = shared
+    steps = between_steps(x, real(1.0) / scale, scale, zero, mode_of(settings), word)
+    return on_grid(steps, scale, zero, real(ends[0]), real(ends[1]))
+
+
+def table_scale(low: Any, high: Any, data: Any) -> Any:
+    """(scale, its reciprocal) of a block of numbers of a table."""
+    settings, values, thresholds, choices, count, limits = data
+    top, largest = float_of(unsigned(high)), limits[0]
+    scale = top / largest
+    scale = max(scale, limits[1])
+    scale = min(scale, limits[2])
+    inverse = real(1.0) / scale
+    scale = real(0.0) if top == real(0.0) else scale
+    return real(np.nan) if unsigned(high) >= INFINITE else scale, inverse
+
+
+def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """To the nearest number of a table, times the scale."""
+    settings, values, thresholds, choices, count, limits = data
+    scale, inverse = shared
+    return values[place_in(float64(x * inverse), thresholds, count[0] - 1)] * scale + real(0.0)
+
+
+def _reached(x: Any, scale: Any, values: Any, count: Any) -> Any:
+    """How many numbers of the block, but for the first, each number reaches."""
+    place = tl.full(x.shape, 0, tl.int64)
+    for j in range(1, count):
+        place += tl.where(x >= float64(values[j] * scale + real(0.0)), 1, 0)
+    return place
+
+
+def between_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """In the other modes that are not stochastic."""
+    settings, values, thresholds, choices, count, limits = data
+    scale, inverse = shared
+    wide, most = float64(x), count[0] - 1
+    place = _reached(wide, scale, values, count[0])
+    lower = float64(values[place] * scale + real(0.0))
+    upper = float64(values[min(place + 1, most)] * scale + real(0.0))
+    inside = place < most and wide > float64(values[0] * scale + real(0.0))
+    place = chosen(wide, place, lower, upper, choices[min(place, most - 1)]) if inside else place
+    return values[place] * scale + real(0.0)
+
+
+def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """By a random word."""
+    settings, values, thresholds, choices, count, limits = data
+    scale, inverse = shared
+    wide, most = float64(x), count[0] - 1
+    place = _reached(wide, scale, values, count[0])
+    lower = float64(values[place] * scale + real(0.0))
+    upper = float64(values[min(place + 1, most)] * scale + real(0.0))
+    inside = place < most and wide > float64(values[0] * scale + real(0.0))
+    place = drawn(wide, place, lower, upper if inside else lower + float64(1.0), word) if inside else place
+    return values[place] * scale + real(0.0)
+
+
+def largest_over_top(low: Any, high: Any, data: Any) -> Any:
+    """What numbers are multiplied with, so that the largest becomes the largest float; NaN where that is not finite."""
+    parameters, limits = data
+    top = float_of(unsigned(high))
+    scale = limits[0] / top
+    scale = max(scale, _TINY)
+    scale = min(scale, real(1.0) / _TINY)
+    cut = float_of(bits_of(scale) & _EXPONENT)
+    scale = cut if limits[1] != real(0.0) else scale
+    return real(np.nan) if unsigned(high) >= INFINITE else scale
+
+
+def float_over(x: Any, shared: Any, data: Any, word: Any) -> Any:
+    """A float in any mode, divided by the scale."""
+    parameters, limits = data
+    return float_of(by_mode(bits_of(x * shared), read(parameters), word)) / shared

@@ -1,0 +1,197 @@
+"""The functions that numba compiles for the CPU, as Triton's: what is rounded how is written once.
+
+A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads the
+same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked to be
+correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and that of
+all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go the same
+way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+
+from ..cpu.widths import ByWidth, Part
+from . import intrinsics
+from .places import NUMBERS
+
+_LITERALS = (bool, int, float, np.generic)
+_TYPES = (np.uint32, np.uint64, np.int32, np.int64, np.float32, np.float64)
+_OF_PYTHON = {"abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum"}
+
+
+def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, **parts: Any) -> Any:
+    """A function as Triton's, with the meanings of names for one carrier; the same object each time.
+
+    Args:
+        function: a Python function in the common part of numba's and Triton's languages, or what ``njit`` made of one;
+            or a kernel, written for Triton.
+        dtype: float32 or float64, the carrier.
+        interpreted: whether it shall be run by Triton's interpreter, on tensors in the CPU's memory.
+        parts: what :class:`~roundoff.formats.cpu.widths.Part` names stand for, here and in what is called.
+
+    Raises:
+        KeyError: a part is missing.
+    """
+    return _translated(getattr(function, "py_func", function), dtype, interpreted, tuple(sorted(parts.items())))
+
+
+@cache
+def _translated(plain: Any, dtype: torch.dtype, interpreted: bool, parts: tuple[tuple[str, Any], ...]) -> Any:
+    tree: Any = ast.parse(textwrap.dedent(inspect.getsource(plain))).body[0]
+    rewriter = _Rewriter(plain, dtype, interpreted, parts)
+    tree = rewriter.visit(tree)
+    name = f"{plain.__name__.strip('_')}_{8 * dtype.itemsize}"
+    tree.name, tree.decorator_list, tree.returns = name, [], None
+    text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    filled = ", ".join(f"{part}={value.__module__}.{value.__qualname__}" for part, value in parts)
+    file = f"<{plain.__module__}.{name} in Triton{' interpreted' * interpreted}: {filled}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # Triton reads the source
+    scope: dict[str, Any] = {"__name__": plain.__module__, "tl": tl, **rewriter.scope}
+    exec(compile(text, file, "exec"), scope)  # noqa: S102  our own text
+    made = scope[name]
+    if interpreted:
+        return InterpretedFunction(made)
+    varying = [name for name in NUMBERS if name in plain.__code__.co_varnames[: plain.__code__.co_argcount]]
+    return triton.jit(made, do_not_specialize=varying)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites a function, and collects in ``scope`` what its names stand for."""
+
+    def __init__(self, plain: FunctionType, dtype: torch.dtype, interpreted: bool, parts: Any) -> None:
+        self.scope: dict[str, Any] = {}
+        self._globals = plain.__globals__
+        self._how = (dtype, interpreted, parts)
+        self._local = set(plain.__code__.co_varnames)
+
+    def _meaning(self, name: str) -> Any:
+        value = self._globals[name]
+        if isinstance(value, Part):
+            return dict(self._how[2])[name]
+        if isinstance(value, ByWidth):
+            return value.narrow if self._how[0] == torch.float32 else value.wide
+        return value
+
+    def _callable(self, name: str, value: Any) -> ast.Name:
+        """A name for a function or class in the new scope."""
+        value = intrinsics.STANDS_FOR.get(value, value)
+        if hasattr(value, "py_func") or (isinstance(value, FunctionType) and value.__module__.startswith("roundoff.")):
+            value = in_triton(value, self._how[0], interpreted=self._how[1], **dict(self._how[2]))
+        while self.scope.setdefault(name, value) is not value:
+            name += "_"
+        return ast.Name(name, ast.Load())
+
+    def _constant(self, node: ast.expr) -> Any:
+        """The value of an expression without local names; None if it has any, or is no number."""
+        names: dict[str, Any] = {}
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name):
+                if part.id in self._local or part.id not in self._globals:
+                    return None
+                names[part.id] = self._meaning(part.id)
+                if not isinstance(names[part.id], (*_LITERALS, ModuleType)) and names[part.id] not in _TYPES:
+                    return None
+            elif isinstance(part, ast.Attribute) and part.attr not in ("inf", "nan"):
+                return None
+        value = eval(compile(ast.Expression(ast.fix_missing_locations(node)), "<constant>", "eval"), names)  # noqa: S307
+        return value if isinstance(value, _LITERALS) else None
+
+    def visit(self, node: ast.AST) -> Any:
+        """A constant is computed now: Triton would take a float for float32, whatever it is cast to."""
+        if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
+            value = self._constant(node)
+            if isinstance(value, np.generic):
+                return ast.parse(f"tl.full((), {_written(value)}, tl.{value.dtype})", mode="eval").body
+            if value is not None:
+                return ast.parse(_written(value), mode="eval").body
+        return super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id in self._local or node.id not in self._globals:
+            return node
+        value = self._meaning(node.id)
+        if isinstance(value, tuple) and not isinstance(value, type):
+            return ast.Tuple([self.visit(_number(item)) for item in value], ast.Load())
+        return node if value is tl or isinstance(value, ModuleType) else self._callable(node.id, value)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Kernels say which arguments are constants; loops annotate theirs for readers, and for C."""
+        if not (isinstance(node.annotation, ast.Attribute) and node.annotation.attr in ("constexpr", "int64")):
+            node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0))  # type: ignore[list-item]
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        chosen: Any = self.generic_visit(node)
+        if isinstance(chosen.test, ast.Constant):
+            return chosen.body if chosen.test.value else chosen.orelse
+        return _call("tl.where", chosen.test, chosen.body, chosen.orelse)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        operator, settles = (ast.BitAnd(), False) if isinstance(node.op, ast.And) else (ast.BitOr(), True)
+        parts = [self.visit(value) for value in node.values]
+        if any(isinstance(part, ast.Constant) and part.value is settles for part in parts):
+            return ast.Constant(settles)
+        parts = [part for part in parts if not isinstance(part, ast.Constant)]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = ast.BinOp(whole, operator, part)
+        return whole
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        found: Any = self.generic_visit(node)
+        if isinstance(found.op, ast.Div) and self._globals is not vars(intrinsics):
+            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right], [])
+        return found
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        found: Any = self.generic_visit(node)
+        if isinstance(found.slice, (ast.Tuple, ast.Slice)) or self._globals is vars(intrinsics):  # [:, None]
+            return found
+        return ast.Call(self._callable("item", intrinsics.item), [found.value, found.slice], [])
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        arguments: list[Any] = [self.visit(argument) for argument in node.args]
+        match ast.unparse(node.func):
+            case "abs" | "min" | "max" as name:
+                return _call(_OF_PYTHON[name], *arguments)
+            case "np.floor":
+                return _call("tl.floor", *arguments)
+            case "np.rint":
+                return ast.Call(self._callable("rint", intrinsics.rint), arguments, [])
+        return self.generic_visit(node)
+
+
+def _number(value: Any) -> ast.expr:
+    return ast.parse(_full(value), mode="eval").body
+
+
+def _full(value: Any) -> str:
+    return f"tl.full((), {_written(value)}, tl.{value.dtype})" if isinstance(value, np.generic) else _written(value)
+
+
+def _written(value: Any) -> str:
+    plain = value.item() if isinstance(value, np.generic) else value
+    return f"float('{plain}')" if plain != plain or plain in (float("inf"), -float("inf")) else repr(plain)  # noqa: PLR0124
+
+
+def _call(function: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.parse(function, mode="eval").body, list(arguments), [])

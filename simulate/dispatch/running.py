@@ -1,0 +1,206 @@
+"""Running one operation of a simulated program: what its plan says, and rounding what comes of it."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from ...formats import FormatError, Rounding
+from ..accumulation.run import accumulate as run_accumulated
+from ..aten.collectives import settle
+from ..numbers.host_numbers import recognized
+from ..policy.policy import Policy
+from ..policy.rules import Role
+from ..presence.entering import this_thread
+from ..watching.metrics import Changes
+from ..watching.watcher import Call, Watcher
+from .narrow_tensors import NARROW, NarrowCall
+from .operands import Operands
+from .plan import Plan
+from .results import Results
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    from ..presence.draws import Draws
+
+_CARRIER = Policy("fp32")
+
+
+@final
+class Runner:
+    """Runs the operations of one simulation, each by its plan.
+
+    Args:
+        mode: the simulation, to which the operations of a decomposition come back.
+        policy: what is rounded, and how.
+        draws: counts stochastic roundings.
+        watchers: those that are told of every operation.
+        fast_products: whether large matrix products take the faster library of this machine.
+        leave_moves: whether exact moves pass on what they get.
+
+    Attributes:
+        plans: what is done with every operation that ran, by the operation and its place.
+        results: rounds what operations have computed.
+        watchers: those given, and what remembers where inputs lie, if a rule asks.
+    """
+
+    def __init__(
+        self,
+        mode: TorchDispatchMode,
+        policy: Policy,
+        draws: Draws,
+        watchers: Sequence[Watcher],
+        *,
+        fast_products: bool,
+        leave_moves: bool,
+    ) -> None:
+        self._mode = mode
+        self._policy = policy
+        self._fast_products = fast_products
+        self._leaves_moves = leave_moves
+        self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
+        self.watchers = [*watchers, self._operands] if self._operands.tracks_inputs else list(watchers)
+        self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
+        self._changes = Changes.in_formats(policy.formats())
+        self.results = Results(draws, watchers, self._changes)
+        self.plans: dict[Any, Plan] = {}
+        self._dtypes: dict[Any, list[torch.dtype | None]] = {}
+        self._lock = threading.Lock()
+
+    def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> Plan:
+        """The plan of an operation at a place, made when first asked for; it is kept under ``key``."""
+        with self._lock:
+            if key not in self.plans:  # another thread may have been faster
+                self.plans[key] = self.plan(operation, role, module)
+            return self.plans[key]
+
+    def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
+        """A plan of an operation at a place, which is not kept."""
+        draw, fast = self.results.draw_apart, self._fast_products
+        return Plan(self._policy, operation, role, module, draw, changes=self._changes, fast_products=fast)
+
+    def island(self, plan: Plan) -> Plan:
+        """What is done with an operation that the program itself computes in full precision."""
+        with self._lock:
+            if plan.island is None:
+                where = plan.operation, plan.role, plan.module
+                plan.island = Plan(_CARRIER, *where, self.results.draw_apart, is_island=True)
+                self.plans[plan] = plan.island
+            return plan.island
+
+    def run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None) -> Any:
+        """Runs an operation, or what it is to be taken apart into.
+
+        Args:
+            plan: of the operation.
+            args: its arguments.
+            kwargs: its arguments by name.
+            narrow: the program's own call, if the arguments are its float16 or bfloat16 tensors in float32, and what
+                it has in float32 is left alone.
+        """
+        plan.calls += 1
+        if plan.decomposition is not None:
+            result = self._run_apart(plan, args, kwargs)
+            if result is not NotImplemented:  # with these arguments the operation is primitive
+                plan.taken_apart += 1
+                return result
+        this_thread.rounding = True
+        try:
+            return self._run_itself(plan, args, kwargs, narrow)
+        finally:
+            this_thread.rounding = False
+
+    def run_widened(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""
+        if self.results.writer is not None:
+            raise FormatError(
+                f"a compiled step computes in float32 or float64, but {plan} has tensors of the program's own float16"
+                " or bfloat16: leave out .half(), .bfloat16() and autocast, or run the step without roundoff.compile"
+            )
+        carried = self._carried if self.watchers or plan.prepares else None
+        before = this_thread.carrying
+        this_thread.rounding = True
+        try:
+            call = NarrowCall(plan, args, kwargs, self._dtypes)
+            island = plan.spares and call.computes.isdisjoint(NARROW)
+            wide = (args, kwargs) if island else call.widened(carried)
+            this_thread.rounding = False
+            if island:
+                return self.run(plan.island or self.island(plan), *wide)
+            plan.widened += 1
+            this_thread.carrying = True
+            result = self.run(plan, *wide, call if plan.spares else None)
+            this_thread.rounding = True
+            return call.narrowed(result, carried)
+        finally:
+            this_thread.rounding, this_thread.carrying = False, before
+
+    def _carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Tells watchers, and what sees to operands, of a copy in another dtype."""
+        for watcher in self.watchers:
+            watcher.carried(source, target)
+        if self._operands not in self.watchers:
+            self._operands.carried(source, target)
+
+    def _run_apart(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the decomposition, whose operations come back to the mode one by one."""
+        assert plan.decomposition is not None
+        if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
+            return NotImplemented
+        _push_mode(self._mode)
+        try:
+            return plan.decomposition(*args, **kwargs)
+        finally:
+            _pop_mode()
+
+    def _run_itself(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None) -> Any:
+        assert plan.operation is not None
+        assert plan.kernel is not None
+        given, separate = (args, kwargs), None
+        if plan.prepares:
+            args, kwargs, separate = self._operands.ready(plan, args, kwargs, self.results.rounder(plan))
+        call, tokens = None, []
+        if self.watchers:
+            call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
+            tokens = [watcher.before(call) for watcher in self.watchers]
+        result: Any
+        if separate is not None:
+            result = separate(partial(self._compute, plan))
+        elif plan.accumulate or self.results.writer:
+            result = self._compute(plan, args, kwargs)
+        else:
+            result = plan.kernel(*args, **kwargs) if kwargs else plan.kernel(*args)
+        if plan.settles:
+            settle(result)
+        moved = plan.moves is not None and plan.moves.these(args, kwargs)
+        plan.moved += moved
+        if (plan.rounds or self._sees_roundings) and not (moved and self._leaves_moves):
+            spared = () if narrow is None else narrow.wide_results(result)
+            self.results.round(plan, args, kwargs, result, call, spared)
+        if call is not None:
+            for watcher, token in zip(self.watchers, tokens, strict=True):
+                watcher.after(call, token, result)
+        return result
+
+    def _compute(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
+        """What the operation computes, with sums as the policy says."""
+        assert plan.operation is not None
+        assert plan.kernel is not None
+        if plan.accumulate:
+            assert plan.arithmetic.accumulate is not None
+            rounding = plan.arithmetic.rounding if plan.rounds else Rounding.NEAREST_EVEN
+            how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
+            result = run_accumulated(plan.operation, args, kwargs or {}, *how)
+            if result is not NotImplemented:
+                plan.accumulated += 1
+                return result
+        if self.results.writer and plan.exact:  # which computes with numbers in Python
+            args, kwargs = recognized(args, kwargs or {})
+        return plan.kernel(*args, **(kwargs or {}))

@@ -1,0 +1,250 @@
+"""What a policy is made of: the settings of an operation, and rules that change them for some operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...formats import Format, FormatError, Rounding
+from ..accumulation.description import Accumulation
+from ..aten.tables import plain_name
+from .products import Product
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPTIMIZER_STEP = "optimizer_step"
+"""Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
+
+
+class Role(StrEnum):
+    """What an operation, or an operand, is there for."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "parameters"
+    INPUTS = "inputs"
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    GRADIENTS = "gradients"
+
+
+MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
+"""What matrix products and convolutions multiply."""
+OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
+
+
+class Granularity(StrEnum):
+    """What counts as one operation."""
+
+    KERNEL = "kernel"
+    """An ATen operation: its results are rounded, what it computes inside is not."""
+    PRIMITIVE = "primitive"
+    """A primitive operation: composite kernels (softplus, layer norm, addcdiv, ...) are taken apart."""
+
+
+class Scalars(StrEnum):
+    """What becomes of Python numbers that meet tensors."""
+
+    EXACT = "exact"
+    ROUNDED = "rounded"
+
+
+class Islands(StrEnum):
+    """What becomes of a program's own float32, beside its float16 or bfloat16."""
+
+    ROUNDED = "rounded"
+    """It is a carrier of the format like any other dtype."""
+    EXACT = "exact"
+    """It is computed as it is: what is simulated is what the program has in float16 and bfloat16."""
+
+
+class Finfo(StrEnum):
+    """What ``torch.finfo`` describes inside of a simulation."""
+
+    DTYPE = "dtype"
+    FORMAT = "format"
+
+
+class Arithmetic(NamedTuple):
+    """How one operation is simulated."""
+
+    format: Format
+    """Of its results; fp32 stands for the carrier itself, unrounded."""
+    rounding: Rounding
+    operands: Format | None
+    """Its tensor operands are rounded to this before; None leaves them as they are."""
+    of_operands: tuple[Rule, ...]
+    """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
+    accumulate: Accumulation | None
+    granularity: Granularity
+    scalars: Scalars
+    islands: Islands
+
+
+def _patterns(value: object, name: str) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise FormatError(
+            f"{name} of a rule must be a pattern such as 'mm' or 'softmax*', or a list of them, got {value!r}"
+        )
+    return tuple(texts)
+
+
+def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
+    try:
+        return kind(str(value))
+    except ValueError:
+        raise FormatError(f"{name} must be {', '.join(kind)}, got {value!r}") from None
+
+
+SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
+"""What a policy says of all operations, and a rule of some."""
+_KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo}
+
+
+def parse_settings(owner: Any) -> None:
+    """Turns the settings that were given as text into what they name."""
+    for name in (*SETTINGS, "finfo"):  # the last one policies alone have
+        value = getattr(owner, name, None)
+        if value is None:
+            continue
+        if name in ("format", "operands"):
+            value = Format.parse(value)
+        elif name == "rounding":
+            value = Rounding.parse(value)
+        elif name == "accumulate":
+            value = Accumulation.parse(value) if isinstance(value, str) else value
+            if not isinstance(value, Accumulation):
+                raise FormatError(f"accumulate must be an Accumulation or its text, such as 'e5m10/32', got {value!r}")
+        else:
+            value = _choice(_KINDS[name], value, name)
+        object.__setattr__(owner, name, value)
+
+
+def plain_data(owner: Any) -> dict[str, Any]:
+    """What differs from the defaults, but for the rules of a policy, as plain data."""
+    values = [(f.name, getattr(owner, f.name), f.default) for f in fields(owner) if f.name != "rules"]
+    return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), default)}
+
+
+def text(owner: Any) -> str:
+    """The same as a line of text."""
+    return ", ".join(f"{name}={value}" for name, value in plain_data(owner).items())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Changes the arithmetic of the operations it matches; what is None it leaves as it is.
+
+    Args:
+        operation: name of an ATen operation without overload, such as ``mm`` (``add`` is also ``add_`` and
+            ``_foreach_add_``), a pattern with ``*`` and ``?``, or several. ``optimizer_step`` is a whole step of an
+            optimizer: gradients are rounded before it, parameters and buffers after it.
+        module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
+            a module is matched too. Operations of the backward pass belong to the module of their forward operation.
+        role: ``forward``, ``backward`` or ``optimizer``: where the operation runs. Or the rule is about operands of
+            forward and backward operations, whose ``format`` it sets, and their ``rounding`` if it says: they are seen
+            rounded, and stay as they are in memory. ``parameters`` are leaves that require a gradient, ``inputs`` come
+            from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what matrix products and
+            convolutions multiply: parameters; in the forward pass all else; in the backward pass what was no operand of
+            a product before. A bias, which is added, is none of them.
+        product: of a rule about weights, activations or gradients: for which product they are rounded so,
+            ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
+        format: of the results, or of the operands.
+        rounding: how they are rounded.
+        operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
+            their blocks along the contracted axis.
+        accumulate: the accumulator of contractions and sums.
+        granularity: ``kernel`` or ``primitive``.
+        scalars: ``exact`` or ``rounded``: Python numbers, to ``format``.
+        islands: ``exact`` leaves alone what the program itself computes in float32, or float64, and not in float16 or
+            bfloat16; ``rounded``: that is rounded, too.
+
+    Raises:
+        FormatError: a setting does not exist, or has no meaning for the role.
+    """
+
+    operation: str | Sequence[str] = "*"
+    module: str | Sequence[str] = "*"
+    role: str | Sequence[str] = "*"
+    product: str | Sequence[str] | None = field(default=None, kw_only=True)
+    format: Format | str | None = None
+    rounding: Rounding | str | None = None
+    operands: Format | str | None = None
+    accumulate: Accumulation | str | None = None
+    granularity: Granularity | str | None = None
+    scalars: Scalars | str | None = None
+    islands: Islands | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("operation", "module", "role"):
+            object.__setattr__(self, name, _patterns(getattr(self, name), name))
+        if self.role != ("*",):
+            roles = tuple(_choice(Role, role, "role of a rule") for role in self.role)
+            object.__setattr__(self, "role", roles)
+            if self.about_operands and (
+                not all(role in OPERAND_ROLES for role in roles)
+                or self.format is None
+                or self._settings() - {"format", "rounding"}
+            ):
+                raise FormatError(
+                    f"a rule about operands ({', '.join(OPERAND_ROLES)}) sets their format, and their rounding if need"
+                    f" be, and nothing else, got {self}"
+                )
+        self._parse_product()
+        parse_settings(self)
+        if not self._settings():
+            raise FormatError(f"a rule must set one of {', '.join(SETTINGS)}; this one sets nothing: {self}")
+
+    def _parse_product(self) -> None:
+        if self.product is None:
+            return
+        if self.role == ("*",) or not all(role in MULTIPLIED_ROLES for role in self.role):
+            raise FormatError(
+                f"product is said of {', '.join(MULTIPLIED_ROLES)}, in a rule with such a role, got {self}"
+            )
+        products = _patterns(self.product, "product")
+        object.__setattr__(self, "product", tuple(_choice(Product, name, "product of a rule") for name in products))
+
+    def _settings(self) -> set[str]:
+        return {name for name in SETTINGS if getattr(self, name) is not None}
+
+    def __str__(self) -> str:
+        return text(self)
+
+    @property
+    def about_operands(self) -> bool:
+        """Whether the rule is about operands of some role."""
+        return any(role in OPERAND_ROLES for role in self.role)
+
+    def matches(self, operation: str, module: str, role: str) -> bool:
+        """Whether the rule speaks of this operation at this place."""
+        roles = self.role == ("*",) or self.about_operands or role in self.role
+        if not roles or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
+            return False
+        return self.matches_operation(operation) and self.matches_module(module)
+
+    def matches_operation(self, operation: str) -> bool:
+        """Whether an operation of this name is meant, wherever it runs."""
+        if self.operation == ("*",):
+            return True
+        plain = plain_name(operation)
+        return any(fnmatchcase(name, pattern) for pattern in self.operation for name in (operation, plain))
+
+    def matches_module(self, path: str) -> bool:
+        """Whether the module at ``path`` (its first part is the outermost one's class), or one around it, is meant."""
+        if self.module == ("*",):
+            return True
+        parts = path.split(".")
+        around = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
+        return any(fnmatchcase(name, pattern) for pattern in self.module for name in around)
