@@ -5,8 +5,9 @@ program is the one that it takes for a GPU; operations run on the CPU, so that b
 bottom of PyTorch's stack follows the marks through every operation: results of marked operands are marked, and so is
 what is made with ``device="cuda"``. It refuses operands on both devices, as a GPU does.
 
-What it cannot show: the bits of CUDA's kernels, which are others for reductions, exp and products; that a kernel
-exists; a kernel that waits and is not listed here; autograd's own threads; streams, pinned memory and the allocator.
+Roundings are those by tensor operations. What it cannot show: the kernels of Triton; the bits of CUDA's kernels, which
+are others for reductions, exp and products; that a kernel exists; a kernel that waits and is not listed here;
+autograd's own threads; streams, pinned memory and the allocator.
 """
 
 from contextlib import contextmanager
@@ -155,6 +156,7 @@ def stand_ins(monkeypatch):
         # What leaves simulations must not leave the mode, which stands below them.
         depth = memory._len_torch_dispatch_stack
         patch.setattr(memory, "_len_torch_dispatch_stack", lambda: max(depth() - 1, 0))
+        patch.setattr(memory, "_has_triton", lambda: False)
         with mode:
             yield mode
 
