@@ -15,7 +15,6 @@ from functools import cache
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from roundoff.formats.base import memory
 from roundoff.simulate.dispatch.storages import Storages
@@ -79,7 +78,7 @@ class StandIns(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         asked = kwargs.get("device")
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _Tensor)]
+        tensors = [*_tensors_in(args), *_tensors_in(kwargs.values())]
         others = [x for x in tensors if not is_stand_in(x)]
         there = len(others) < len(tensors) if asked is None else torch.device(asked).type == "cuda"
         if asked is not None:
@@ -90,9 +89,8 @@ class StandIns(TorchDispatchMode):
         elif len(others) < len(tensors):
             self._check(func, name, args, kwargs, others)
         result = self._run(func, args, kwargs)
-        for x in tree_leaves(result) if there else ():
-            if isinstance(x, _Tensor):
-                _marked.add(x)
+        for x in _tensors_in((result,)) if there else ():
+            _marked.add(x)
         return result
 
     def _run(self, func, args, kwargs):
@@ -134,6 +132,14 @@ class StandIns(TorchDispatchMode):
             self.waits(f"{name} with indices in the processor's memory")
         alone = [*indices, *(() if given is None or given.dim() else (given,))]
         return [x for x in others if not any(x is y for y in alone)]
+
+
+def _tensors_in(values):
+    for x in values:
+        if isinstance(x, _Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from _tensors_in(x)
 
 
 @cache

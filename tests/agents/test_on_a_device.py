@@ -12,7 +12,7 @@ from roundoff.agents import TrainConfig
 from roundoff.agents.run.parts import make_learner
 from roundoff.formats import Format, round
 
-OBSERVATION, ACTION, BATCH, UPDATES = 5, 2, 8, 3
+OBSERVATION, ACTION, BATCH, UPDATES = 5, 2, 8, 2
 STATES = {"hidden_units": 16, "batch_size": BATCH, "lr": 1e-3, "loss_scale_growth_interval": 2, "adam_beta2": 0.9}
 PIXELS = {
     "observations": "pixels", "image_size": 16, "frames": 2, "filters": 3, "feature_size": 5, "image_shift": 2,
@@ -93,3 +93,21 @@ def test_an_update_waits_for_nothing_and_gives_the_bits_of_the_cpu(keys, monkeyp
         return
     for name, x in expected.weights().items():
         assert same_bits(x, found[name]), name
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("keys", CASES)
+def test_an_update_waits_for_nothing_on_a_gpu(keys):
+    learner, replay = made(keys, torch.device("cuda"))
+    fill(replay, Format.parse(keys["format"]), learner.dtype, torch.device("cuda"))
+    generator = torch.Generator("cuda").manual_seed(1)
+    learner.update(replay.sample(learner.config.batch_size, generator))  # compiles kernels
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(UPDATES):
+            metrics = learner.update(replay.sample(learner.config.batch_size, generator))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for name, x in {**learner.weights(), **metrics}.items():
+        assert x.is_cuda, name
