@@ -2,11 +2,13 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from comparing import same_bits
-from devices import stand_ins
+from devices import is_stand_in, stand_ins
 
 from roundoff.agents import TrainConfig
 from roundoff.agents.run.parts import make_learner
@@ -54,9 +56,28 @@ CASES = [
 ]  # fmt: skip
 
 
+class Steps:
+    """What two environments gave."""
+
+    actions = np.zeros((2, ACTION))
+    next_observations = np.ones((2, OBSERVATION))
+    images = np.zeros((2, 6, 16, 16), np.uint8)
+    rewards = discounts = np.ones(2)
+
+
+class Sample(NamedTuple):
+    """What was done in them."""
+
+    actions: np.ndarray
+    steps: Steps
+
+
+def made_with_recorder(keys, device):
+    return make_learner(TrainConfig(**keys), Sizes(), device)
+
+
 def made(keys, device):
-    config = TrainConfig(**keys)
-    learner, recorder = make_learner(config, Sizes(), device)
+    learner, recorder = made_with_recorder(keys, device)
     return learner, recorder.intake.replay
 
 
@@ -93,6 +114,21 @@ def test_an_update_waits_for_nothing_and_gives_the_bits_of_the_cpu(keys, monkeyp
         return
     for name, x in expected.weights().items():
         assert same_bits(x, found[name]), name
+
+
+@pytest.mark.parametrize("keys", [SAC, DRQ], ids=["states", "pixels"])
+def test_experience_goes_to_the_device_without_waiting(keys, monkeypatch):
+    steps = Steps()
+    with stand_ins(monkeypatch) as device:
+        _, recorder = made_with_recorder(keys | {"format": "e5m10"}, torch.device("cuda"))
+        intake = recorder.intake
+        seen = steps.images if keys is DRQ else steps.next_observations
+        with device.nothing_waits():
+            observations = intake.perceive(seen)
+            intake.begin(seen[0])
+            rows = intake.rows(observations, Sample(steps.actions, steps))
+        assert is_stand_in(observations)
+        assert is_stand_in(rows)
 
 
 @pytest.mark.cuda
