@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow lint format bench bench-gpu docs doctor clean
+.PHONY: install sweep test test-slow test-gpu lint format bench bench-gpu docs doctor clean
 
 install: $(INSTALLED)
 
@@ -53,10 +53,14 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m bench
 
-# The same, on a machine with a GPU: the updates are measured there too, at the paper's sizes, by device events.
+# On a machine with a GPU: its bits against the CPU's, and what it costs, by device events, written to bench/results/gpu/.
+test-gpu: $(INSTALLED)
+	@nvidia-smi -L >/dev/null || { echo "make test-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
+	@cd $(ROOT) && $(BIN)/python -m pytest -m cuda $(ARGS)
+
 bench-gpu: $(INSTALLED)
 	@nvidia-smi -L >/dev/null || { echo "make bench-gpu needs an NVIDIA GPU; nvidia-smi finds none" >&2; exit 1; }
-	@cd $(ROOT) && $(BIN)/python -m bench
+	@cd $(ROOT) && $(BIN)/python -m bench.gpu
 
 # The pages and the API reference as HTML in build/docs. A broken link or reference is an error.
 docs: $(INSTALLED)

@@ -23,22 +23,22 @@ SIMULATED = ("e5m10", "e5m8", "e5m6", "e5m5", "e5m4", "e5m3", "e5m2", "e6m9")
 PLAIN = ("fp32",) * 8
 
 
-def agents(formats: Sequence[str], **sizes) -> list[tuple[SAC, Replay]]:
+def agents(formats: Sequence[str], device: str = "cpu", **sizes) -> list[tuple[SAC, Replay]]:
     """An agent of each format, each with one full batch to learn from."""
     made = []
     for seed, name in enumerate(formats):
         config = TrainConfig(task="cheetah_run", format=name, seed=seed, **sizes)
-        agent = SAC(OBSERVATION, ACTION, config, torch.device("cpu"))
-        replay = Replay(config.batch_size, OBSERVATION, ACTION, dtype=agent.dtype, device=torch.device("cpu"))
+        agent = SAC(OBSERVATION, ACTION, config, torch.device(device))
+        replay = Replay(config.batch_size, OBSERVATION, ACTION, dtype=agent.dtype, device=torch.device(device))
         replay.rows.copy_(round(transitions(config.batch_size), name))
         replay.added = config.batch_size
         made.append((agent, replay))
     return made
 
 
-def together(formats: Sequence[str], **sizes) -> Callable[[], object]:
+def together(formats: Sequence[str], device: str = "cpu", **sizes) -> Callable[[], object]:
     """A function that updates them by one program."""
-    members = agents(formats, **sizes)
+    members = agents(formats, device, **sizes)
     population = Population([agent for agent, _ in members])
     batches = {i: replay.as_batch(replay.rows) for i, (_, replay) in enumerate(members)}
     return lambda: population.update(batches)

@@ -12,8 +12,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 HEAD = """# Performance
 
 `make bench` measures all of this, and `python -m bench.NAME` a part; `python -m bench.table` writes this page from the
-results. Unless a caption says otherwise, a figure is the median of several rounds in which the contestants take turns
-in one process, on one thread. Look at the ratios: seconds are those of the machine named, which had other work to do.
+results. `make bench-gpu` measures the last sections, on a machine with a GPU. Unless a caption says otherwise, a figure
+is the median of several rounds in which the contestants take turns in one process, on one thread. Look at the ratios:
+seconds are those of the machine named, which had other work to do.
 
 In short: rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them; an operation on a
 small tensor takes about 10 us longer inside a simulation; a SAC update with 128 units takes 2.3 times as long as in
@@ -85,6 +86,13 @@ CAPTIONS = {
         seconds of fp32.
     """,
 }
+# What `python -m bench.gpu` measures, by the name of its file in bench/results/gpu.
+ON_A_GPU = {
+    "rounding": "Rounding of as many float32 numbers into memory that is there, over `copy_`.",
+    "steps": "Training steps of networks, simulated over plain.",
+    "updates": "SAC updates at the sizes of the paper's Tables 10 and 11, over fp32.",
+    "populations": "One update of as many agents, each in a format of its own, over the update of one.",
+}
 DIGITS = 3
 ELSEWHERE = {"programs"}  # what-runs.md shows it
 WIDEST = 8  # columns; wider tables lie on their side
@@ -153,7 +161,31 @@ def line(cells: list[str]) -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE)])
+    here = [section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE]
+    return "\n".join([HEAD, *here, *(on_a_gpu(name) for name in ON_A_GPU)])
+
+
+def on_a_gpu(name: str) -> str:
+    """A file of a GPU's, or that there is none."""
+    path = RESULTS / "gpu" / f"{name}.json"
+    lines = [f"## On a GPU: {name}", "", wrapped(ON_A_GPU[name])]
+    if not path.exists():
+        return "\n".join([*lines, "", "Not measured yet: `make bench-gpu` measures it on a machine with a GPU."]) + "\n"
+    result = json.loads(path.read_text())
+    machine, rows = result["machine"], result["rows"]
+    versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
+    columns = list(dict.fromkeys(column for row in rows for column in row["ratios"]))
+    grid = [["", f"{rows[0]['base']}, us", *columns]]
+    for row in rows:
+        base = row["seconds"][row["base"]]
+        ratios = [cell(row["ratios"][column]) if column in row["ratios"] else "" for column in columns]
+        grid.append([row["what"], "" if base is None else cell(base * 1e6), *ratios])
+    if len(columns) > WIDEST:
+        grid = [list(column) for column in zip(*grid, strict=True)]
+    return "\n".join([
+        *lines, "", wrapped(f"Measured on {machine['gpu']}; {versions}."), "",
+        line(grid[0]), "|" + "---|" * len(grid[0]), *map(line, grid[1:]),
+    ]) + "\n"  # fmt: skip
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def _processor() -> str:
 
 def record(name: str, rows: list[dict[str, object]], *, packages: tuple[str, ...] = ()) -> Path:
     """Writes the rows with machine and versions, also of further packages, to ``bench/results/NAME.json``."""
-    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(packages), "rows": rows}, indent=1) + "\n", encoding="utf-8")
     return path

@@ -1,6 +1,6 @@
 """One SAC update: a textbook SAC, and ours in float32, in simulated half precision and in native half precision.
 
-On a CPU two sizes; on a GPU the sizes of the paper's Tables 10 and 11, with the memory that the updates need.
+Two sizes; those of the paper's Tables 10 and 11 are measured on a GPU, by :mod:`bench.gpu`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bench.reference_sac import ReferenceSAC
-from bench.timing import interleaved, on_device, record
+from bench.timing import interleaved, record
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.experience.replay import Replay
@@ -72,20 +72,6 @@ def on_cpu() -> list[dict[str, object]]:
     return rows
 
 
-def on_gpu() -> list[dict[str, object]]:
-    """Device events around 500 updates after 500 warm ones, and the peak of memory above what there was before."""
-    rows = []
-    for units, batch in ((1024, 1024), (1024, 4096), (4096, 1024), (4096, 4096)):
-        contestants = {"reference": lambda u=units, b=batch: reference(u, b, "cuda")}
-        for name, (format, settings) in AGENTS.items():
-            contestants[name] = lambda f=format, s=settings, u=units, b=batch: updates(f, u, b, "cuda", **s)
-        seconds, megabytes = {}, {}
-        for name, make in contestants.items():
-            seconds[name], megabytes[name] = on_device(make, warm=500, timed=500)
-        rows.append(_row("cuda", units, batch, seconds) | {"peak_megabytes": megabytes})
-    return rows
-
-
 def _row(device: str, units: int, batch: int, seconds: dict[str, float]) -> dict[str, object]:
     over = {name: value / seconds["fp32"] for name, value in seconds.items() if name != "fp32"}
     print(f"SAC update on {device}, {units} units, batch {batch}: fp32 {seconds['fp32'] * 1e3:.2f} ms;", end=" ")
@@ -97,8 +83,6 @@ def _row(device: str, units: int, batch: int, seconds: dict[str, float]) -> dict
 def main() -> None:
     """Prints and records the ratios."""
     rows = on_cpu()
-    if torch.cuda.is_available():
-        rows += on_gpu()
     print("written to", record("update", rows))
 
 

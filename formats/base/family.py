@@ -64,9 +64,8 @@ class Family(Format):
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
         given = isinstance(random, torch.Tensor) and not in_memory(random)
-        if (in_memory(source) and (target is source or in_memory(target)) and not given) or (
-            has_kernels(source) and has_kernels(target) and not _is_virtual(random)
-        ):
+        here = in_memory(source) and (target is source or in_memory(target)) and not given
+        if here or (has_kernels(source) and has_kernels(target) and not _is_virtual(random)):
             self._round_plain(source, target, rounding, overflow, random)
         else:
             target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))

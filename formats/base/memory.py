@@ -47,7 +47,7 @@ def in_memory(x: torch.Tensor) -> bool:
 
 
 def has_kernels(x: torch.Tensor) -> bool:
-    """Whether ``x`` lies on a device for which there are kernels (:mod:`roundoff.formats.gpu`), and so do its numbers."""
+    """Whether the numbers of ``x`` lie on a device for which there are kernels (:mod:`roundoff.formats.gpu`)."""
     return (
         x.is_cuda
         and type(x) in _PLAIN

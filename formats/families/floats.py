@@ -127,11 +127,21 @@ class FloatFormat(FloatLayout, Family):
         cpu_kernels.round_by_mode(source, target, parameters, how.random)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
-            _pass_on(source, target)
-            return
-        parameters = self.parameters(source.dtype, how.rounding, how.policy)
-        gpu.to_float(source, target, parameters, how, signed=self.signed)
+        dtype, device, random = source.dtype, source.device, how.random
+        key = (dtype, device, how.rounding, how.policy, type(random))
+        ready = self._launches.get(key)
+        if ready is None:
+            if self.native and dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
+                _pass_on(source, target)
+                return
+            parameters = self.parameters(dtype, how.rounding, how.policy)
+            ready = self._launches[key] = gpu.float_kernel(parameters, dtype, device, how, signed=self.signed)
+        gpu.run_each(ready[0], source, target, random, ready[1])
+
+    @cached_property
+    def _launches(self) -> dict[Any, Any]:
+        """Kernels and data for devices."""
+        return {}
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         parameters = self.parameters(source.dtype, how.rounding, how.policy)

@@ -10,6 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if not name.startswith(("to_", "as_qtorch", "float_kernel", "run_each")):
         raise AttributeError(name)
-    return getattr(import_module(f"{__name__}.rounding"), name)
+    function = globals()[name] = getattr(import_module(f"{__name__}.rounding"), name)
+    return function

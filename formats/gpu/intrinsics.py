@@ -69,9 +69,9 @@ def right64(x: Any, count: Any) -> Any:
     return tl.where(count < 64, x >> (count & 63), tl.full((), 0, tl.uint64))
 
 
-def quotient(x: Any, y: Any) -> Any:
-    """``x / y``, rounded correctly: Triton's own division of float32 numbers is not."""
-    if x.dtype == tl.float64:
+def quotient(x: Any, y: Any, typed: Any) -> Any:
+    """``x / y``, rounded correctly, as Triton's own is not in float32; ``typed`` is one of the two, and no literal."""
+    if typed.dtype == tl.float64:
         return x / y
     else:  # noqa: RET505  decided while the kernel is compiled, which wants one return in each branch
         return tl.div_rn(x, y)
@@ -85,6 +85,12 @@ def rint(x: Any) -> Any:
     turning = tl.full((), 4503599627370496.0, tl.float64)
     whole = tl.where(magnitude < turning, (magnitude + turning) - turning, magnitude)
     return tl.cast(tl.cast(tl.cast(whole, tl.uint64, bitcast=True) | sign, tl.float64, bitcast=True), x.dtype)
+
+
+def floor(x: Any) -> Any:
+    """The largest integer below; Triton's own takes subnormal numbers for zero."""
+    whole = rint(x)
+    return tl.where(whole > x, whole - 1.0, whole)
 
 
 def item(x: Any, i: Any) -> Any:

@@ -19,8 +19,6 @@ from .places import FIXED, GIVEN, HASHED
 from .translation import in_triton
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..base.modes import How, Random, Rounding
 
 _BLOCK = 1024
@@ -29,7 +27,7 @@ _MOST_DIMENSIONS = 6
 
 
 def round_each(
-    source: torch.Tensor, target: torch.Tensor, how: How, number_of: Any, data: Sequence[torch.Tensor], *,
+    source: torch.Tensor, target: torch.Tensor, how: How, number_of: Any, data: tuple[torch.Tensor, ...], *,
     by_place: bool = False, **parts: Any,
 ) -> None:  # fmt: skip
     """Rounds every number by itself.
@@ -46,26 +44,40 @@ def round_each(
     Raises:
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
-    kernel = in_triton(of_each.each, source.dtype, interpreted=source.is_cpu, number_of=number_of, **parts)
+    run_each(
+        kernel_of_each(source.dtype, source.device, number_of, **parts), source, target, how.random, data, by_place
+    )
+
+
+def kernel_of_each(dtype: torch.dtype, device: torch.device, number_of: Any, **parts: Any) -> Any:
+    """The kernel of :func:`round_each`."""
+    return in_triton(of_each.each, dtype, interpreted=is_interpreted(device), number_of=number_of, **parts)
+
+
+def run_each(
+    kernel: Any, source: torch.Tensor, target: torch.Tensor, random: Random, data: tuple[torch.Tensor, ...],
+    by_place: bool = False,
+) -> None:  # fmt: skip
+    """:func:`round_each` with its kernel."""
     count = source.numel()
-    alike = not by_place and how.random is None and source.stride() == target.stride() and is_dense(source)
-    layout = _IN_ORDER if alike else _layout(source, target)
-    words, base, bits, given = _random(how.random, source)
-    kernel[(triton.cdiv(count, _BLOCK),)](
-        source, target, tuple(data), given, count, base, bits, *layout, len(layout[0]), words, _BLOCK,
-        num_warps=4, enable_fp_fusion=False,
-    )  # fmt: skip
+    if (
+        random is None
+        and not by_place
+        and (source is target or source.stride() == target.stride())
+        and is_dense(source)
+    ):
+        layout, words, base, bits, given = _IN_ORDER, FIXED, 0, WORD_BITS, source
+    else:
+        layout, (words, base, bits, given) = _layout(source, target), _random(random, source)
+    tensors = (source, target, data, given)
+    arguments = (*tensors, count, base, bits, *layout, len(layout[0]), words, _BLOCK)
+    _launch(kernel, -(-count // _BLOCK), tensors, layout, words, arguments)
 
 
 def round_blocks(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    axis: int,
-    block: int,
-    how: How,
-    parts: dict[str, Any],
-    data: Sequence[torch.Tensor],
-) -> None:
+    source: torch.Tensor, target: torch.Tensor, axis: int, block: int, how: How, parts: dict[str, Any],
+    data: tuple[torch.Tensor, ...],
+) -> None:  # fmt: skip
     """Rounds blocks of neighbours along an axis, which share a scale.
 
     Args:
@@ -77,24 +89,66 @@ def round_blocks(
         parts: ``key_of``, ``scale_of`` and ``number_of``; of :mod:`.scaled`.
         data: what they are given of the format.
     """
-    kernel = in_triton(of_blocks.blocks, source.dtype, interpreted=source.is_cpu, **parts)
+    kernel = in_triton(of_blocks.blocks, source.dtype, interpreted=is_interpreted(source.device), **parts)
     length, inner = (source.shape[axis], source.shape[axis + 1 :].numel()) if source.dim() else (1, 1)
     block = min(block, length)
     count = source.numel() // length * -(-length // block)
-    width = min(triton.next_power_of_2(block), _WIDEST)
-    rows = min(max(_BLOCK // width, 1), triton.next_power_of_2(count))
-    layout = _layout(source, target)
-    words, base, bits, given = _random(how.random, source)
-    kernel[(triton.cdiv(count, rows),)](
-        source, target, tuple(data), given, count, length, inner, block, base, bits, *layout, len(layout[0]), words,
-        rows, width, width >= block, num_warps=4, enable_fp_fusion=False,
-    )  # fmt: skip
+    width = min(_power_of_two_from(block), _WIDEST)
+    rows = min(max(_BLOCK // width, 1), _power_of_two_from(count))
+    layout, (words, base, bits, given) = _layout(source, target), _random(how.random, source)
+    tensors = (source, target, data, given)
+    constants = (len(layout[0]), words, rows, width, width >= block)
+    arguments = (*tensors, count, length, inner, block, base, bits, *layout, *constants)
+    _launch(kernel, -(-count // rows), tensors, layout, constants, arguments)
 
 
-_IN_ORDER: tuple[tuple[int, ...], ...] = ((), (), ())
+def _power_of_two_from(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
-def _layout(source: torch.Tensor, target: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+def is_interpreted(device: torch.device) -> bool:
+    """Whether kernels are run by Triton's interpreter there: in the CPU's memory, for tests."""
+    return device.type == "cpu"
+
+
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # a * b + c is rounded twice, as everywhere
+_compiled: dict[Any, Any] = {}
+
+
+def _launch(
+    kernel: Any, programs: int, tensors: tuple[Any, ...], layout: _Layout, constants: Any, arguments: tuple[Any, ...]
+) -> None:
+    """Launches a kernel, without what Triton asks before each launch if it has been asked for the like.
+
+    A program depends on the kernel, on constants, on whether addresses are multiples of 16, and on how wide integers
+    must be; Triton finds that out anew for every argument, which takes longer than all the rest. Hooks that a profiler
+    sets in Triton see the first launch of a program only.
+    """
+    source, target, data, given = tensors
+    device = source.device
+    if is_interpreted(device):
+        kernel[(programs,)](*arguments, **_OPTIONS)
+        return
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, programs, tensors, layout, constants, arguments)
+        return
+    aligned = tuple([x.data_ptr() & 15 == 0 for x in (source, target, given, *data)])
+    wide = layout is not _IN_ORDER and any(number >> 31 for part in layout for number in part)
+    key = (id(kernel), device.index, source.dtype, constants, len(layout[0]), wide, aligned)
+    ready = _compiled.get(key)
+    if ready is None:
+        _compiled[key] = kernel[(programs,)](*arguments, **_OPTIONS)
+        return
+    stream = triton.runtime.driver.active.get_current_stream(device.index)
+    ready.run(programs, 1, 1, stream, ready.function, ready.packed_metadata, None, None, None, *arguments)
+
+
+_Layout = tuple[tuple[int, ...], ...]
+_IN_ORDER: _Layout = ((), (), ())
+
+
+def _layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
     """Shape and strides of both, with as few dimensions as can be; none if both lie in row-major order."""
     if source.is_contiguous() and target.is_contiguous():
         return _IN_ORDER

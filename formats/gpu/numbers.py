@@ -1,7 +1,7 @@
 """How a number is rounded in each family: what the kernel of :mod:`.each` is filled with.
 
-Each function has a number of the carrier, its place in the tensor, what the format is, as tensors on the device, and the
-random word of 32 bits. They call what the CPU's loops call; see :mod:`.translation`.
+Each function has a number of the carrier, its place in the tensor, what the format is, as tensors on the device, and
+the random word of 32 bits. They call what the CPU's loops call; see :mod:`.translation`.
 """
 
 # ruff: noqa: ARG001  all functions have the same arguments

@@ -15,7 +15,7 @@ NUMBERS = ("count", "length", "inner", "block", "base", "bits", "shape", "from_s
 """Arguments of kernels of which no value is worth a program of its own."""
 
 
-def offset_of(index: Any, shape: Any, strides: Any, DIMENSIONS: tl.constexpr) -> Any:  # noqa: N803
+def offset_of(index: Any, shape: Any, strides: Any, DIMENSIONS: tl.constexpr) -> Any:
     """Where in memory the element number ``index`` lies, in row-major order; for 0 dimensions, there."""
     rest, offset = index, index
     if DIMENSIONS > 0:
@@ -27,7 +27,7 @@ def offset_of(index: Any, shape: Any, strides: Any, DIMENSIONS: tl.constexpr) ->
     return offset
 
 
-def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl.constexpr) -> Any:  # noqa: N803
+def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl.constexpr) -> Any:
     """The random words of elements; 0 where rounding is not stochastic.
 
     Args:

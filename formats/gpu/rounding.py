@@ -1,13 +1,13 @@
 """Rounding on a device, family by family: what is given to the kernels, and which.
 
-Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target`` may
-be ``source``. What a format is goes to the device once, and stays there.
+Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target``
+may be ``source``. What a format is goes to the device once, and stays there.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch
 from ..base.modes import RandomBits, Rounding
 from ..cpu import float_choice
 from . import numbers, scaled
-from .launch import on_device, round_blocks, round_each, settings_of
+from .launch import kernel_of_each, on_device, round_blocks, round_each, run_each, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..base.modes import How
     from ..cpu.numbers.logarithms import Cells
     from ..cpu.numbers.tables import Table
+
+__all__ = ["run_each"]
 
 _KEPT = 256
 
@@ -39,12 +41,11 @@ def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     return on_device(values, device, dtype)
 
 
-def to_float(
-    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, how: How, *, signed: bool
-) -> None:
-    """To floats, whose parameters say how to round; without a sign, negative numbers become 0."""
-    dtype, device, parts = source.dtype, source.device, {}
-    by_mode = True
+def float_kernel(
+    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool
+) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """What :func:`.run_each` runs, and on which data, to round to floats; without a sign, negative numbers become 0."""
+    by_mode, parts = True, {}
     if not signed:
         number_of = numbers.unsigned_float
     elif how.rounding is Rounding.NEAREST_EVEN and parameters.infinite == parameters.over_positive:
@@ -54,7 +55,7 @@ def to_float(
         number_of, parts = numbers.float_stochastic, float_choice.cheapest_random(parameters, dtype)._asdict()
     else:
         number_of = numbers.float_by_mode
-    round_each(source, target, how, number_of, (_float(parameters, dtype, device, by_mode),), **parts)
+    return kernel_of_each(dtype, device, number_of, **parts), (_float(parameters, dtype, device, by_mode),)
 
 
 def to_scaled_float(
@@ -84,11 +85,15 @@ def to_grid(
     between: bool = False,
 ) -> None:  # fmt: skip
     """To equally spaced numbers, with one scale that is known; ``between`` as for the CPU's ``round_channels``."""
-    dtype, device = source.dtype, source.device
-    held = torch.tensor(scale, dtype=dtype, device="cpu")
-    data = _numbers((float(1 / held), scale, zero, *codes), dtype, device)
+    data = _grid((scale, zero, *codes), source.dtype, source.device)
     number_of = numbers.between_codes if between else numbers.on_one_grid
-    round_each(source, target, how, number_of, (settings_of(how.rounding, device), data))
+    round_each(source, target, how, number_of, (settings_of(how.rounding, source.device), data))
+
+
+@lru_cache(_KEPT)
+def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    scale = torch.tensor(numbers[0], dtype=dtype, device="cpu")
+    return on_device((float(1 / scale), *numbers), device, dtype)  # the reciprocal is that of what the dtype holds
 
 
 def to_wrapping_grid(

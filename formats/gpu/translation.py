@@ -1,10 +1,10 @@
 """The functions that numba compiles for the CPU, as Triton's: what is rounded how is written once.
 
-A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads the
-same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked to be
-correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and that of
-all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go the same
-way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
+A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads
+the same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked
+to be correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and
+that of all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go
+the same way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Rewriter(ast.NodeTransformer):
         if node.id in self._local or node.id not in self._globals:
             return node
         value = self._meaning(node.id)
-        if isinstance(value, tuple) and not isinstance(value, type):
+        if isinstance(value, tuple):
             return ast.Tuple([self.visit(_number(item)) for item in value], ast.Load())
         return node if value is tl or isinstance(value, ModuleType) else self._callable(node.id, value)
 
@@ -134,7 +134,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0))  # type: ignore[list-item]
+        value: Any = node.value
+        return self.generic_visit(ast.Assign([node.target], value, lineno=0))
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
@@ -159,7 +160,8 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         found: Any = self.generic_visit(node)
         if isinstance(found.op, ast.Div) and self._globals is not vars(intrinsics):
-            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right], [])
+            typed = found.right if isinstance(found.left, ast.Constant) else found.left
+            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right, typed], [])
         return found
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
@@ -174,7 +176,7 @@ class _Rewriter(ast.NodeTransformer):
             case "abs" | "min" | "max" as name:
                 return _call(_OF_PYTHON[name], *arguments)
             case "np.floor":
-                return _call("tl.floor", *arguments)
+                return ast.Call(self._callable("floor", intrinsics.floor), arguments, [])
             case "np.rint":
                 return ast.Call(self._callable("rint", intrinsics.rint), arguments, [])
         return self.generic_visit(node)

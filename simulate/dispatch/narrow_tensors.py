@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...formats import FormatError
 from ..aten.collectives import communicates
 from ..aten.schemas import argument_names, returns_tensors
-from ..policy.policy import Role
+from ..policy.rules import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

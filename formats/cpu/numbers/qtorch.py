@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def rounded(bits: Any, half: Any, keep: Any, first: Any, smallest: Any, last: Any, largest: Any) -> Any:
+    """A number's ``bits`` rounded, with the words at ``p``."""
     sign = uint32(bits & uint32(0x80000000))
     anchor = float_of32(uint32(smallest | sign))
     shifted = bits_of32(float_of32(bits) + anchor)

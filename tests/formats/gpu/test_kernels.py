@@ -1,0 +1,124 @@
+"""Every kernel by Triton's interpreter against the loops of the CPU, bit for bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from comparing import numbers, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundoff.formats import Format, RandomBits, Rounding
+from roundoff.formats.base.modes import How
+from roundoff.formats.base.names import FAMILIES
+from roundoff.formats.base.random_words import CHUNK, hash_reference, key_base, keys
+from roundoff.testing import formats
+
+tl = pytest.importorskip("triton.language")
+
+from roundoff.formats.gpu.places import word_of  # noqa: E402
+from roundoff.formats.gpu.translation import in_triton  # noqa: E402
+
+FORMATS = [
+    *("e5m10", "bf16", "tf32", "fp8_e4m3", "fp8_e5m2", "e3m0", "e8m23_nosub", "e5m10_ftz", "e4m3_daz", "e11m30"),
+    *("float8_e4m3fnuz", "binary8p3ue", "e5m2_saturate", "e4m3_propagate", "fp32", "fp6_e2m3"),
+    *("q4.6", "q4.6_wrap", "q0.8", "posit8_1", "posit16", "lns8_3", "lns16_8", "fp8_e8m0", "qtorch_e5m2"),
+    *("int8", "uint8", "int8_ax0", "int8_g16", "uint8_row", "int4_ax1_p99", "uint4_g8_p90", "uint6_s0.25_z3"),
+    *("mxfp8_e4m3", "mxfp4", "mxint8", "mxfp6_e3m2_ax0", "bfp8_16", "nvfp4", "nvfp4_b8_ax0"),
+    *("nf4", "table[-1,0,0.5,1]_b8", "table[-2,0.25,3]_unscaled"),
+    *("fp8_e4m3_tensor", "fp8_e5m2_row", "fp4_e2m1_b16_pow2"),
+]
+MODES = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+
+
+def on_device(fmt, x, mode=Rounding.NEAREST_EVEN, random=None, target=None):
+    """What the kernels make of a tensor; of one in the CPU's memory the interpreter runs them."""
+    target = torch.empty_like(x) if target is None else target
+    fmt._round_on_device(x, target, How(Rounding(mode), fmt._policy(None), random))
+    return target
+
+
+def rounds(fmt, mode):
+    return not str(fmt).startswith("qtorch") or mode is Rounding.NEAREST_EVEN
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy tells of overflow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_modes(name, dtype):
+    fmt = Format.parse(name)
+    if not fmt.fits_in(dtype):
+        pytest.skip("does not fit")
+    x = torch.cat([numbers(1, 3, 37).to(dtype), numbers(2, 3, 37).to(dtype).nan_to_num(posinf=2.0, neginf=-3.0)])
+    x[4] *= 1e-25
+    edges = torch.tensor(fmt.edges()[:30], dtype=torch.float64).to(dtype)
+    x[5, : len(edges)] = torch.where(edges.isfinite(), edges, 0.0)
+    for mode in MODES:
+        if rounds(fmt, mode):
+            assert same_bits(on_device(fmt, x, mode), fmt.rounded(x, mode)), mode
+    words = torch.randint(0, 1 << 32, x.shape, generator=torch.Generator().manual_seed(3))
+    for random in (RandomBits(3, 5), RandomBits(-1, 2**40, 7), words):
+        if rounds(fmt, Rounding.STOCHASTIC):
+            expected = fmt.rounded(x, Rounding.STOCHASTIC, None, random)
+            assert same_bits(on_device(fmt, x, Rounding.STOCHASTIC, random), expected), random
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["e5m10", "int8_ax1", "mxfp8_e4m3_ax1", "int8_g8", "fp8_e4m3_row"])
+def test_strides(name):
+    fmt, x = Format.parse(name), numbers(4, 6, 10, 7)
+    views = (
+        x.permute(2, 0, 1),
+        x[:, ::2],
+        x[1:5, :, 3],
+        x.transpose(0, 1)[2:],
+        x.to(memory_format=torch.contiguous_format),
+    )
+    for view in views:
+        target = torch.full((*view.shape, 2), -1.0)
+        written = target.select(-1, 1)
+        random = RandomBits(1, 2)
+        for mode, bits in ((Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, random)):
+            on_device(fmt, view, mode, bits, written)
+            assert same_bits(written.contiguous(), fmt.rounded(view, mode, None, bits).contiguous())
+            assert (target.select(-1, 0) == -1).all()
+    own = x.permute(2, 0, 1).clone()
+    expected = fmt.rounded(own)
+    assert same_bits(on_device(fmt, own, target=own), expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1023,), (1025,), (2, 2049), (5000, 1)])
+@pytest.mark.parametrize("name", ["e5m10", "bf16", "mxfp4", "int8", "uint4_row", "fp8_e4m3_b128", "bfp6_2500"])
+def test_ragged_sizes(name, shape):
+    fmt, x = Format.parse(name), numbers(5, *shape)
+    assert same_bits(on_device(fmt, x), fmt.rounded(x))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@given(formats(), st.sampled_from(MODES), st.integers(0, 1000), st.integers(1, 70))
+@settings(max_examples=40, deadline=None)
+def test_any_format(fmt, mode, seed, length):
+    x = numbers(seed, 3, length)
+    if fmt.fits_in(torch.float32):
+        assert same_bits(on_device(fmt, x, mode), fmt.rounded(x, mode))
+
+
+def test_every_family_has_kernels():
+    covered = {type(Format.parse(name)) for name in FORMATS}
+    assert {family.kind for family in FAMILIES.values()} <= covered
+
+
+def _words(target: Any, base: tl.int64, first: tl.int64) -> None:
+    place = tl.arange(0, 8)
+    word = word_of(first + place, base, 32, target, None, 1)
+    tl.store(target + place, word.to(tl.int64))
+
+
+def test_random_words_of_places_beyond_two_to_the_32():
+    random, found, first = RandomBits(9, 4), torch.zeros(8, dtype=torch.int64), CHUNK - 4
+    base = key_base(random)
+    kernel = in_triton(_words, torch.float32, interpreted=True)
+    kernel[(1,)](found, base - (1 << 64) if base >> 63 else base, first)
+    expected = [hash_reference(i % CHUNK, *keys(random, i // CHUNK)) for i in range(first, first + 8)]
+    assert found.tolist() == expected

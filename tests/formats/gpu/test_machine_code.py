@@ -1,0 +1,103 @@
+"""What Triton's compiler makes of the kernels for GPUs of three generations, without one."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from roundoff.formats import Format, RandomBits, Rounding
+from roundoff.formats.base.modes import How
+
+pytest.importorskip("triton")
+
+from stub_driver import compiled_for, resources
+
+FORMATS = [
+    *("e5m10", "bf16", "fp8_e4m3", "binary8p3ue", "q4.6", "q4.6_wrap", "int8", "int8_g16", "uint8_row", "posit8_1"),
+    *("lns8_3", "fp8_e8m0", "mxfp8_e4m3", "mxfp8_e4m3_ax0", "nvfp4", "nf4", "table[-2,0.25,3]_unscaled"),
+    *("fp8_e4m3_tensor", "fp8_e4m3_row"),
+]
+SHORT = ["e5m10", "bf16", "fp8_e4m3", "mxfp8_e4m3"]
+ELEMENTWISE = {"e5m10", "bf16", "fp8_e4m3", "binary8p3ue", "q4.6"}
+
+
+def kernels(capability, name, dtype, mode):
+    fmt = fresh(name)
+    x = torch.zeros(64, 1024, dtype=dtype)
+    random = RandomBits(1, 2) if mode is Rounding.STOCHASTIC else None
+    with compiled_for(capability) as driver:
+        fmt._round_on_device(x, torch.empty_like(x), How(mode, fmt._policy(None), random))
+    assert len(driver.launches) == 1
+    return driver.kernels
+
+
+def fresh(name):
+    """A format that has seen no device yet."""
+    return replace(Format.parse(name))
+
+
+@pytest.mark.parametrize("mode", [Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC], ids=str)
+@pytest.mark.parametrize(
+    ("capability", "name"), [*((90, name) for name in FORMATS), *((c, name) for c in (80, 100) for name in SHORT)]
+)
+def test_the_arithmetic_is_ieee_and_stays_in_registers(capability, name, mode, tmp_path):
+    for dtype in (torch.float32, torch.float64) if capability == 90 else (torch.float32,):
+        (kernel,) = kernels(capability, name, dtype, mode)  # one launch
+        code = kernel.asm["ptx"]
+        assert f".target sm_{capability}" in code
+        for inexact in (r"\bfma\.", r"\bmad\.\w+\.f", r"\.ftz", r"\.approx", r"\bdiv\.full", r"(ld|st)\.local"):
+            assert not re.search(inexact, code), inexact
+        found = resources(kernel, tmp_path)
+        assert found["STACK"] == found["LOCAL"] == 0
+        if name in ELEMENTWISE:
+            assert re.search(r"ld\.global\.v4\.b32|ld\.global\.v2\.b64", code)
+            assert re.search(r"st\.global\.v4\.b32|st\.global\.v2\.b64", code)
+
+
+def test_one_kernel_serves_all_widths():
+    with compiled_for(90) as driver:
+        for name in ("e5m10", "e5m9", "e5m2", "e6m5", "e4m7"):
+            fmt, x = fresh(name), torch.zeros(100)
+            fmt._round_on_device(x, x, How(Rounding.NEAREST_EVEN, fmt._policy(None)))
+    assert len(driver.launches) == 5
+    assert len(driver.kernels) == 1
+
+
+def test_one_kernel_serves_all_seeds_and_sizes():
+    fmt = fresh("fp8_e5m2")
+    with compiled_for(90) as driver:
+        for step, size in enumerate((1, 16, 1000, 5000)):
+            x = torch.zeros(size)
+            fmt._round_on_device(x, x, How(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(3 * step, step, 32)))
+    assert len(driver.launches) == 4
+    assert len(driver.kernels) == 1
+
+
+@pytest.mark.parametrize("name", ["e5m10", "mxfp4", "int8_ax0", "nf4"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_later_launches_are_what_triton_would_launch(name, stride):
+    """The second launch goes past Triton's own way of finding the program: the driver gets the same, but for hooks."""
+    fmt, x = fresh(name), torch.zeros(40, 64)[:, ::stride]
+    how, target = How(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(1)), torch.empty(x.shape)
+    with compiled_for(90) as driver:
+        for _ in range(3):
+            fmt._round_on_device(x, target, how)
+    first, *later = [[of(part) for part in (*launch[:6], *launch[9:])] for launch in driver.launches]
+    assert later == [first] * 2
+
+
+def of(part):
+    """Something to compare: tensors by their addresses, but for those that each rounding makes anew."""
+    if isinstance(part, tuple):
+        return tuple(of(item) for item in part)
+    return (part.dtype, part.shape) if isinstance(part, torch.Tensor) else part
+
+
+def test_an_address_that_is_no_multiple_of_16_has_its_own_kernel():
+    fmt, memory = fresh("e5m10"), torch.zeros(101)
+    with compiled_for(90) as driver:
+        for x in (memory[:100], memory[1:], memory[:100]):
+            fmt._round_on_device(x, x, How(Rounding.NEAREST_EVEN, fmt._policy(None)))
+    assert len(driver.kernels) == 2
+    assert ["ld.global.v4" in kernel.asm["ptx"] for kernel in driver.kernels] == [True, False]
