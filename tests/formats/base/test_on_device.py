@@ -6,6 +6,7 @@ from comparing import numbers, same_bits
 from devices import is_stand_in, stand_ins
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
+from roundoff.formats.base import memory
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.on_device import number_on, table_on, where
 from roundoff.formats.lists import round_list
@@ -29,6 +30,30 @@ def test_no_family_waits(name, monkeypatch):
                 found = round(there, fmt, rounding=mode, random=random)
             assert is_stand_in(found)
         assert same_bits(found, expected), mode
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_launched_without_waiting_on_tensors_of_the_device(name, monkeypatch):
+    pytest.importorskip("triton")
+    from roundoff.formats.gpu import launch
+
+    fmt, launched = Format.parse(name), []
+    with stand_ins(monkeypatch) as device, monkeypatch.context() as patch:
+        patch.setattr(memory, "_has_triton", lambda: True)
+        patch.setattr(torch.Tensor, "pin_memory", lambda x: x)
+        patch.setattr(launch, "_launch", lambda kernel, programs, tensors, *rest: launched.append(tensors))
+        x = numbers(0, 6, 40).to(fmt.carrier).cuda()
+        for mode in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC):
+            random = RandomBits(1, 2) if mode is Rounding.STOCHASTIC else None
+            before = len(launched)
+            try:
+                with device.nothing_waits():
+                    round(x, fmt, rounding=mode, random=random)
+            except FormatError:  # the format has no such mode
+                continue
+            assert len(launched) > before or fmt.native
+    for source, target, data, given in launched:
+        assert all(map(is_stand_in, (source, target, *data, given)))
 
 
 def test_rows_of_formats_do_not_wait(monkeypatch):
