@@ -39,6 +39,7 @@ CONFIGS = {
 }
 MORE = {
     "primitive": {"format": "e5m10", "policy": {"granularity": "primitive"}},
+    "primitive, stochastic": {"format": "e5m7", "policy": {"granularity": "primitive", "rounding": "stochastic"}},
     "exact": {"format": "e5m10", "policy": {"rounding": "toward-zero"}},
     "accumulate": {"format": "e5m10", "policy": {"accumulate": "fp16"}},
     "mx": {"format": "e5m10", "policy": {"operands": "mxfp8_e4m3"}},
