@@ -44,11 +44,14 @@ def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatPar
     shape = (len(rows), *[1] * (x.ndim - 1))
     integer = INTEGER[x.dtype]
 
+    def on_device(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device="cpu").to(x.device, non_blocking=True).view(shape)
+
     def column(name: str) -> torch.Tensor:
         values = [getattr(row, name) for row in rows]
         if isinstance(values[0], float):
-            return torch.tensor(values, dtype=x.dtype, device=x.device).view(shape)
-        return torch.tensor([signed(v, integer) for v in values], dtype=integer, device=x.device).view(shape)
+            return on_device(values, x.dtype)
+        return on_device([signed(v, integer) for v in values], integer)
 
     columns: dict[str, Any] = {name: column(name) for name in FloatParameters._fields}
     return FloatParameters(**columns)

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from .base.errors import FormatError
 from .base.format import Format
 from .base.modes import Overflow, RandomBits, Rounding
+from .base.on_device import where
 from .rounding import round
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
     (x,) = ctx.saved_tensors
     low, high = ctx.bounds
-    return torch.where((x >= low) & (x <= high), gradient, 0.0)
+    return where((x >= low) & (x <= high), gradient, 0.0)
 
 
 def fake_round(

@@ -124,8 +124,8 @@ def _round_rows(
     result = torch.empty_like(x)
     parsed = [Format.parse(fmt) for fmt in formats] * (x.shape[0] if len(formats) == 1 else 1)
     for fmt in set(parsed):
-        mine = torch.tensor([other == fmt for other in parsed], device=x.device)
+        mine = torch.tensor([other == fmt for other in parsed], device="cpu").to(x.device, non_blocking=True)
         # All rows are rounded, so that an element's random bits do not depend on the other rows' formats.
         rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
-        result[mine] = rounded[mine]
+        result = torch.where(mine.view(-1, *[1] * (x.dim() - 1)), rounded, result)
     return result

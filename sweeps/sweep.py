@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
+from ..agents.config.train_config import TrainConfig
 from ..agents.environments.opening import check_imports
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
+from .subjects.program_keys import ProgramConfig
 from .workers.pool import execute
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from .folder.directory import State
     from .language.plan import Plan, Run
+    from .subjects.subject import RunConfig
     from .workers.pool import Event, Executor
 
 
@@ -82,7 +85,8 @@ def run_sweep(
 
     Raises:
         SweepError: the folder is something else, or holds a damaged result; or no worker can be started.
-        RunError: the module of a task is not allowed, or its environment is none to train in.
+        RunError: the module of a task is not allowed, or its environment is none to train in; or this machine, on
+            which workers are to run, has no such device as a run to do asks for.
         FileError: it cannot be written.
     """
     store = SweepDirectory(directory)
@@ -100,6 +104,8 @@ def run_sweep(
         make_directory_inside(directory, "leases")
     states = {run.id: store.state(run) for run in plan.runs}
     leases = Leases(store.leases)
+    if executor.is_local:
+        _check_devices([run.config for run in plan.runs if states[run.id] not in ("done", "crashed")])
     jobs = _jobs(plan, store, states, runs, leases)
     watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
     if jobs:
@@ -122,6 +128,18 @@ def run_sweep(
                 watcher.event(event, states[event.run.id], score)
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def _check_devices(configs: Sequence[RunConfig]) -> None:
+    """Raises RunError if a run asks for a device that this machine does not have, or that cannot do what it asks."""
+    agents = [config for config in configs if isinstance(config, TrainConfig)]
+    asked = {(config.device, config.format if config.native else None) for config in agents}
+    asked |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}
+    if any(device != "cpu" for device, _ in asked):
+        from ..agents.run.device import open_device  # noqa: PLC0415  imports torch
+
+        for device, native in sorted(asked, key=str):
+            open_device(device, native)
 
 
 def _jobs(

@@ -21,6 +21,7 @@ class ForkedWorkers:
     """An ``Executor``; ``train`` replaces the function that a worker calls for a run."""
 
     tries = 2
+    is_local = True
 
     def __init__(self, limit, train=None):
         self.limit = limit

@@ -139,7 +139,7 @@ class FrameReplay:
         self._needed = deque(torch.maximum(newest - self.stack + 1, first).flatten().tolist())
 
     def _append(self, image: torch.Tensor) -> None:
-        self.images[self._images_added % self.capacity].copy_(image)
+        self.images[self._images_added % self.capacity].copy_(image, non_blocking=True)
         self._images_added += 1
         while self._needed and self._needed[0] < self._images_added - self.capacity:
             self._needed.popleft()

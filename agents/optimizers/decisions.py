@@ -25,8 +25,14 @@ _aten = torch.ops.aten
 
 @apart
 def kept(value: Any, device: torch.device) -> Tensor:
-    """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated."""
-    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device=device)
+    """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated.
+
+    Nothing waits for the device: a single number is filled in there, several are copied without waiting.
+    """
+    dtype = torch.int64 if isinstance(value, int) else torch.float64
+    if isinstance(value, (int, float)):
+        return torch.full((), value, dtype=dtype, device=device)
+    return torch.tensor(value, dtype=dtype, device="cpu").to(device, non_blocking=True)
 
 
 def is_at_hand(x: Tensor) -> bool:
@@ -142,7 +148,7 @@ def add_quotients_(
     """Adds factor * dividend / divisor to each, as one operation."""
     if not any(isinstance(factor, torch.Tensor) for factor in factors):
         _foreach_addcdiv_(tensors, dividends, divisors, factors)
-    elif factors[0].is_cpu and is_exact(_aten._foreach_addcdiv_.Tensor):
+    elif is_exact(_aten._foreach_addcdiv_.Tensor):
         _foreach_addcdiv_(tensors, dividends, divisors, _stacked(factors))
     else:
         for x, dividend, divisor, factor in zip(tensors, dividends, divisors, factors, strict=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...formats.base.memory import apart
+from ...formats.base.on_device import where
 from ..errors import RunError
 from .adam import AdamBase
 from .decisions import kept, magnitude, surely, surely_not
@@ -152,4 +153,4 @@ def _is_one(factor: Tensor) -> Tensor:
 @apart
 def _halved_or_doubled(scale: Tensor, finite: Tensor, due: Tensor, may_double: Any) -> Tensor:
     halved = ~finite & (scale > SMALLEST_SCALE)
-    return torch.where(halved, 0.5, torch.where(due & may_double, 2.0, 1.0)).to(torch.float64)
+    return where(halved, 0.5, where(due & may_double, 2.0, 1.0)).to(torch.float64)

@@ -11,8 +11,8 @@ import torch
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..environments.opening import check_imports
-from ..errors import RunError
 from ..programs.compiled import compile_updates
+from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
 from ..run.loop import Run
 from ..run.parts import open_environments
@@ -78,7 +78,7 @@ def open_run(
     if files.result.exists():  # also where the folder is write-protected by now
         files.check(config)
     else:
-        device = _open_device(config.device)  # before anything is written
+        device = open_device(config.device, config.format if config.native else None)  # before anything is written
         check_imports(config.task, allow_imports)
         make_directory(directory)
         with directory_lock(directory):
@@ -109,19 +109,6 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def _open_device(name: str) -> torch.device:
-    """The device called ``name``, if this machine has it."""
-    device = torch.device(name)
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            raise RunError(
-                f"device is {name}, but PyTorch finds {count or 'no'} CUDA device{'s' * (count != 1)} on this machine;"
-                " use device=cpu, or check the driver and that PyTorch was installed with CUDA"
-            )
-    return device
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 
 from ..base.errors import FormatError
 from ..base.family import check_encodable
+from ..base.on_device import where
 from .carriers import pattern
 from .codes import code_dtype
 from .patterns import float64_bits, narrowed
@@ -54,12 +55,12 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     significand = magnitude - ((field - 1) << _STORED)
     drop = _BIAS + _STORED + fmt.emin - m - field
     subnormal = significand >> drop.clamp(0, 63) if fmt.subnormals else torch.zeros_like(bits)
-    code = torch.where(magnitude < pattern(fmt.smallest_normal, torch.float64), subnormal, normal)
-    code = torch.where(magnitude == _INFINITY, infinity_code(fmt), code) if fmt.has_infinity else code
+    code = where(magnitude < pattern(fmt.smallest_normal, torch.float64), subnormal, normal)
+    code = where(magnitude == _INFINITY, infinity_code(fmt), code) if fmt.has_infinity else code
     if fmt.signed:
-        code = torch.where(bits < 0, code | _sign_bit(magnitude_bits), code)
+        code = where(bits < 0, code | _sign_bit(magnitude_bits), code)
     if fmt.has_nan:
-        code = torch.where(magnitude > _INFINITY, nan_code(fmt), code)
+        code = where(magnitude > _INFINITY, nan_code(fmt), code)
     return code.to(code_dtype(fmt.bits))
 
 
@@ -71,17 +72,17 @@ def decode(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.T
     fraction = magnitude & ((1 << m) - 1)
     # Fields beyond the largest number may be beyond float64's; they stand for no number.
     is_number = magnitude <= fmt.largest_code
-    normal = torch.where(is_number, magnitude, 0) + ((_BIAS - fmt.exponent_bias) << m) << (_STORED - m)
-    value = torch.where(magnitude >> m == 0, _subnormal(fmt, fraction), normal)
+    normal = where(is_number, magnitude, 0) + ((_BIAS - fmt.exponent_bias) << m) << (_STORED - m)
+    value = where(magnitude >> m == 0, _subnormal(fmt, fraction), normal)
     if fmt.has_infinity:
-        value = torch.where(magnitude == infinity_code(fmt), _INFINITY, value)
+        value = where(magnitude == infinity_code(fmt), _INFINITY, value)
         is_number |= magnitude == infinity_code(fmt)
     if fmt.signed and not fmt.has_negative_zero:
         is_number &= ~(negative & (magnitude == 0))
     # Without subnormals there are codes of zero beside 0, which have a sign only if zero has.
     negative = negative & ((value != 0) | fmt.has_negative_zero)
-    value = torch.where(negative, value | _SIGN, value)
-    return narrowed(torch.where(is_number, value, _QUIET).view(torch.float64), dtype)
+    value = where(negative, value | _SIGN, value)
+    return narrowed(where(is_number, value, _QUIET).view(torch.float64), dtype)
 
 
 def _subnormal(fmt: FloatLayout, fraction: torch.Tensor) -> torch.Tensor:
@@ -92,7 +93,7 @@ def _subnormal(fmt: FloatLayout, fraction: torch.Tensor) -> torch.Tensor:
     # A whole number is normal in float64; of one that is subnormal there the quanta are the pattern.
     scaled = fraction.to(torch.float64).view(torch.int64) + (lowest << _STORED)
     tiny = fraction << min(max(lowest + _BIAS + _STORED - 1, 0), 63)
-    return torch.where(fraction == 0, 0, torch.where(scaled < 1 << _STORED, tiny, scaled))
+    return where(fraction == 0, 0, where(scaled < 1 << _STORED, tiny, scaled))
 
 
 def _sign_bit(magnitude_bits: int) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..base.on_device import where
 from .carriers import INFINITY, INTEGER, STORED_BITS
 from .tail import Rule, round_shifted
 
@@ -39,11 +40,11 @@ def round_nearest(source: torch.Tensor, parameters: FloatParameters) -> torch.Te
     result = (magnitude + ((unit >> 1) - 1) + odd) & -unit
     # Subnormal numbers are multiples of one quantum: the carrier's own addition rounds to it.
     subnormal = ((magnitude.view(source.dtype) + p.magic) - p.magic).view(integer)
-    result = torch.where(magnitude < p.smallest_normal, subnormal, result)
-    result = torch.where(result > p.largest, p.over_positive, result)
-    result = torch.where(magnitude == infinity, p.infinite, result)
-    result = torch.where(magnitude > infinity, magnitude, result)  # NaN keeps its payload
-    sign = torch.where(result == 0, sign & signed(p.zero_sign, integer), sign)
+    result = where(magnitude < p.smallest_normal, subnormal, result)
+    result = where(result > p.largest, p.over_positive, result)
+    result = where(magnitude == infinity, p.infinite, result)
+    result = where(magnitude > infinity, magnitude, result)  # NaN keeps its payload
+    sign = where(result == 0, sign & signed(p.zero_sign, integer), sign)
     return (result | sign).view(source.dtype)
 
 
@@ -74,20 +75,20 @@ def round_by_mode(source: torch.Tensor, parameters: FloatParameters, words: torc
     field = (magnitude >> stored).clamp(min=1)
     significand = magnitude - ((field - 1) << stored)
     normal = magnitude >= p.smallest_normal
-    shift = torch.where(normal, p.shift, p.subnormal_shift - field)
+    shift = where(normal, p.shift, p.subnormal_shift - field)
     shift = shift.clamp(min=0, max=126)
     whole = significand >> shift.clamp(max=63)
-    odd = torch.where(normal, ((magnitude >> p.shift) & 1) ^ p.flip, whole & 1)
+    odd = where(normal, ((magnitude >> p.shift) & 1) ^ p.flip, whole & 1)
     # The parameters hold addends of the carrier's width; the tensor tail wants their upper 32 bits.
     upper = 0 if dtype == torch.float32 else 32
     mode = Rule(p.positive >> upper, p.negative >> upper, p.parity, p.sticky)
     rounded = round_shifted(significand, shift, mode, negative, odd=odd, words=words)
     subnormal = (rounded.to(dtype) * p.quantum).view(INTEGER[dtype]).to(torch.int64)
-    result = torch.where(normal, ((field - 1) << stored) + (rounded << p.shift), subnormal)
-    result = torch.where(result < p.least, 0, result)
-    result = torch.where(result > p.largest, torch.where(negative, p.over_negative, p.over_positive), result)
-    result = torch.where(magnitude == infinity, p.infinite, result)
-    result = torch.where(magnitude > infinity, magnitude, result)
+    result = where(normal, ((field - 1) << stored) + (rounded << p.shift), subnormal)
+    result = where(result < p.least, 0, result)
+    result = where(result > p.largest, where(negative, p.over_negative, p.over_positive), result)
+    result = where(magnitude == infinity, p.infinite, result)
+    result = where(magnitude > infinity, magnitude, result)
     negative = negative & ((result != 0) | (p.zero_sign != 0))
-    result = torch.where(negative, result | _SIGN[INTEGER[dtype]], result)
+    result = where(negative, result | _SIGN[INTEGER[dtype]], result)
     return result.to(INTEGER[dtype]).view(dtype)

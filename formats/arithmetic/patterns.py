@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..base.on_device import where
+
 _STORED = 52  # significand bits of float64
 _BIAS = 1023
 _SIGN = -(1 << 63)
@@ -20,10 +22,10 @@ def float64_bits(x: torch.Tensor) -> torch.Tensor:
     bits = x.view(torch.int32).to(torch.int64)
     magnitude = bits & 0x7FFFFFFF
     wide = (magnitude << 29) + ((_BIAS - 127) << _STORED)
-    wide = torch.where(magnitude >= 0x7F800000, wide | _INFINITY, wide)
+    wide = where(magnitude >= 0x7F800000, wide | _INFINITY, wide)
     subnormal = magnitude.to(torch.float64).view(torch.int64) - (149 << _STORED)
-    wide = torch.where(magnitude < 0x800000, torch.where(magnitude == 0, 0, subnormal), wide)
-    return torch.where(bits < 0, wide | _SIGN, wide)
+    wide = where(magnitude < 0x800000, where(magnitude == 0, 0, subnormal), wide)
+    return where(bits < 0, wide | _SIGN, wide)
 
 
 def narrowed(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -33,9 +35,9 @@ def narrowed(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     bits = numbers.view(torch.int64)
     magnitude = bits & ~_SIGN
     below_normal = magnitude < ((_BIAS - 126) << _STORED)
-    quanta = torch.where(below_normal, magnitude, 0).view(torch.float64) * 2.0**149
+    quanta = where(below_normal, magnitude, 0).view(torch.float64) * 2.0**149
     subnormal = (quanta.to(torch.int64) | ((bits >> 63) << 31)).to(torch.int32).view(torch.float32)
-    return torch.where(below_normal, subnormal, numbers.to(torch.float32))
+    return where(below_normal, subnormal, numbers.to(torch.float32))
 
 
 def significand_and_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

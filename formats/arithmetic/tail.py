@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from ..base.modes import WORD_BITS, Rounding
+from ..base.on_device import number_on, where
 
 
 class Rule(NamedTuple):
@@ -71,7 +72,7 @@ def round_shifted(
     Returns:
         int64, the rounded magnitudes.
     """
-    shift = torch.as_tensor(shift, device=significand.device)
+    shift = number_on(shift, torch.int64, significand.device)
     whole = significand >> shift.clamp(max=63)
     # Up to 32 dropped bits fill the fraction from above; of more, the highest 32 stay and the rest is jammed into one.
     few = shift.clamp(max=32)
@@ -82,7 +83,7 @@ def round_shifted(
         lost = significand & ((1 << many) - 1)
         fraction = fraction | ((lost != 0) | ((many == 63) & (significand != 0))).to(torch.int64)
     if words is None:
-        addend = torch.where(negative, mode.negative, mode.positive)
+        addend = where(negative, mode.negative, mode.positive)
         if mode.parity:
             addend = (addend + (whole & 1 if odd is None else odd)) & 0xFFFFFFFF
     else:

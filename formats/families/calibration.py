@@ -9,6 +9,7 @@ import torch
 from torch import finfo
 
 from ..base.memory import in_memory
+from ..base.on_device import where
 from ..cpu.numbers.grids_nearest import row_scales
 
 SMALLEST_SCALE = 2.0**-126
@@ -51,7 +52,7 @@ def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[i
     # A little less than the quotient, so that its rounding does not matter. Number / tensor would not be a division.
     quotient = torch.full_like(reach, finfo(scale.dtype).max) / reach
     largest = quotient * (1.0 - (2.0**-24 if scale.dtype == torch.float32 else 2.0**-52))
-    return torch.where((scale * reach.to(scale.dtype)).isinf(), largest.to(scale.dtype), scale)
+    return where((scale * reach.to(scale.dtype)).isinf(), largest.to(scale.dtype), scale)
 
 
 def value_range(
@@ -77,10 +78,10 @@ def value_range(
         rank = max(1, math.ceil(n * Fraction(str(percentile)) / 100))
         low, high = _order_statistics(slices, (n - rank, rank - 1), magnitudes=magnitudes)
         finite = slices.amin(-1).isfinite() & slices.amax(-1).isfinite()
-        high = torch.where(finite, high, torch.nan)
+        high = where(finite, high, torch.nan)
     low, high = low.to(torch.float64), high.to(torch.float64)
     usable = low.isfinite() & high.isfinite()
-    return torch.where(usable, low, torch.nan), torch.where(usable, high, torch.nan)
+    return where(usable, low, torch.nan), where(usable, high, torch.nan)
 
 
 def _order_statistics(slices: torch.Tensor, places: tuple[int, int], *, magnitudes: bool) -> list[torch.Tensor]:
@@ -117,7 +118,7 @@ def asymmetric_scale(
     """
     low, high = low.clamp(max=0.0), high.clamp(min=0.0)
     width, steps = high - low, codes[1] - codes[0]
-    width_per_code = torch.where(width.isinf(), (high / 2 - low / 2) / (steps / 2), width / steps)
+    width_per_code = where(width.isinf(), (high / 2 - low / 2) / (steps / 2), width / steps)
     scale = width_per_code.clamp(min=SMALLEST_SCALE).to(dtype)
     zero = (codes[0] - (low / scale.to(torch.float64)).round()).clamp(*codes)
     return scale, zero.to(dtype)

@@ -16,6 +16,7 @@ from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
 from ..base.modes import Overflow
 from ..base.names import Beginning, overflow_suffix, register
+from ..base.on_device import where
 from ..cpu.numbers.grids import round_channels, round_wrapping
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class FixedFormat(Family):
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         codes = self._integers(source, how)
         lost = source.isnan() if how.policy == Overflow.SATURATE else ~source.isfinite()
-        return torch.where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
+        return where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
@@ -163,12 +164,12 @@ class FixedFormat(Family):
         magnitude = round_shifted(significand, drop.clamp(min=0), rule(how.rounding), negative, words=how.words)
         if how.policy == Overflow.SATURATE:
             # A significand that must be shifted up is 2^52 or more already (or zero): beyond either end.
-            k = torch.where(negative, -magnitude, magnitude).clamp(self._low, self._high)
-            return torch.where((drop < 0) & (significand > 0), torch.where(negative, self._low, self._high), k)
+            k = where(negative, -magnitude, magnitude).clamp(self._low, self._high)
+            return where((drop < 0) & (significand > 0), where(negative, self._low, self._high), k)
         up = (-drop).clamp(min=0)
-        magnitude = torch.where(up < 64, magnitude << up.clamp(max=63), 0)  # modulo 2^64, a multiple of 2^bits
-        k = torch.where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
-        return torch.where(k > self._high, k - (1 << self.bits), k)
+        magnitude = where(up < 64, magnitude << up.clamp(max=63), 0)  # modulo 2^64, a multiple of 2^bits
+        k = where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
+        return where(k > self._high, k - (1 << self.bits), k)
 
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
@@ -178,7 +179,7 @@ class FixedFormat(Family):
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         k = integer_codes(self, codes, self.bits)
-        k = torch.where(k > self._high, k - (1 << self.bits), k)
+        k = where(k > self._high, k - (1 << self.bits), k)
         return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)
 
 

@@ -21,6 +21,7 @@ from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
+from ..base.on_device import where
 from ..cpu import float_choice as cpu_kernels
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class FloatFormat(FloatLayout, Family):
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         parameters = self.parameters(source.dtype, how.rounding, how.policy)
         if not self.signed:
-            source = torch.where(source.signbit() & ~source.isnan(), 0.0, source)
+            source = where(source.signbit() & ~source.isnan(), 0.0, source)
         if how.rounding is Rounding.NEAREST_EVEN:
             return tensor_kernels.round_nearest(source, parameters)
         return tensor_kernels.round_by_mode(source, parameters, how.words)

@@ -19,6 +19,7 @@ from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
+from ..base.on_device import number_on, where
 from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import is_small, round_whole
 from ..cpu.scaled.groups import round_groups
@@ -166,7 +167,8 @@ class IntegerFormat(Family):
 
     def _given(self, like: torch.Tensor) -> torch.Tensor:
         """The given scale as tensors of the dtype and device of ``like`` have it."""
-        return torch.tensor(self.scale, dtype=like.dtype, device=like.device)
+        assert self.scale is not None
+        return number_on(self.scale, like.dtype, like.device)
 
     @property
     def carrier(self) -> torch.dtype:
@@ -298,7 +300,7 @@ class IntegerFormat(Family):
             words = None if how.words is None else self._in_pieces(how.words)[0]
             whole = _steps(x, scale, zero, how.rounding, words)
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
-        return torch.where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
+        return where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
     def quantize(
         self,
@@ -347,7 +349,7 @@ class IntegerFormat(Family):
     def _decoded(self, quantized: Quantized, dtype: torch.dtype | None) -> torch.Tensor:
         bits, scale, zero = quantized
         codes = integer_codes(self, bits, self.width)
-        codes = torch.where(codes > self.code_max, codes - (1 << self.width), codes)
+        codes = where(codes > self.code_max, codes - (1 << self.width), codes)
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
         pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
@@ -367,18 +369,18 @@ def _steps(
     """As ``step_tail.between_steps32``: the steps that tensors stand for; NaN stays."""
     magnitude = x.abs()
     k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
-    k = torch.where(k * scale > magnitude, k - 1, k)
-    k = torch.where((k + 1) * scale <= magnitude, k + 1, k)
+    k = where(k * scale > magnitude, k - 1, k)
+    k = where((k + 1) * scale <= magnitude, k + 1, k)
     lower = k * scale
     rest, step = magnitude - lower, (k + 1) * scale - lower
     part = rest.to(torch.float64) / step.to(torch.float64)
     # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
-    fraction = torch.where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
+    fraction = where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
     significand = (fraction << 1) | (rest > 0).to(torch.int64)
-    odd = torch.where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
+    odd = where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
     up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
     k = k + up.to(k.dtype)
-    return torch.where(x.signbit(), -k, k)
+    return where(x.signbit(), -k, k)
 
 
 def _from_name(found: re.Match[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.modes import Rounding
 from ..base.names import Beginning, register
+from ..base.on_device import table_on, where
 from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ class LogarithmicFormat(Family):
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         k = self._logarithms(source, how)
-        result = torch.where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
-        return torch.where(source.isnan(), torch.nan, result)
+        result = where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
+        return where(source.isnan(), torch.nan, result)
 
     def _logarithms(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """K of |x| rounded; the lowest one for zero, anything for NaN."""
@@ -154,26 +155,28 @@ class LogarithmicFormat(Family):
         within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
         table = _powers(self.fraction_bits, x.dtype)
         if how.rounding in _NEAREST:
-            k = (octave << self.fraction_bits) + torch.bucketize(within, _borders(self.fraction_bits).to(x.device))
+            k = (octave << self.fraction_bits) + torch.bucketize(
+                within, table_on(_borders(self.fraction_bits), x.device)
+            )
         else:
-            table = table.to(x.device, torch.float64)
+            table = table_on(table, x.device).to(torch.float64)
             step = torch.bucketize(within, table, right=True) - 1
-            lower, upper = table[step], torch.cat([table[1:], table.new_tensor([2.0])])[step]
+            lower, upper = table[step], torch.cat([table[1:], table.new_full((1,), 2.0)])[step]
             k = (octave << self.fraction_bits) + step
             # Below the smallest number lies zero.
             smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
             vanishing = k <= self._zero
             k = k.clamp(self._zero, -self._zero - 1)
-            fraction = torch.where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
+            fraction = where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
             # One bit below the fraction says that it is not zero, however small.
-            inexact = torch.where(vanishing, bits > 0, within > lower).to(torch.int64)
+            inexact = where(vanishing, bits > 0, within > lower).to(torch.int64)
             significand = ((fraction * 2.0**32).to(torch.int64) << 1) | inexact
             k = k + round_shifted(significand, 33, rule(how.rounding), x < 0, odd=k & 1, words=how.words)
-        return torch.where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
+        return where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
 
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
-        table: torch.Tensor = _powers(self.fraction_bits, dtype).to(k.device)
+        table = table_on(_powers(self.fraction_bits, dtype), k.device)
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
@@ -183,7 +186,7 @@ class LogarithmicFormat(Family):
         Zero has the code of the lowest k; with the sign bit it is that of NaN.
         """
         k = self._logarithms(x, how)
-        k = torch.where(x.isnan(), self._zero, k)
+        k = where(x.isnan(), self._zero, k)
         sign = x.isnan() | ((x < 0) & (k > self._zero))
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
         return code.to(code_dtype(self.width))
@@ -192,10 +195,10 @@ class LogarithmicFormat(Family):
         codes = integer_codes(self, codes, self.width)
         negative = ((codes >> (self.width - 1)) & 1) == 1
         k = codes & ((1 << (self.width - 1)) - 1)
-        k = torch.where(k >= -self._zero, k + 2 * self._zero, k)
+        k = where(k >= -self._zero, k + 2 * self._zero, k)
         numbers = self._powers_of(k, dtype or self.carrier)
-        numbers = torch.where(negative, -numbers, numbers)
-        return torch.where(k == self._zero, torch.where(negative, torch.nan, 0.0), numbers)
+        numbers = where(negative, -numbers, numbers)
+        return where(k == self._zero, where(negative, torch.nan, 0.0), numbers)
 
 
 def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:

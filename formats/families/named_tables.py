@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..base.modes import Rounding
+from ..base.on_device import where
 from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ def between(
     below, above = x - number(lower), number(lower + 1) - x
     negative = x < 0
     if words is not None:
-        fraction = torch.where(negative, above, below) / (number(lower + 1) - number(lower))
+        fraction = where(negative, above, below) / (number(lower + 1) - number(lower))
         up = ((fraction.nan_to_num(0.0, 0.0, 0.0) * 2.0**32).to(torch.int64) + words) >> 32
-        place = torch.where(negative, lower + 1 - up, lower + up)
+        place = where(negative, lower + 1 - up, lower + up)
     else:
         assert choices is not None
         choice = choices[lower]
         nearer = (above < below) | ((above == below) & (choice == TIE_HIGH))
-        place = lower + torch.where(choice >= TIE_LOW, nearer, (choice == HIGH) & (below > 0)).to(torch.int64)
-    place = torch.where(x <= grid[..., :1], 0, place)
-    return torch.where(x >= grid[..., -1:], last, place)
+        place = lower + where(choice >= TIE_LOW, nearer, (choice == HIGH) & (below > 0)).to(torch.int64)
+    place = where(x <= grid[..., :1], 0, place)
+    return where(x >= grid[..., -1:], last, place)
 
 
 def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:

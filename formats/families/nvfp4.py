@@ -17,6 +17,7 @@ from ..base.family import check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
+from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from .mx import ELEMENTS
 from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
@@ -118,15 +119,15 @@ class NVFP4Format(ScaledByData):
         top = tops.amax()
         tensor_scale = _tensor_scale(top)
         scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
-        total = _SCALE.table.to(x.device)[scales].to(x.dtype) * tensor_scale
-        quotients = torch.where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
+        total = table_on(_SCALE.table, x.device)[scales].to(x.dtype) * tensor_scale
+        quotients = where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
         pieces = None if how.words is None else cut(how.words, axis, self.block)
         return _element_codes(quotients, _ELEMENT, how.rounding, pieces), scales, tensor_scale
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
         dtype = tensor_scale.dtype
-        total = _SCALE.table.to(codes.device)[scales].to(dtype) * tensor_scale
-        return _ELEMENT.table.to(codes.device)[codes].to(dtype) * total
+        total = table_on(_SCALE.table, codes.device)[scales].to(dtype) * tensor_scale
+        return table_on(_ELEMENT.table, codes.device)[codes].to(dtype) * total
 
     def _encoded(self, x: torch.Tensor, how: How) -> TwoLevelBlocks:
         """As they are stored; refused of an empty tensor. With a NaN or an infinity the tensor's scale is NaN."""
@@ -151,7 +152,7 @@ class NVFP4Format(ScaledByData):
 def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
     """The scale of a tensor whose largest magnitude is ``top``; NaN if that is NaN or infinite."""
     scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
-    return torch.where(top == 0, 1.0, torch.where(top.isfinite(), scale, torch.nan))
+    return where(top == 0, 1.0, where(top.isfinite(), scale, torch.nan))
 
 
 def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
@@ -163,9 +164,9 @@ def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words:
     codes = ((quantum - lowest) << m) + k  # the implicit bit counts the exponent field up; so does a carry
     top_quantum = element.emax - m
     largest = ((top_quantum - lowest) << m) + int(element.max * 2.0**-top_quantum)
-    codes = torch.where(quantum > top_quantum, largest, codes.clamp(max=largest))
+    codes = where(quantum > top_quantum, largest, codes.clamp(max=largest))
     codes = codes | (x.signbit().to(torch.int64) << (element.bits - 1))
-    return torch.where(x.isnan(), 0, codes)
+    return where(x.isnan(), 0, codes)
 
 
 register(

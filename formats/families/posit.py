@@ -13,6 +13,7 @@ from ..arithmetic.patterns import float64_bits
 from ..arithmetic.tail import round_shifted, rule
 from ..base.family import Family, check_integer
 from ..base.names import Beginning, register
+from ..base.on_device import where
 from ..cpu.numbers.posits import round_posit
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ class PositFormat(Family):
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         bits = float64_bits(source)
         magnitude = (self._rounded(bits, how) + _BIAS).view(torch.float64)
-        result = torch.where((bits & _MAGNITUDE) == 0, 0.0, torch.where(bits < 0, -magnitude, magnitude))
-        return torch.where(source.isfinite(), result, torch.nan).to(source.dtype)
+        result = where((bits & _MAGNITUDE) == 0, 0.0, where(bits < 0, -magnitude, magnitude))
+        return where(source.isfinite(), result, torch.nan).to(source.dtype)
 
     @property
     def _below_regime(self) -> int:
@@ -141,7 +142,7 @@ class PositFormat(Family):
 
     def _kept(self, k: torch.Tensor) -> torch.Tensor:
         """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
-        return self.width - 1 - torch.where(k >= 0, k + 2, 1 - k)
+        return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
     def _rounded(self, bits: torch.Tensor, how: How) -> torch.Tensor:
         """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
@@ -155,7 +156,7 @@ class PositFormat(Family):
         lower = (pattern >> drop) << drop
         if how.words is None:
             # Where nothing is kept below the regime, its last bit is the code's last: 0 after ones, 1 after zeros.
-            odd = torch.where(kept > 0, (pattern >> drop) & 1, (k < 0).to(torch.int64))
+            odd = where(kept > 0, (pattern >> drop) & 1, (k < 0).to(torch.int64))
             rest = pattern - lower
             up = round_shifted(rest, drop, rule(how.rounding), negative, odd=odd)
         else:
@@ -170,28 +171,28 @@ class PositFormat(Family):
         pattern = self._rounded(bits, how)
         k = pattern >> self._below_regime
         kept = self._kept(k)
-        regime = torch.where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
+        regime = where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
         rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - kept.clamp(min=0))
-        code = torch.where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
-        code = torch.where(bits < 0, -code, code) & ((1 << self.width) - 1)
-        code = torch.where((bits & _MAGNITUDE) == 0, 0, torch.where(x.isfinite(), code, 1 << (self.width - 1)))
+        code = where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
+        code = where(bits < 0, -code, code) & ((1 << self.width) - 1)
+        code = where((bits & _MAGNITUDE) == 0, 0, where(x.isfinite(), code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.width)
         body = (1 << (self.width - 1)) - 1
         negative = codes > body
-        magnitude = torch.where(negative, -codes, codes) & body
+        magnitude = where(negative, -codes, codes) & body
         ones = magnitude > body >> 1
         # The regime's run ends at the highest bit that differs from its first.
-        different = torch.where(ones, ~magnitude & body, magnitude)
+        different = where(ones, ~magnitude & body, magnitude)
         run = self.width - 1 - torch.frexp(different.to(torch.float64)).exponent.to(torch.int64)
-        k = torch.where(ones, run - 1, -run)
+        k = where(ones, run - 1, -run)
         kept = self._kept(k).clamp(min=0)
         rest = (magnitude & ((1 << kept) - 1)) << (self._below_regime - kept)
         numbers = ((k << self._below_regime) + rest + _BIAS).view(torch.float64)
-        numbers = torch.where(negative, -numbers, numbers)
-        numbers = torch.where(magnitude == 0, torch.where(negative, torch.nan, 0.0), numbers)
+        numbers = where(negative, -numbers, numbers)
+        numbers = where(magnitude == 0, where(negative, torch.nan, 0.0), numbers)
         return numbers.to(dtype or self.carrier)
 
 

@@ -14,6 +14,7 @@ from ..base.errors import FormatError
 from ..base.family import Family
 from ..base.modes import How, Overflow, Rounding
 from ..base.names import overflow_suffix, register
+from ..base.on_device import where
 from ..cpu.numbers.powers_of_two import round_to_powers
 
 _BIAS = 127
@@ -120,10 +121,10 @@ class PowerOfTwoFormat(Family):
         bits = float64_bits(x)
         code = (bits >> 52) - _FIELD
         up = round_shifted(bits & _FRACTION, 52, rule(how.rounding), bits < 0, odd=code & 1, words=how.words)
-        code = torch.where(code < 0, 0, code + up)
-        code = torch.where(code > _LARGEST, over, code)
-        code = torch.where(bits == _INFINITY, infinite, code)
-        return torch.where((bits <= 0) | (bits > _INFINITY), _NAN, code)
+        code = where(code < 0, 0, code + up)
+        code = where(code > _LARGEST, over, code)
+        code = where(bits == _INFINITY, infinite, code)
+        return where((bits <= 0) | (bits > _INFINITY), _NAN, code)
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         round_to_powers(source, target, *self._beyond_patterns(how), how)
@@ -141,7 +142,7 @@ class PowerOfTwoFormat(Family):
         """Of integers, or of ``torch.float8_e8m0fnu``."""
         code = integer_codes(self, codes, self.bits, "e8m0fnu")
         number = narrowed(power_of_two(code - _BIAS), dtype or torch.float32)
-        return torch.where(code == _NAN, torch.nan, number)
+        return where(code == _NAN, torch.nan, number)
 
 
 _E8M0 = PowerOfTwoFormat()

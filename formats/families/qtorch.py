@@ -14,6 +14,7 @@ from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
+from ..base.on_device import where
 from ..cpu.float_choice import Loop
 from ..cpu.numbers.qtorch import legacy
 
@@ -143,15 +144,15 @@ class QtorchFormat(Family):
         last_field = (1 << (self.exponent_bits - 1)) + 127
         largest = sign | (last_field << 23) | (keep & 0x7FFFFF)
         beyond = ((rounded >> 23) & 0xFF) > last_field
-        normal = _float(torch.where(beyond, largest, rounded))
-        anchor = torch.where(sign != 0, -self.smallest_normal, self.smallest_normal).to(torch.float32)
+        normal = _float(where(beyond, largest, rounded))
+        anchor = where(sign != 0, -self.smallest_normal, self.smallest_normal).to(torch.float32)
         shifted = (source + anchor).view(torch.int32).to(torch.int64) & _WORD
-        return torch.where(below, _float(cut(shifted)) - anchor, normal)
+        return where(below, _float(cut(shifted)) - anchor, normal)
 
 
 def _float(word: torch.Tensor) -> torch.Tensor:
     """float32 numbers of 32-bit words held as int64."""
-    return torch.where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32).view(torch.float32)
+    return where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32).view(torch.float32)
 
 
 register(

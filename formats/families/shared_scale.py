@@ -20,6 +20,7 @@ from ..base.family import Family, check_integer
 from ..base.layouts import along
 from ..base.modes import Rounding
 from ..base.names import Suffix
+from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..cpu.scaled.blocks_nearest import BlockSettings, block_settings, round_blocks
 
@@ -206,19 +207,19 @@ class SharedScaleFormat(ScaledByData):
         # Saturate: the largest element is an integer times its own quantum.
         top_quantum = self.element.emax - m
         too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
-        k = torch.where(too_large, int(self.element.max * 2.0**-top_quantum), k)
-        quantum = torch.where(too_large, top_quantum, quantum)
-        return k, quantum, torch.where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
+        k = where(too_large, int(self.element.max * 2.0**-top_quantum), k)
+        quantum = where(too_large, top_quantum, quantum)
+        return k, quantum, where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
 
     def _in_float64(
         self, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor, signs: torch.Tensor
     ) -> torch.Tensor:
         """The float64 numbers that integers stand for, with the signs of ``signs``."""
         numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
-        numbers = torch.where(signs.signbit(), -numbers, numbers)
+        numbers = where(signs.signbit(), -numbers, numbers)
         if not self.element.signed_zero:
-            numbers = torch.where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
-        return torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+            numbers = where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
+        return where(scale == _NAN_SCALE, torch.nan, numbers)
 
     def _encoded(self, x: torch.Tensor, how: How) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
@@ -232,10 +233,10 @@ class SharedScaleFormat(ScaledByData):
         # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.
         codes = ((quantum - (self.element.emin - m)) << m) + k
         if self.element.integer:
-            codes = torch.where(negative, -codes, codes) & ((1 << self.bits) - 1)
+            codes = where(negative, -codes, codes) & ((1 << self.bits) - 1)
         else:
             codes = codes | (negative.to(torch.int64) << (self.bits - 1))
-        codes = torch.where(scale == _NAN_SCALE, 0, codes)
+        codes = where(scale == _NAN_SCALE, 0, codes)
         scales = scale.squeeze(-1).movedim(-1, axis) if x.dim() else scale.flatten()
         return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
 
@@ -257,6 +258,6 @@ class SharedScaleFormat(ScaledByData):
             )
         cells = cut(codes, axis, self.block)
         scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
-        numbers = self.element.table.to(codes.device)[cells] * power_of_two(scale - _SCALE_BIAS)
-        numbers = torch.where(scale == _NAN_SCALE, torch.nan, numbers)
+        numbers = table_on(self.element.table, codes.device)[cells] * power_of_two(scale - _SCALE_BIAS)
+        numbers = where(scale == _NAN_SCALE, torch.nan, numbers)
         return narrowed(joined(numbers, codes, axis), dtype or self.carrier)

@@ -20,6 +20,7 @@ from ..base.family import Family, check_encodable, check_integer, words_for
 from ..base.layouts import along
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
+from ..base.on_device import table_on, where
 from ..cpu.numbers.tables import Table, round_scaled, round_to_table
 from .named_tables import NAMED, between, table_of
 from .shared_scale import AXES, BLOCKS
@@ -205,10 +206,10 @@ class TableFormat(Family):
             gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), how)
 
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        values = self._tables[source.dtype].values.to(source.device)
+        values = table_on(self._tables[source.dtype].values, source.device)
         places, tops = self._places(source, how)
         if tops is None:
-            return torch.where(source.isnan(), source, values[places])
+            return where(source.isnan(), source, values[places])
         return joined(self._scaled(values[places], tops), source, check_axis(self, self.axis, source))
 
     def _places(self, x: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -217,18 +218,18 @@ class TableFormat(Family):
         if self.block is None:
             numbers = float64_bits(x).view(torch.float64).contiguous()
             if words is None:
-                return torch.bucketize(numbers, table.thresholds[rounding].to(x.device)), None
-            return between(numbers, table.values.to(x.device, torch.float64), None, words), None
+                return torch.bucketize(numbers, table_on(table.thresholds[rounding], x.device)), None
+            return between(numbers, table_on(table.values, x.device).to(torch.float64), None, words), None
         axis = check_axis(self, self.axis, x)
         blocks = cut(x, axis, self.block)
         tops = blocks.abs().amax(-1, keepdim=True)
-        tops = torch.where(tops.isfinite(), tops, torch.nan)
+        tops = where(tops.isfinite(), tops, torch.nan)
         if rounding is Rounding.NEAREST_EVEN:
             steps = (blocks * (1 / self._scale(tops))).to(torch.float64).contiguous()
-            return torch.bucketize(steps, table.thresholds[rounding].to(x.device)), tops
-        grid = self._scaled(table.values.to(x.device), tops).to(torch.float64)
+            return torch.bucketize(steps, table_on(table.thresholds[rounding], x.device)), tops
+        grid = self._scaled(table_on(table.values, x.device), tops).to(torch.float64)
         pieces = None if words is None else cut(words, axis, self.block)
-        choices = None if words is not None else table.choices[rounding].to(x.device)
+        choices = None if words is not None else table_on(table.choices[rounding], x.device)
         return between(blocks.to(torch.float64), grid, choices, pieces), tops
 
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
@@ -243,8 +244,8 @@ class TableFormat(Family):
 
     def _scaled(self, numbers: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
         """Numbers of the table times the scale of their block, whose largest magnitude is ``tops``."""
-        scaled = torch.where(tops == 0, 0.0, numbers * self._scale(tops))
-        return torch.where(scaled == 0, 0.0, scaled)
+        scaled = where(tops == 0, 0.0, numbers * self._scale(tops))
+        return where(scaled == 0, 0.0, scaled)
 
     @cached_property
     def _codes(self) -> torch.Tensor:
@@ -259,11 +260,11 @@ class TableFormat(Family):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)
         places, tops = self._places(x, how)
-        codes = self._codes.to(x.device)[places].to(code_dtype(self.bits))
+        codes = table_on(self._codes, x.device)[places].to(code_dtype(self.bits))
         if tops is None:
             return codes
         axis = check_axis(self, self.axis, x)
-        scales = torch.where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
+        scales = where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
         return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
 
     def _decoded(self, codes: torch.Tensor | ScaledCodes, dtype: torch.dtype | None) -> torch.Tensor:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...formats.base.on_device import where
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -27,13 +29,13 @@ _GELU_CUBE = 0.044715
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     z = x if beta == 1 else x * beta
     soft = torch.log1p(torch.exp(z))
-    return torch.where(z > threshold, x, soft if beta == 1 else soft / beta)
+    return where(z > threshold, x, soft if beta == 1 else soft / beta)
 
 
 def _softplus_backward(gradient: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
     z = x if beta == 1 else x * beta
     exponential = torch.exp(z)
-    return torch.where(z > threshold, gradient, gradient * exponential / (exponential + 1))
+    return where(z > threshold, gradient, gradient * exponential / (exponential + 1))
 
 
 def _log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,7 +48,7 @@ def _log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
 def _log_sigmoid_backward(gradient: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
     exponential = buffer if buffer.numel() else torch.exp(-x.abs())
     part = exponential / (1 + exponential)
-    return gradient * torch.where(x < 0, 1 - part, part)
+    return gradient * where(x < 0, 1 - part, part)
 
 
 def _sigmoid_backward(gradient: Tensor, y: Tensor) -> Tensor:
@@ -102,12 +104,12 @@ def _hardswish(x: Tensor) -> Tensor:
 
 def _hardswish_backward(gradient: Tensor, x: Tensor) -> Tensor:
     inside = gradient * (x / 3 + 0.5)
-    return torch.where(x < 3, inside.masked_fill(x <= -3, 0), gradient)
+    return where(x < 3, inside.masked_fill(x <= -3, 0), gradient)
 
 
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     inner = x if input_scale == 1 else x * input_scale
-    return torch.where(x > 0, x if scale == 1 else x * scale, torch.expm1(inner) * (alpha * scale))
+    return where(x > 0, x if scale == 1 else x * scale, torch.expm1(inner) * (alpha * scale))
 
 
 def _elu_backward(
@@ -117,11 +119,11 @@ def _elu_backward(
         negative = gradient * input_scale * (x + alpha * scale)
     else:
         negative = gradient * (input_scale * alpha * scale) * torch.exp(x if input_scale == 1 else x * input_scale)
-    return torch.where(x <= 0, negative, gradient if scale == 1 else gradient * scale)
+    return where(x <= 0, negative, gradient if scale == 1 else gradient * scale)
 
 
 def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return torch.where(x > 0, x, torch.expm1(x / alpha) * alpha)
+    return where(x > 0, x, torch.expm1(x / alpha) * alpha)
 
 
 def _glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -143,8 +145,8 @@ def _logit(x: Tensor, eps: float | None = None) -> Tensor:
 def _logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     inside = gradient / (x * (1 - x))
     if eps is None:
-        return torch.where((x < 0) | (x > 1), float("nan"), inside)
-    return torch.where((x < eps) | (x > 1 - eps), 0.0, inside)
+        return where((x < 0) | (x > 1), float("nan"), inside)
+    return where((x < eps) | (x > 1 - eps), 0.0, inside)
 
 
 def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:

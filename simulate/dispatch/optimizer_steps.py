@@ -35,6 +35,5 @@ def round_stored(optimizer: torch.optim.Optimizer, plan: Plan, results: Results,
         stored = [p.grad for p in parameters if p.grad is not None]
     call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
     with unsimulated(), torch.no_grad():
-        for tensor in stored:
-            if isinstance(tensor, torch.Tensor) and not (plan.spares and tensor.dtype not in NARROW):
-                results.round_all(parts(tensor.detach()), plan, call)
+        tensors = [x for x in stored if isinstance(x, torch.Tensor) and not (plan.spares and x.dtype not in NARROW)]
+        results.round_all([part for tensor in tensors for part in parts(tensor.detach())], plan, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -10,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.layouts import is_dense
+from ...formats.lists import round_list
 from ..aten.wrappers import has_memory, is_shape
 from .narrow_tensors import NARROW, check_held
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
+_CARRIERS = (torch.float32, torch.float64)
 
 
 @final
@@ -91,9 +94,23 @@ class Results:
         if isinstance(value, torch.Tensor):
             if not spared or id(value) not in spared:
                 self._round(value, plan, call)
-        elif isinstance(value, (tuple, list)):
+        elif isinstance(value, (tuple, list)) and not self._round_together(value, plan, spared):
             for item in value:
                 self.round_all(item, plan, call, spared)
+
+    def _round_together(self, values: Sequence[Any], plan: Plan, spared: Container[int]) -> bool:
+        """Rounds tensors on one device at once; False if these are not such, or watchers are to be told of each."""
+        first = values[0] if len(values) > 1 else None
+        if not isinstance(first, torch.Tensor) or first.is_cpu or self._watchers or self.writer or not plan.rounds:
+            return False
+        if not all(_is_like(x, first) and id(x) not in spared for x in values):
+            return False
+        _check(first, plan)
+        plan.rounded += len(values)
+        rounding = plan.arithmetic.rounding
+        draw = partial(self.draw, rounding) if rounding is Rounding.STOCHASTIC else None
+        round_list(values, plan.arithmetic.format, rounding, draw)
+        return True
 
     def _round_new(self, value: Any, plan: Plan, call: Call | None, spared: Container[int]) -> None:
         """Rounds new results, which no kernel may have rounded to another dtype than a carrier."""
@@ -174,6 +191,15 @@ class Results:
         if exact is not None and call is not None:
             for watcher in self._watchers:
                 watcher.rounded(call, exact, x)
+
+
+def _is_like(x: Any, first: torch.Tensor) -> bool:
+    """Whether ``x`` is a plain, dense tensor of a carrier's dtype that lies in memory, as ``first`` does."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided or x.is_meta:
+        return False
+    if x.dtype not in _CARRIERS or x.dtype is not first.dtype or x.device != first.device:
+        return False
+    return is_dense(x) and not (x.is_neg() or x._is_zerotensor())  # noqa: SLF001  the only test there is
 
 
 def _check(x: torch.Tensor, plan: Plan) -> None:

@@ -346,12 +346,13 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
 
 
 def is_exact(operation: OpOverload) -> bool:
-    """Whether the simulation that the caller runs in rounds the exact results of an operation: once, then."""
+    """Whether the simulation that the caller runs in rounds the exact results of an operation: once, and as one."""
     simulation = _at_work()
     if simulation is None:
         return False
     place = simulation.places.here() if simulation.places else ("", "")
-    return simulation._runner.plan(operation, *place).exact  # noqa: SLF001  of this file
+    plan = simulation._runner.plan(operation, *place)  # noqa: SLF001  of this file
+    return plan.exact and plan.decomposition is None
 
 
 def _at_work() -> Simulation | None:

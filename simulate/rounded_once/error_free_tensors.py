@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ...formats.base.on_device import where
+
 _MAGNITUDE = (1 << 63) - 1
 _LARGEST = 0x7FEF_FFFF_FFFF_FFFF  # the bits of the largest number
 
@@ -36,11 +38,11 @@ def two_product(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.T
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """``x`` as a number from 1 to below 2 and the exponent of a power of two; 0, infinity, NaN with some exponent."""
     small = x.abs() < 2.0**-960
-    bits = torch.where(small, x * 2.0**60, x).view(torch.int64)
+    bits = where(small, x * 2.0**60, x).view(torch.int64)
     field = (bits >> 52) & 0x7FF
     significand = ((bits & ~(0x7FF << 52)) | (1023 << 52)).view(torch.float64)
     plain = (field == 0) | (field == 0x7FF)
-    return torch.where(plain, x, significand), field - torch.where(small, 1083, 1023)
+    return where(plain, x, significand), field - where(small, 1083, 1023)
 
 
 def _power(exponent: torch.Tensor) -> torch.Tensor:
@@ -59,16 +61,16 @@ def _scaled_odd(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     significand = fraction | (1 << 52)
     subnormal = significand >> drop
     subnormal = subnormal | ((subnormal << drop) != significand).to(torch.int64)
-    result = torch.where(field > 0, normal, subnormal)
-    result = torch.where(field > 2046, _LARGEST, result)
-    return (torch.where(magnitude == 0, 0, result) | (bits & ~_MAGNITUDE)).view(torch.float64)
+    result = where(field > 0, normal, subnormal)
+    result = where(field > 2046, _LARGEST, result)
+    return (where(magnitude == 0, 0, result) | (bits & ~_MAGNITUDE)).view(torch.float64)
 
 
 def product_odd(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """``x * y`` rounded to odd, whatever the exponents; broadcasts."""
     (x1, x_exponent), (y1, y_exponent) = _split(x), _split(y)
     product, lost = two_product(x1, y1)
-    return torch.where(product.isfinite(), _scaled_odd(odd(product, lost), x_exponent + y_exponent), product)
+    return where(product.isfinite(), _scaled_odd(odd(product, lost), x_exponent + y_exponent), product)
 
 
 def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, to_odd: bool) -> torch.Tensor:
@@ -78,20 +80,20 @@ def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, to_odd: b
     """
     (x1, x_exponent), (y1, y_exponent), (z1, z_exponent) = _split(x), _split(y), _split(z)
     plain = x1 * y1
-    exponent = torch.where(plain != 0, x_exponent + y_exponent, -3000)
-    top = torch.maximum(exponent, torch.where(z1 != 0, z_exponent, -3000))
+    exponent = where(plain != 0, x_exponent + y_exponent, -3000)
+    top = torch.maximum(exponent, where(z1 != 0, z_exponent, -3000))
     high, low = two_product(x1 * _power((exponent - top).clamp(min=-300)), y1)
     middle, first = two_sum(z1 * _power((z_exponent - top).clamp(min=-300)), low)
     total, second = two_sum(high, middle)
     total, error = two_sum(total, odd(*two_sum(first, second)))
-    zero = torch.where(plain == 0, plain + z1, 0.0)
+    zero = where(plain == 0, plain + z1, 0.0)
     if to_odd:
         scaled = _scaled_odd(odd(total, error), top)
     else:
         third = top // 3
         scaled = total * _power(third) * _power(third) * _power(top - 2 * third)
-    result = torch.where(total != 0, scaled, zero)
-    return torch.where((plain + z1).isfinite(), result, plain + z1)
+    result = where(total != 0, scaled, zero)
+    return where((plain + z1).isfinite(), result, plain + z1)
 
 
 def odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:

@@ -296,5 +296,5 @@ def _column(x: Any, count: int) -> Sequence[Any] | None:
     if isinstance(x, torch.Tensor) and x.dim():  # numbers in a tensor
         if x.shape != (count,) or type(x) not in (torch.Tensor, FakeTensor):
             return None
-        return x.tolist() if type(x) is torch.Tensor else x.unbind()
+        return x.tolist() if type(x) is torch.Tensor and x.is_cpu else x.unbind()
     return [x] * count

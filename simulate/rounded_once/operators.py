@@ -63,7 +63,7 @@ torch.library.define(
 torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
 
 
-def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: float) -> Call:
+def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: Any) -> Call:
     """The call that became these arguments."""
     operands = [number if tensor is None else tensor for tensor, number in zip((x, a, b), numbers, strict=False)]
     return Call(formula, tuple(operands), factor)
@@ -83,7 +83,7 @@ def _exactly(
     seed: int,
     offset: int,
 ) -> torch.Tensor:
-    call = _call(formula, x, a, b, numbers, factor if v is None else v.item())
+    call = _call(formula, x, a, b, numbers, factor if v is None else v.item() if v.is_cpu else v)
     draw: Any = lambda: bits_after(place, seed, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
     computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
     return computed

@@ -47,7 +47,7 @@ def fill_in(
         return
     words = [None] * len(places) if random is None else random_words(random, flat)[places].tolist()
     chosen = [x.expand(results.shape).reshape(-1)[places].tolist() for x in operands]
-    numbers = [_rounded(formula, row, factor, how, word) for *row, word in zip(*chosen, words, strict=True)]
+    numbers = [_rounded(formula, row, float(factor), how, word) for *row, word in zip(*chosen, words, strict=True)]
     flat[places] = torch.tensor(numbers, dtype=torch.float64, device=flat.device)
 
 

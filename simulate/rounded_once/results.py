@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 
 from ...formats.base.modes import Rounding
+from ...formats.base.on_device import number_on
 from ...formats.rounding import is_dense
 from . import loops as exact_loops
 from . import tensors as exact_tensors
@@ -57,8 +58,8 @@ class Call(NamedTuple):
     """A field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`."""
     operands: tuple[Any, ...]
     """Tensors and Python numbers, in the formula's order."""
-    factor: float = 1.0
-    """The formula's ``v``."""
+    factor: Any = 1.0
+    """The formula's ``v``: a Python number; or a tensor without dimensions, on another device, of one."""
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -204,15 +205,21 @@ def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(target).copy_(x)
 
 
-def _number(x: float, dtype: torch.dtype) -> float:
-    """A Python number as kernels take it: rounded to the carrier."""
+def _number(x: Any, dtype: torch.dtype) -> Any:
+    """A number as kernels take it: rounded to the carrier."""
+    if isinstance(x, torch.Tensor):
+        return x.to(dtype).double()
     return float(x) if dtype is torch.float64 else c_float(x).value
+
+
+def _on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return x.to(device, dtype, non_blocking=True) if isinstance(x, torch.Tensor) else number_on(float(x), dtype, device)
 
 
 def _elsewhere(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
     """By tensor operations."""
     dtype, device = like.dtype, like.device
-    operands = [torch.as_tensor(x, dtype=dtype, device=device).expand(like.shape) for x in call.operands]
+    operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]
     if way.is_nearest_root:
         return operands[0].sqrt()  # correctly rounded on GPUs
     factor = _number(call.factor, dtype)

@@ -9,6 +9,7 @@ import torch
 from ...formats.arithmetic.float_tensors import round_by_mode
 from ...formats.arithmetic.tail import rule
 from ...formats.base.modes import Overflow, Rounding
+from ...formats.base.on_device import number_on, table_on, where
 from ...formats.base.random_words import random_words
 from ...formats.families.floats import FP32
 from .error_free_tensors import odd, two_product, two_sum
@@ -27,7 +28,7 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     near = x.sqrt()
     square, lost = two_product(near, near)
     better = near + ((x - square) - lost) / (near + near)
-    return torch.where(better.isfinite(), better, near)
+    return where(better.isfinite(), better, near)
 
 
 def _plain(function: Any) -> Any:
@@ -36,7 +37,7 @@ def _plain(function: Any) -> Any:
 
 _SMALLEST = torch.tensor(2.0**-149, dtype=torch.float64, device="cpu")  # float32's
 
-_DIALECT = Dialect(_plain, two_sum, two_product, odd, _root, torch.where)
+_DIALECT = Dialect(_plain, two_sum, two_product, odd, _root, where)
 _FORMULAS = {torch.float32: single(_DIALECT), torch.float64: double(_DIALECT)}
 
 
@@ -61,20 +62,20 @@ def compute(
     wide = torch.broadcast_tensors(*(x.double() for x in operands))  # type: ignore[no-untyped-call]
     sign = -1.0 if how.mode is Rounding.DOWN else 1.0
     top, rest, plain, safe = getattr(_FORMULAS[dtype], formula)(*wide, *wide[:1] * (3 - len(wide)), factor, sign)
-    rest = torch.as_tensor(rest, dtype=torch.float64, device=top.device).expand(top.shape)
+    rest = number_on(rest, torch.float64, top.device).expand(top.shape)
     overflow = Overflow.SATURATE if how.saturating else None
     special = ~(top.isfinite() & plain.isfinite() & (top != 0))
     words = None if random is None else random_words(random, top)
     if dtype == torch.float32:
-        exact = torch.where(special, plain, odd(top, torch.where(rest.isfinite(), rest, 0.0)))
+        exact = where(special, plain, odd(top, where(rest.isfinite(), rest, 0.0)))
         rounded = round_by_mode(exact, FP32.parameters(torch.float64, how.mode, overflow), words).to(dtype)
         if how.saturating:
-            rounded = torch.where(
-                (rounded == 0) & (exact != 0), torch.copysign(_SMALLEST.to(exact.device), exact), rounded
+            rounded = where(
+                (rounded == 0) & (exact != 0), torch.copysign(table_on(_SMALLEST, exact.device), exact), rounded
             )
         return rounded.to(dtype)
-    result = torch.where(special, plain, _nearby(top, rest, how.mode, words))
-    return torch.where(safe, result.view(torch.int64), UNSAFE).view(dtype)
+    result = where(special, plain, _nearby(top, rest, how.mode, words))
+    return where(safe, result.view(torch.int64), UNSAFE).view(dtype)
 
 
 def _nearby(top: torch.Tensor, rest: torch.Tensor, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
@@ -87,9 +88,9 @@ def _nearby(top: torch.Tensor, rest: torch.Tensor, rounding: Rounding, words: to
     low, high = lower.view(torch.float64), (lower + 1).view(torch.float64)
     above = (1.0 + ((top - low) + rest) / (high - low)).clamp(max=2.0 - 2.0**-52)
     # The first 32 bits of the fraction between the neighbours; a carry goes up.
-    fraction = torch.where(inexact, (above.view(torch.int64) >> 20) & 0xFFFFFFFF, 0)
+    fraction = where(inexact, (above.view(torch.int64) >> 20) & 0xFFFFFFFF, 0)
     fraction = fraction | (inexact & bool(mode.sticky)).to(torch.int64)
-    addend = torch.where(bits < 0, mode.negative, mode.positive) if words is None else words
+    addend = where(bits < 0, mode.negative, mode.positive) if words is None else words
     if mode.parity:
         addend = (addend + (lower & 1)) & 0xFFFFFFFF
     return (lower + ((fraction + addend) >> 32)).view(torch.float64)

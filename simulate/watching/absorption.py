@@ -47,9 +47,13 @@ class Additions:
     def __init__(self, cases: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._cases = cases
 
-    def count(self, results: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """How many elements something other than zero was added to, and how many of them kept their value."""
-        added = absorbed = 0
+    def count(self, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
+        """How many elements something other than zero was added to, and how many of them kept their value.
+
+        Integers; tensors of one, where results lie on a device.
+        """
+        added: Any = 0
+        absorbed: Any = 0
         for (before, moved), result in zip(self._cases, results, strict=True):
             some, lost = _count_one(before, moved, result)
             added += some
@@ -88,7 +92,7 @@ def _has_elements(x: torch.Tensor) -> bool:
     return x.layout is torch.strided and not (x.is_meta or x.is_nested)
 
 
-def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
+def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[Any, Any]:
     alike = before.dtype == moved.dtype == result.dtype and before.shape == moved.shape == result.shape
     if alike and all(_is_plain(x) for x in (before, moved, result)):
         counts = np.zeros(2, dtype=np.int64)
@@ -96,7 +100,8 @@ def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) 
         loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
         return int(counts[0]), int(counts[1])
     here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
-    return int(here.sum()), int(((result == before) & here).sum())
+    added, absorbed = here.sum(), ((result == before) & here).sum()
+    return (int(added), int(absorbed)) if result.is_cpu else (added, absorbed)
 
 
 def _is_plain(x: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from numba import carray, types
 from ...formats.cpu.arguments import c_types
 from ...formats.cpu.c_functions import c_function
 from ...formats.cpu.widths import specialised, unsigned
+from .device_counting import DeviceCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,8 @@ class Counter:
         self.extremes = np.array([np.inf, 0.0], carrier.floating)
         self.histogram = np.zeros((4, EXPONENTS), dtype=np.int64)
         self._function = carrier.function
+        self._bits = carrier.bits
+        self._there: dict[torch.device, DeviceCounts] = {}
         # Calls are many and small: all that stays the same is made ready.
         self._constants = (
             int(carrier.floating(smallest_normal).view(carrier.bits)), carrier.magnitude_mask, carrier.infinity,
@@ -130,12 +133,32 @@ class Counter:
             exact: before rounding, of the carrier's dtype, dense.
             rounded: after rounding; same shape, dtype and strides.
         """
-        if exact.device.type != "cpu":
-            exact, rounded = exact.cpu(), rounded.cpu()
         n = exact.numel()
         self.results += n
         self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
 
+    def count_there(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
+        """As :meth:`count`, of tensors on another device, for which nothing waits; what was counted, if anything."""
+        if not exact.numel():
+            return None
+        self.results += exact.numel()
+        there = self._there.get(exact.device)
+        if there is None:
+            smallest_normal, *_, lowest_bin = self._constants[:5]
+            there = DeviceCounts(exact.dtype, smallest_normal, EXPONENTS, lowest_bin, exact.device)
+            self._there[exact.device] = there
+        return there.add(exact, rounded)
+
+    def fetch(self) -> None:
+        """Adds what was counted on other devices to ``counts``, ``extremes`` and ``histogram``; waits for them."""
+        for counts in self._there.values():
+            numbers = np.array(counts.read())
+            extremes = numbers[6:8].astype(self._bits).view(self.extremes.dtype)
+            self.counts += numbers[:6]
+            self.extremes[:] = min(self.extremes[0], extremes[0]), max(self.extremes[1], extremes[1])
+            self.histogram[0] += numbers[8:]
+        self._there.clear()
+
     def saw_nonfinite(self) -> bool:
-        """Whether a result was infinite or NaN."""
+        """Whether a result in the CPU's memory was infinite or NaN."""
         return bool(self.counts[3] or self.counts[4])

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..presence.user_code import user_line
+from ..presence.user_code import here, user_line
 from .absorption import Additions, additions
 from .counting import Counter
+from .device_counting import DeviceBirths
 from .report import Birth, Report
 from .tally import Tally
 from .watcher import Place, Watcher
@@ -29,6 +30,7 @@ class Observer(Watcher):
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
         self._birth: Birth | None = None
+        self._births = DeviceBirths()
         self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, call: Call) -> Additions | None:
@@ -45,6 +47,11 @@ class Observer(Watcher):
             if counter is None:
                 smallest_normal = call.format.smallest_normal or 0.0
                 counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
+            if not x.is_cpu:
+                seen = counter.count_there(exact, x)
+                if seen is not None and self._birth is None:
+                    self._births.note(seen, call.place, here())
+                return
             counter.count(exact, x)
             if self._birth is None and counter.saw_nonfinite():
                 what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
@@ -52,7 +59,8 @@ class Observer(Watcher):
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
         """Counts one call, and the additions that changed nothing."""
-        number = absorbed = 0
+        number: Any = 0
+        absorbed: Any = 0
         if token is not None:
             results = call.args[0] if result is None else result
             number, absorbed = token.count([results] if isinstance(results, torch.Tensor) else results)
@@ -64,6 +72,7 @@ class Observer(Watcher):
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, as plain numbers and tensors."""
+        self._fetch()
         return {
             "tallies": [
                 {
@@ -80,10 +89,20 @@ class Observer(Watcher):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._tallies.clear()
+        self._births = DeviceBirths()
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
         self._birth = None if state["birth"] is None else Birth(*state["birth"])
 
     def report(self) -> Report:
         """What was seen so far."""
+        self._fetch()
         return Report.of(self._format, self._tallies, self._birth)
+
+    def _fetch(self) -> None:
+        """Takes over what was counted on devices, once for each report."""
+        for tally in self._tallies.values():
+            tally.fetch()
+        found = None if self._birth is not None else self._births.read()
+        if found is not None:
+            self._birth = Birth(*found[0], *found[1:])

@@ -20,11 +20,17 @@ class Tally:
     """Sums over all calls at one place."""
 
     calls: int = 0
-    additions: int = 0
-    absorbed: int = 0
+    additions: int | torch.Tensor = 0
+    absorbed: int | torch.Tensor = 0
     counters: dict[torch.dtype, Counter] = field(default_factory=dict)
     # what a checkpoint brought
     earlier: dict[str, Any] = field(default_factory=dict)
+
+    def fetch(self) -> None:
+        """Takes over what was counted on devices; waits for them."""
+        self.additions, self.absorbed = int(self.additions), int(self.absorbed)
+        for counter in self.counters.values():
+            counter.fetch()
 
     def sums(self) -> dict[str, int]:
         """All counts by name."""
@@ -32,7 +38,7 @@ class Tally:
         sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
         for position, name in enumerate(COUNTED):
             sums[name] = sum(int(counter.counts[position]) for counter in counters)
-        sums |= {"additions": self.additions, "absorbed": self.absorbed}
+        sums |= {"additions": int(self.additions), "absorbed": int(self.absorbed)}
         return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
 
     def extremes(self) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from roundoff.errors import FileError, RoundoffError
 from roundoff.files import directory_lock, make_directory, read_json, remove_temporaries, write_json
 from roundoff.origin import origin
 
+from ...agents.run.device import open_device
 from ...agents.run.directory import RunDirectory
 from ...agents.run.observed import Numerics
 from ...agents.run.stopping import Stopped, StopRequest
@@ -117,12 +118,13 @@ def run_program(
 
     Raises:
         ProgramError: the program has raised something, or returned something else than numbers.
-        RunError: the folder is another run's.
+        RunError: the folder is another run's, or this machine has no such device.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
     files = RunDirectory(directory)
     if not files.result.exists():
+        open_device(config.own.device)  # before anything is written
         make_directory(directory)
         with directory_lock(directory):
             remove_temporaries(files.path)

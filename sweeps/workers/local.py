@@ -33,6 +33,7 @@ class LocalProcesses:
     """
 
     tries = 2
+    is_local = True
 
     def __init__(self, limit: int, command: Sequence[str] = _COMMAND) -> None:
         self.limit = limit

@@ -44,6 +44,7 @@ class RayExecutor:
         SweepError: there is no cluster, or it has no room for a run.
     """
 
+    is_local = False
     tries = 5  # a cluster may lose several nodes in the time of a long run
 
     def __init__(

@@ -69,10 +69,12 @@ class Executor(Protocol):
     Attributes:
         limit: how many at a time, at least 1.
         tries: of a run whose worker dies under it.
+        is_local: whether they run on this machine, so that its devices are theirs.
     """
 
     limit: int
     tries: int
+    is_local: bool
 
     def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> Worker:
         """Starts a worker.

@@ -21,6 +21,7 @@ from runs import outcome, weights
 from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.run import checkpoint
+from roundoff.agents.run.device import open_device
 from roundoff.agents.run.metrics import MetricsLog
 
 SMALL = {
@@ -443,6 +444,44 @@ def test_a_device_that_is_not_there(tmp_path):
     name = f"cuda:{torch.cuda.device_count() + 3}"
     with pytest.raises(RunError, match=f"device is {name}, but PyTorch finds .* CUDA device"):
         train(config(device=name), tmp_path)
+
+
+class Card:
+    """What PyTorch says of a machine with one old card, or of none."""
+
+    def __init__(self, monkeypatch, cards, version="13.0"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Turing")
+        monkeypatch.setattr(torch.version, "cuda", version)
+
+
+@pytest.mark.parametrize(
+    ("cards", "version", "keys", "message"),
+    [
+        (0, None, {"device": "cuda"}, "no CUDA devices.*install PyTorch with CUDA"),
+        (0, "13.0", {"device": "cuda"}, "no CUDA devices.*check the driver.*support CUDA 13.0"),
+        (
+            1,
+            "13.0",
+            {"device": "cuda:1"},
+            "1 CUDA device on .*; use device=cpu, or one from cuda:0 to cuda:0",
+        ),
+        (1, "13.0", {"device": "cuda", "format": "bf16", "native": True}, "a Turing of .* 7.5, .* needs 8.0 or more"),
+    ],
+)
+def test_a_device_is_refused_before_anything_is_written(tmp_path, monkeypatch, cards, version, keys, message):
+    Card(monkeypatch, cards, version)
+    with pytest.raises(RunError, match=message):
+        train(config(**keys), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_old_card_does_what_it_can(monkeypatch):
+    Card(monkeypatch, 1)
+    for name, native in (("cuda", None), ("cuda:0", "e5m10"), ("cpu", "e8m7")):
+        assert open_device(name, native) == torch.device(name)
 
 
 def test_the_number_of_threads_is_put_back(tmp_path):

@@ -69,6 +69,14 @@ def run(directory, seeds, workers=2, **options):
     return summary, recorder
 
 
+def test_a_sweep_is_refused_before_it_runs_where_a_device_is_missing(tmp_path):
+    planned = plan_text("name: s\nbase: {steps: 10}\ncases: [{}, {device: 'cuda:99'}]", "f")
+    recorder = Recorder(seeds=False)
+    with pytest.raises(RunError, match="device is cuda:99, but"):
+        run_sweep(planned, tmp_path, executor=LocalProcesses(1, COMMAND), watcher=recorder)
+    assert not any((tmp_path / "runs").iterdir())
+
+
 def test_a_module_is_imported_only_where_the_user_allows_it(tmp_path, monkeypatch):
     monkeypatch.setattr("roundoff.sweeps.sweep.check_imports", lambda task, allowed: None)  # which imports it
     text = "name: s\nbase: {steps: 10}\ngrid: {task: [cartpole_swingup, 'gym:a.b:C-v0', 'gym:json:C-v0', 'gym:c:D-v0']}"

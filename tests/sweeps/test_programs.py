@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -339,6 +340,14 @@ def test_what_is_not_finite_is_a_crash_and_a_result(folder, how, reason):
     assert (result["status"], result["return"]) == ("crashed", 0.0)
     assert result["crash"]["reason"].startswith(reason)
     assert result["crash"]["step"] == result["step"]
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(folder):
+    config, metric = only(folder, "metric: {name: loss, goal: minimize}\nbase: {how: overflow}", "ends")
+    missing = replace(config, own=config.own.model_copy(update={"device": "cuda:99"}))
+    with pytest.raises(RunError, match="device is cuda:99, but"):
+        run_program(missing, metric, folder / "a")
+    assert not (folder / "a").exists()
 
 
 def test_a_crash_names_the_first_operation_and_scores_what_the_metric_says(folder):

@@ -2,8 +2,10 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
+from devices import Waited, stand_ins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +55,34 @@ def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
         assert counter.extremes.tolist() == [magnitudes.min().item(), magnitudes.max().item()]
     else:
         assert counter.extremes.tolist() == [math.inf, 0.0]
+
+
+def observed(x, *, finite=False):
+    with simulate("e5m10", observe=True) as sim:
+        y = x * 1.001
+        (y[:0].sum(), y[0] + 1e-3, y.t() * 2, torch._foreach_add([y, x], 1e-4), x.double() / 3)
+        if not finite:
+            y.mul_(1e30).sub_(y)
+    return sim
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(finite, monkeypatch):
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    here = observed(x, finite=finite)
+    with stand_ins(monkeypatch) as device:
+        there = x.cuda()
+        with device.nothing_waits():
+            sim = observed(there, finite=finite)
+            with pytest.raises(Waited):
+                sim.report()
+        report, again = sim.report(), simulate("e5m10", observe=True)
+        again.load_observer_state(sim.observer_state())
+    assert report.birth == here.report().birth
+    assert (report.birth is None) == finite
+    for other in (report, again.report()):
+        pd.testing.assert_frame_equal(other.table, here.report().table)
+        pd.testing.assert_frame_equal(other.histogram, here.report().histogram)
 
 
 def test_tensors_without_data_are_passed_over():

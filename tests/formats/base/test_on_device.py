@@ -1,0 +1,95 @@
+"""Rounding on a GPU, by stand-ins for its tensors: nothing waits, and the bits are those of the CPU's loops."""
+
+import pytest
+import torch
+from comparing import numbers, same_bits
+from devices import is_stand_in, stand_ins
+
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
+from roundoff.formats.base import memory
+from roundoff.formats.base.names import FAMILIES
+from roundoff.formats.base.on_device import number_on, table_on, where
+from roundoff.formats.lists import round_list
+
+NAMES = sorted({name for family in FAMILIES.values() for name in family.shown})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_family_waits(name, monkeypatch):
+    fmt = Format.parse(name)
+    x = numbers(0, 6, 40).to(fmt.carrier)
+    for mode in Rounding:
+        random = RandomBits(1, 2) if mode is Rounding.STOCHASTIC else None
+        try:
+            expected = round(x, fmt, rounding=mode, random=random)
+        except FormatError:  # the format has no such mode
+            continue
+        with stand_ins(monkeypatch) as device:
+            there = x.cuda()
+            with device.nothing_waits():
+                found = round(there, fmt, rounding=mode, random=random)
+            assert is_stand_in(found)
+        assert same_bits(found, expected), mode
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_launched_without_waiting_on_tensors_of_the_device(name, monkeypatch):
+    pytest.importorskip("triton")
+    from roundoff.formats.gpu import launch
+
+    fmt, launched = Format.parse(name), []
+    with stand_ins(monkeypatch) as device, monkeypatch.context() as patch:
+        patch.setattr(memory, "_has_triton", lambda: True)
+        patch.setattr(torch.Tensor, "pin_memory", lambda x: x)
+        patch.setattr(launch, "_launch", lambda kernel, programs, tensors, *rest: launched.append(tensors))
+        x = numbers(0, 6, 40).to(fmt.carrier).cuda()
+        for mode in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC):
+            random = RandomBits(1, 2) if mode is Rounding.STOCHASTIC else None
+            before = len(launched)
+            try:
+                with device.nothing_waits():
+                    round(x, fmt, rounding=mode, random=random)
+            except FormatError:  # the format has no such mode
+                continue
+            assert len(launched) > before or fmt.native
+    for source, target, data, given in launched:
+        assert all(map(is_stand_in, (source, target, *data, given)))
+
+
+def test_rows_of_formats_do_not_wait(monkeypatch):
+    x = numbers(0, 2, 40)
+    for mode in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
+        expected = round(x, ["e5m10", "e4m3"], rounding=mode)
+        with stand_ins(monkeypatch) as device:
+            there = x.cuda()
+            with device.nothing_waits():
+                found = round(there, ["e5m10", "e4m3"], rounding=mode)
+        assert same_bits(found, expected)
+
+
+@pytest.mark.parametrize("name", ["e5m10", "int8", "mxfp8_e4m3", "binary8p4ue"])
+@pytest.mark.parametrize("mode", [Rounding.NEAREST_EVEN, Rounding.STOCHASTIC])
+def test_a_list_has_the_bits_of_its_tensors_one_by_one(name, mode, monkeypatch):
+    tensors = [numbers(1, 6, 8), numbers(2, 3), numbers(3, 0), numbers(4, 1).view(()), numbers(5, 6, 8).t()]
+    bits = [RandomBits(1, step) if mode is Rounding.STOCHASTIC else None for step in range(len(tensors))]
+    expected = [round(x, name, rounding=mode, random=random) for x, random in zip(tensors, bits, strict=True)]
+    here = [x.clone() for x in tensors]
+    round_list(here, Format.parse(name), mode, iter(bits).__next__ if bits[0] else None)
+    assert all(map(same_bits, here, expected))
+    with stand_ins(monkeypatch) as device:
+        there = [x.clone().cuda() for x in tensors]
+        with device.nothing_waits():
+            round_list(there, Format.parse(name), mode, iter(bits).__next__ if bits[0] else None)
+    assert all(map(same_bits, there, expected))
+
+
+def test_numbers_and_tables_go_there_once(monkeypatch):
+    table = torch.arange(4.0)
+    with stand_ins(monkeypatch) as device, device.nothing_waits():
+        x = torch.arange(4, device="cuda")
+        assert table_on(table, x.device) is table_on(table, x.device)
+        chosen = where(x > 1, x, 0.5)
+        assert (chosen.dtype, is_stand_in(chosen)) == (torch.float32, True)
+        assert number_on(chosen, torch.float64, x.device) is chosen
+    assert chosen.tolist() == [0.5, 0.5, 2.0, 3.0]
+    assert table_on(table, table.device) is table
