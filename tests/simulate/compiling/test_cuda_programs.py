@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from roundoff.simulate.compiling.graphs.written_operations import is_written
+from roundoff.simulate.compiling.program import reason_against_compiling
 
 STEP = """
 import json
@@ -211,6 +212,11 @@ print(json.dumps(found))
 def test_numbers_of_optimizers_go_to_the_kernels(tmp_path):
     """One program for all calls, also where a number follows from the count of steps."""
     assert run(tmp_path, OPTIMIZERS) == [[None, True, 1, True]] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about machines without a GPU")
+def test_what_is_missing():
+    assert re.search("does not work here .*; it needs triton, g", reason_against_compiling("cuda"))
 
 
 @pytest.fixture
