@@ -28,6 +28,7 @@ COMPILING = [
 ]
 # The longest of the others, which come next: short files at the end let all processes end at the same time.
 LONG = [
+    "simulate/compiling/test_cuda_programs.py",
     "agents/test_training.py",
     "statement1/test_agents.py",
     "formats/cpu/test_float_choice.py",

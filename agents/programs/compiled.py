@@ -51,7 +51,7 @@ def compile_updates(
     """
     reason = reason_against(learner.config)
     if reason is None and wanted is None:
-        reason = reason_not_to(learner.simulation, updates)
+        reason = reason_not_to(learner.simulation, updates, learner.config.device)
     if reason is None and wanted is not False:
         compiled = CompiledUpdates(learner, on_notice)
         if compiled.reason is None:
@@ -80,8 +80,10 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
     learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=(actor.flat,))
 
 
-def reason_not_to(simulation: Simulation | None, updates: int) -> str | None:
+def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
     """Why it would not save time, in words; None if it would."""
+    if device != "cpu":
+        return "what it saves on a GPU has not been measured; --compile compiles them"
     if simulation is None:
         return "it saves little of what is not simulated"
     if updates < _WORTHWHILE_UPDATES:
@@ -98,8 +100,6 @@ def reason_against(config: TrainConfig) -> str | None:
         return "native half precision is computed by PyTorch's own kernels"
     if config.baseline not in _BASELINES:
         return f"the baseline {config.baseline} is not compiled"
-    if config.device != "cpu":
-        return "the compiled programs are made for the CPU"
     for key in ("adam_beta1", "adam_beta2"):
         beta = getattr(config, key)
         if steps_until_constant(beta) > LONGEST_TABLE:

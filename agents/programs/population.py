@@ -49,7 +49,7 @@ def worth_sharing(config: TrainConfig, updates: int) -> bool:
     small = isinstance(config, OptimizerKeys) and config.hidden_units * config.batch_size <= _SMALL
     if config.environment_workers:  # of which every member has its own
         return False
-    return small and reason_not_to(simulation_of(config), updates) is None
+    return small and reason_not_to(simulation_of(config), updates, config.device) is None
 
 
 @final
@@ -124,8 +124,9 @@ class Population:
     def _nothing(learner: Learner) -> _Inputs:
         batch_size = learner.config.batch_size
         row_size = 2 * learner.observation_size + learner.action_size + 2
-        noises = [torch.zeros(n, learner.action_size, dtype=learner.dtype) for n in learner.noise_sizes(batch_size)]
-        return torch.zeros(batch_size, row_size, dtype=learner.dtype), tuple(noises)
+        options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
+        noises = [torch.zeros(n, learner.action_size, **options) for n in learner.noise_sizes(batch_size)]
+        return torch.zeros(batch_size, row_size, **options), tuple(noises)
 
 
 @final

@@ -1,4 +1,4 @@
-"""What ATen's operations are, by their names: contractions, layers, moves, views, and what compiles to the same bits.
+"""What ATen's operations are, by their names: contractions, layers, moves, views.
 
 Names are those of operations without their overload. Formulas and handlers of operations stand beside their functions.
 """
@@ -95,33 +95,6 @@ POINTWISE = frozenset(
 
 ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
 """Operations that add something to their first operand, without ``_foreach_`` in front and ``_`` behind."""
-
-COMPILED_EXACTLY = frozenset(
-    [
-        "_to_copy", "_unsafe_view", "abs", "add", "alias", "amax", "amin", "arange", "argmax", "argmin",
-        "as_strided", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-        "bitwise_xor", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
-        "convert_element_type", "copy", "copy_", "div", "empty", "eq", "expand", "fill", "flip", "floor",
-        "full", "full_like", "gather", "ge", "getitem", "gt", "hypot", "index", "index_select", "isfinite",
-        "isinf", "isnan", "le", "lift_fresh_copy", "log1p", "logical_and", "logical_not", "logical_or", "lt",
-        "masked_fill", "max", "maximum", "min", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
-        "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat", "round_float", "rsub",
-        "scalar_tensor", "scatter", "select", "select_scatter", "sigmoid", "sign", "signbit", "slice",
-        "slice_scatter", "split", "split_with_sizes", "squeeze", "sub", "t", "transpose", "unbind",
-        "unsqueeze", "view", "where", "zeros", "zeros_like",
-    ]
-)  # fmt: skip
-"""Operations whose compiled loops give the bits of the CPU's kernels."""
-
-STRUCTURAL = frozenset(
-    [
-        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
-        "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
-        "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
-        "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
-    ]
-)  # fmt: skip
-"""Operations that other operations say: they select, or make constants."""
 
 ZEROING = {_aten.zero_, _aten._foreach_zero_}
 """Operations that overwrite with zeros."""

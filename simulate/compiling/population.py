@@ -107,6 +107,9 @@ class PopulationStep:
 
         simulation = self._simulations[0]
         floating = _first_floating(leaves)
+        reason = reason_against_compiling("cuda") if floating.is_cuda else None
+        if reason:
+            raise FormatError(reason)
 
         def step(tensors: list[torch.Tensor]) -> Any:
             return self._step(*tree_unflatten(tensors, spec))

@@ -78,18 +78,27 @@ def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.
     return FormatsAsData([] if simulation is None else simulation.policy.formats(), dtype, device)
 
 
+def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """Where a program of such tensors runs: on a GPU, if some lie there."""
+    return next((x.device for x in tensors if x.is_cuda), tensors[0].device)
+
+
 @cache
-def reason_against_compiling() -> str | None:
-    """Why nothing can be compiled on this machine: found out by compiling something, which is on disk the next time."""
+def reason_against_compiling(device: str = "cpu") -> str | None:
+    """Why nothing can be compiled for a type of device on this machine.
+
+    It is found out by compiling something, which is on disk the next time.
+    """
     from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
-    x = torch.zeros(16)
     try:
+        x = torch.zeros(16, device=device)
         formats = formats_of(None, x.dtype, x.device)
         compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])
     except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
+        needed = "triton, g++" if device == "cuda" else "g++"
         return (
-            f"PyTorch's compiler does not work here ({last_words(error)}); it needs g++ and the headers of Python"
+            f"PyTorch's compiler does not work here ({last_words(error)}); it needs {needed} and the headers of Python"
             " (python3-dev)"
         )
     return None

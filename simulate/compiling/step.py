@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
 from ..numbers.host_numbers import NumberError, Record
-from .program import Program, first_for, formats_of, reason_against_compiling
+from .program import Program, device_of, first_for, formats_of, reason_against_compiling
 from .refusals import last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
@@ -197,13 +197,17 @@ class CompiledStep(Generic[_P, _R]):
         if not tensors:
             raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
         dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
-        return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, tensors[0].device)
+        return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, device_of(tensors))
 
     def _compile(self, call: _Call, formats: FormatsAsData) -> Program | None:
         """The program for calls like this; None if there is none, which nothing has been changed by."""
         from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
         given, state, tensors = call
+        reason = reason_against_compiling("cuda") if device_of(tensors).type == "cuda" else None
+        if reason:
+            self._give_up(reason, stacklevel=6)
+            return None
         perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
         numbers = Record()

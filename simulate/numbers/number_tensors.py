@@ -1,7 +1,8 @@
 """Operations of a traced step on numbers that every call has its own value of, as operations on tensors.
 
 They are written so that they have the bits of the kernels that take Python numbers: those round a number to the type of
-the tensors, multiply and add by one fused operation where ``alpha`` or ``value`` scales a term, and so does this.
+the tensors, multiply and add by one fused operation where ``alpha`` or ``value`` scales a term, and so does this. On
+CUDA the kernels themselves are called (:mod:`.kernel_calls`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from ..aten.schemas import written_arguments
 from ..aten.tables import plain_name
 from .host_numbers import Number, NumberError, number_of
+from .kernel_calls import call_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,17 +103,37 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name.startswith("_fused_") and name.endswith("_"):
             return _fused(func, args, kwargs)
         on_lists = name.startswith("_foreach_")
+        by_kernel = any(isinstance(x, torch.Tensor) and x.is_cuda for x in tree_leaves(args[:1]))
         if not any(isinstance(x, torch.SymFloat) for x in tree_leaves((args, kwargs))):
-            if not on_lists or compute is None:
+            if not on_lists or compute is None or by_kernel:
                 return func(*args, **kwargs)
         elif compute is None or "out" in kwargs:
             raise NumberError(f"a number that the step reads from a tensor goes into {name}, which no program can take")
         in_place = name.endswith("_")
+        if by_kernel:
+            return _by_kernel(func, args, kwargs, in_place=in_place)
         if not on_lists:
             return _run(compute, args[0], args[1:], kwargs, in_place=in_place)
         columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
         results = [_run(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
         return None if in_place else results
+
+
+def _by_kernel(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, in_place: bool) -> Any:
+    """An operation on CUDA, by the kernel that takes such numbers."""
+
+    def tensor(x: Any) -> torch.Tensor | None:
+        number = number_of(x)
+        return None if number is None else tensor_of(number, torch.float64)
+
+    results = call_kernel(func, args, kwargs, tensor)
+    if not in_place:
+        return results
+    if not isinstance(results, list):
+        return args[0].copy_(results)
+    for x, result in zip(args[0], results, strict=True):
+        x.copy_(result)
+    return None
 
 
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""What PyTorch's compiler may write itself, and what must be called as PyTorch's kernels, for the same bits.
+"""While inductor compiles a graph, it writes what has the bits of PyTorch's kernels, and calls them for the rest.
 
-Inductor's loops differ from the kernels of the CPU in the last bit: where the kernels multiply and add at once
-(additions with ``alpha``, ``addcmul``), call a vector library (exponentials, logarithms, square roots), or sum in
-another order. The first are written here as the kernels compute them; the others are called.
-``tests/simulate/compiling/test_step_operators.py`` compares every operation that is left to inductor with its kernel.
+Inductor's loops differ from the kernels in the last bit: where the kernels multiply and add at once (additions with
+``alpha``, ``addcmul``), call a library (exponentials, logarithms), or sum in another order. :mod:`.written_operations`
+says what is written and what is called. Of the first kind, those of the CPU are written here as its kernels compute
+them; those of CUDA are called, too.
 """
 
 from __future__ import annotations
@@ -14,36 +14,42 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
-from torch._inductor import ir, lowering
+from torch._inductor import config, ir, lowering
+from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.loop_body import LoopBody
-from torch._inductor.virtualized import ops
+from torch._inductor.virtualized import V, ops
 
 from ....formats.compiling.inductor import vectorised_bitcasts
-from ...aten.tables import COMPILED_EXACTLY, STRUCTURAL
+from .written_operations import STRUCTURAL, STRUCTURAL_ON_CUDA, is_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 
 
 @cache
-def structural_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions that change no bit."""
+def structural_decompositions(device: str) -> dict[Any, Callable[..., Any]]:
+    """Decompositions that change no bit, on a type of device."""
     table = select_decomp_table()
+    names = STRUCTURAL_ON_CUDA if device == "cuda" else STRUCTURAL
     chosen = {
         op: decomposition
         for op, decomposition in table.items()
-        if op.namespace == "aten" and getattr(op, "overloadpacket", op).__name__ in STRUCTURAL
+        if op.namespace == "aten" and getattr(op, "overloadpacket", op).__name__ in names
     }
-    return {**chosen, **_in_other_words()}
+    return {**chosen, **_in_other_words(device)}
 
 
-def _in_other_words() -> dict[Any, Callable[..., Any]]:
-    """Squares as products, and the foreach operations as one for each tensor, as their kernels on the CPU have it."""
+def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
+    """Squares as products, and operations on lists as one for each tensor, where their kernels have the same bits.
+
+    Those of the CPU are loops over the tensors; those of CUDA are kernels of their own, of which it is known where the
+    operation is rounded once.
+    """
 
     def each(operation: Callable[..., Any]) -> Callable[..., Any]:
         def run(tensors: list[Any], *rest: Any, **options: Any) -> list[Any]:
@@ -72,28 +78,87 @@ def _in_other_words() -> dict[Any, Callable[..., Any]]:
     ]
     squares = {_aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented}
     return squares | {
-        getattr(getattr(_aten, f"_foreach_{name}"), overload): run
+        getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
         for name, run, overloads in foreach
         for overload in overloads
+        if device != "cuda" or (name, overload) in _ROUNDED_ONCE
     }
+
+
+_ROUNDED_ONCE = {
+    ("mul", "Scalar"), ("mul", "Tensor"), ("mul", "List"), ("mul", "ScalarList"), ("add", "Scalar"), ("add", "List"),
+    ("div", "List"), ("sqrt", "default"), ("copy", "default"),
+}  # fmt: skip
+
+
+def _unscaled(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **options: run(*args) if options.get("alpha", 1) == 1 else NotImplemented
 
 
 @contextmanager
 def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     """While inductor compiles ``graph``, it writes only what gives the bits of the kernels, and calls the rest."""
-    changed: dict[Any, Any] = {}
+    calls: dict[Any, list[Node]] = {}
     for node in graph.graph.nodes:
-        if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
-            continue
-        name = node.target.overloadpacket.__name__
-        if node.target is torch.ops.roundoff.sqrt.default:
-            changed[node.target] = _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly
-        elif name in _AS_KERNELS:
-            changed[node.target] = _AS_KERNELS[name](lowering.lowerings.get(node.target))
-        elif node.target not in lowering.lowerings or (name not in COMPILED_EXACTLY and _is_floating(node)):
-            call = lowering.fallback_handler(node.target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
-            changed[node.target] = call
-    with patch.dict(lowering.lowerings, changed), vectorised_bitcasts(), _fusion_with_missing_reads():
+        if node.op == "call_function" and hasattr(node.target, "overloadpacket"):
+            calls.setdefault(node.target, []).append(node)
+    changed = {target: _lowering(target, any(map(is_written, nodes))) for target, nodes in calls.items()}
+    with (
+        patch.dict(lowering.lowerings, changed),
+        vectorised_bitcasts(),
+        _fusion_with_missing_reads(),
+        _one_rounding_each(),
+    ):
+        yield
+
+
+def _lowering(target: Any, some_are_written: bool) -> Any:
+    """How inductor takes an operation: it writes what it may, and calls the kernel for the rest."""
+    kernel = lowering.fallback_handler(target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+    written = _written(target)
+    if written is None or not some_are_written:
+        return kernel
+
+    def lower(*args: Any, **options: Any) -> Any:
+        return (written if is_written(V.graph.current_node) else kernel)(*args, **options)
+
+    return lower
+
+
+def _written(target: Any) -> Any:
+    """How inductor writes an operation; None if it cannot."""
+    usual: Any = lowering.lowerings.get(target)
+    if target is torch.ops.roundoff.sqrt.default:
+        return _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly
+    name = target.overloadpacket.__name__
+    as_kernels = {device: table[name](usual) for device, table in _AS_KERNELS.items() if name in table}
+    if not as_kernels:
+        return usual
+    return lambda *args, **options: as_kernels.get(_device(args), usual)(*args, **options)
+
+
+def _device(operands: Iterable[Any]) -> str:
+    """The type of device that an operation works on."""
+    types = {x.get_device_or_error().type for x in operands if isinstance(x, ir.IRNode)}
+    return "cuda" if "cuda" in types else "cpu"
+
+
+@contextmanager
+def _one_rounding_each() -> Iterator[None]:
+    """Inductor's Triton programs round every operation once, to nearest, and keep subnormals, as nvcc's do by default.
+
+    By ``emulate_precision_casts`` it would leave ``fma`` out, too, but also take another library of functions.
+    """
+    before: Any = TritonKernel.triton_meta_common
+
+    def without_contraction(_: type[TritonKernel]) -> dict[str, Any]:
+        return {**before(), "enable_fp_fusion": False}
+
+    settings = {"eager_numerics.division_rounding": True, "eager_numerics.disable_ftz": True, "use_fast_math": False}
+    with (
+        patch.object(TritonKernel, "triton_meta_common", classmethod(without_contraction)),
+        config.patch(settings),
+    ):
         yield
 
 
@@ -110,12 +175,6 @@ def _fusion_with_missing_reads() -> Iterator[None]:
 
     with patch.object(LoopBody, "get_read_expr", get_read_expr):
         yield
-
-
-def _is_floating(node: Any) -> bool:
-    values = node.meta["val"]
-    values = values if isinstance(values, (tuple, list)) else [values]
-    return any(isinstance(x, torch.Tensor) and x.dtype.is_floating_point for x in values)
 
 
 def _pointwise(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,11 +232,18 @@ def _tanh_backward(_: Any) -> Any:
     return _pointwise(lambda dtype, g, y: ops.mul(g, ops.fma(ops.neg(y), y, _number(1.0, dtype))))
 
 
-_AS_KERNELS: dict[str, Callable[[Any], Any]] = {
-    "add": _add_scaled(1),
-    "sub": _add_scaled(-1),
-    "addcmul": _scaled(lambda a, b, c: ops.fma(b, c, a)),
-    "addcdiv": _scaled(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
-    "tanh_backward": _tanh_backward,
+def _negated(_: Any) -> Any:
+    return _pointwise(lambda dtype, x: ops.mul(x, _number(-1.0, dtype)) if dtype.is_floating_point else ops.neg(x))
+
+
+_AS_KERNELS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "cpu": {
+        "add": _add_scaled(1),
+        "sub": _add_scaled(-1),
+        "addcmul": _scaled(lambda a, b, c: ops.fma(b, c, a)),
+        "addcdiv": _scaled(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
+        "tanh_backward": _tanh_backward,
+    },
+    "cuda": {"neg": _negated},  # Triton subtracts from 0, which makes +0 of +0
 }
-"""Operations written as the CPU's kernels compute them; each is given the usual lowering."""
+"""Operations written as the kernels of a device compute them; each is given the usual lowering."""

@@ -37,20 +37,22 @@ class _Layout(NamedTuple):
     offset: int
     """From where memory is aligned, in elements."""
     dtype: torch.dtype
+    device: torch.device
 
     @classmethod
     def of(cls, x: torch.Tensor) -> _Layout:
-        return cls(tuple(x.shape), x.stride(), int(x.storage_offset()) % (64 // x.dtype.itemsize), x.dtype)
+        offset = int(x.storage_offset()) % (64 // x.dtype.itemsize)
+        return cls(tuple(x.shape), x.stride(), offset, x.dtype, x.device)
 
     def drawn(self, generator: torch.Generator) -> torch.Tensor:
         """Random numbers that lie like this."""
         room = self.offset + 1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        memory = torch.randn(room, generator=generator, dtype=self.dtype)
+        memory = torch.randn(room, generator=generator, dtype=self.dtype).to(self.device)
         return memory.as_strided(self.shape, self.stride, self.offset)
 
     def holding(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The numbers of ``parts``, one behind the other, lying like this."""
-        memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         batch = self.shape[0] // len(parts)
         return memory.copy_(torch.cat([part.expand(batch, *part.shape[1:]) for part in parts]))
 
@@ -104,7 +106,7 @@ def _same_bits(
 ) -> bool:
     a, b = together[-2:]
     if kernel is _onednn and kernel is not target:
-        single = a.dtype is b.dtype is torch.float32
+        single = a.dtype is b.dtype is torch.float32 and a.device.type == "cpu"
         if not single or a.shape[2] > _TERMS_IN_A_ROW or products.reason_against() is not None:
             return False
     if any(0 in layout.stride for layout in together if layout):

@@ -2,7 +2,8 @@
 
 Operations on single elements, moves and reductions get the axis in front; matrix products of all members are one
 batched product; roundings take each member's format. Whatever else there is, is computed member by member. The bits of
-a member are those it has alone: none of the kernels called here sums in another order when there are more of them.
+a member are those it has alone: none of the kernels called here sums in another order when there are more of them. On
+CUDA, reductions do, and are computed member by member.
 """
 
 from __future__ import annotations
@@ -100,11 +101,13 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         members = stacked[0].members
         product = multiply(node, [x if x is None else _everywhere(x, members) for x in args])
         return _one_by_one(target, members, args, kwargs) if product is None else _Stacked(product)
-    if target in _EXACTLY:
+    # How kernels of CUDA divide a reduction depends on how much there is of it.
+    alone = name in _REDUCING and stacked[0].tensor.is_cuda
+    if target in _EXACTLY and not alone:
         return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
     if name in POINTWISE:
         return _Stacked(_pointwise(node, target, args, kwargs))
-    if name in _RULES:
+    if name in _RULES and not alone:
         return _result(_RULES[name](target, stacked[0].members, *args, **kwargs))
     return _one_by_one(target, stacked[0].members, args, kwargs)
 
@@ -241,5 +244,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _sum,
     "round_float": _round_float, "copy_": _write,
 }  # fmt: skip
+
+_REDUCING = {"amax", "amin", "argmax", "max", "mean", "min", "sum"}
 
 _EXACTLY: dict[Any, Callable[..., Any]] = {_aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax}

@@ -27,6 +27,7 @@ from ..refusals import is_of_the_step, why_untraceable
 from ..surroundings.arguments import Alias, alias_of, check_kept, layouts
 from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
+from . import written_operations
 from .chance import Draw, drawn_before
 from .exact_lowerings import exact_lowerings, structural_decompositions
 from .members import stack_members
@@ -181,7 +182,8 @@ def trace(
             with_writes = make_fx(run)(*leaves_of_autograd)
             erase_profiling(with_writes)
             functional = torch.func.functionalize(with_writes, remove="mutations")
-            graph = make_fx(functional, decomposition_table=structural_decompositions())(*inputs)
+            device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
+            graph = make_fx(functional, decomposition_table=structural_decompositions(device))(*inputs)
             found = readings.take_from(graph)
             inputs += numbers_as_input(graph, numbers)
         chance, drawn = drawn_before(graph)
@@ -240,7 +242,7 @@ class _ThisVersion(CustomGraphPass):
 
     def uuid(self) -> str:
         """A hash of the lowerings."""
-        sources = [inspect.getsource(module) for module in (exact_lowerings_module, float_lowering)]
+        sources = [inspect.getsource(module) for module in (exact_lowerings_module, written_operations, float_lowering)]
         return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 

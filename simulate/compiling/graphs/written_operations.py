@@ -1,0 +1,160 @@
+"""Which operations the compiler writes into its loops, and which call PyTorch's kernels, so that all bits are theirs.
+
+On the CPU the list says what has been seen to agree: every operation on it is compared with its kernel by
+``tests/simulate/compiling/test_step_operators.py``. On CUDA, where inductor writes Triton, it says what can have one
+result only; the reasons stand beside the names. Whatever is on no list calls its kernel. On CUDA that is, among others:
+
+======================================================  ================================================================
+what                                                    why its kernel is called
+======================================================  ================================================================
+``exp``, ``log``, ``tanh``, ``sigmoid``, ``pow``, ...   libraries of functions differ in the last bit
+``addcmul``, ``addcdiv``, ``lerp``, ``tanh_backward``,  whether nvcc has fused a product with a sum is not in the source
+``add`` and ``sub`` with ``alpha``
+sums, means, products of matrices, convolutions         the order of the sum
+``maximum``, ``minimum``, ``clamp``, ``relu``,          which of +0 and -0 is the larger, the kernels' language does not
+``amax``, ``amin``, ``argmax``, ...                     say
+``div`` by a Python number, or one on the CPU           the kernel multiplies with the reciprocal
+``remainder``, ``div`` with ``rounding_mode``           several roundings
+float to integer                                        numbers that the integers do not have
+float16, bfloat16, float8; complex numbers              kernels compute in wider types
+float64 ``sqrt``                                        Triton has no correctly rounded one
+random numbers                                          are drawn before the program runs (:mod:`.chance`)
+======================================================  ================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STRUCTURAL = frozenset(
+    [
+        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
+        "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
+        "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
+        "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
+    ]
+)  # fmt: skip
+"""Operations that other operations say: they select, or make constants."""
+
+STRUCTURAL_ON_CUDA = STRUCTURAL - {"aminmax", "clamp"}
+"""Without those whose other operations may choose another zero."""
+
+WRITTEN_ON_CPU = frozenset(
+    [
+        "_to_copy", "_unsafe_view", "abs", "add", "addcdiv", "addcmul", "alias", "amax", "amin", "arange", "argmax",
+        "argmin", "as_strided", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+        "bitwise_xor", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
+        "convert_element_type", "copy", "copy_", "div", "empty", "eq", "expand", "fill", "flip", "floor",
+        "full", "full_like", "gather", "ge", "getitem", "gt", "hypot", "index", "index_select", "isfinite",
+        "isinf", "isnan", "le", "lift_fresh_copy", "log1p", "logical_and", "logical_not", "logical_or", "lt",
+        "masked_fill", "max", "maximum", "min", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
+        "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat", "roundoff::round_float",
+        "roundoff::sqrt", "rsub", "scalar_tensor", "scatter", "select", "select_scatter", "sigmoid", "sign", "signbit",
+        "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "sub", "t", "tanh_backward", "transpose",
+        "unbind", "unsqueeze", "view", "where", "zeros", "zeros_like",
+    ]
+)  # fmt: skip
+"""Operations whose compiled loops give the bits of the CPU's kernels."""
+
+_MOVES = frozenset(
+    [
+        "_unsafe_view", "alias", "arange", "as_strided", "cat", "clone", "constant_pad_nd", "copy", "copy_", "empty",
+        "expand", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh_copy",
+        "masked_fill", "new_zeros", "ones_like", "permute", "repeat", "scalar_tensor", "scatter", "select",
+        "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind",
+        "unsqueeze", "view", "where", "zeros", "zeros_like",
+    ]
+)  # fmt: skip
+_COMPARISONS = frozenset(["eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "ne", "sign"])
+_OF_BITS = frozenset(["logical_and", "logical_not", "logical_or", "roundoff::round_float"])
+_ROUNDED_ONCE = frozenset(
+    [
+        "_to_copy", "abs", "add", "ceil", "convert_element_type", "div", "floor", "mul", "neg", "reciprocal",
+        "roundoff::sqrt", "rsub", "sqrt", "sub",
+    ]
+)  # fmt: skip
+
+WRITTEN_ON_CUDA = _MOVES | _COMPARISONS | _OF_BITS | _ROUNDED_ONCE
+"""Operations whose results move numbers, compare them, are made of their bits, or are one rounding of IEEE 754's.
+
+The last are written without contraction (``fma``), without flushing subnormals to zero and with ``div_rn`` and
+``sqrt_rn`` (:mod:`.exact_lowerings`), and nvcc compiles PyTorch's kernels so by default.
+"""
+
+_CARRIERS = {torch.float32, torch.float64}
+
+
+def is_written(node: Node) -> bool:
+    """Whether inductor may write an operation of a graph itself, if it can: it has the bits of PyTorch's kernel."""
+    results, operands = list(_tensors(node)), [x for source in node.all_input_nodes for x in _tensors(source)]
+    devices = {x.device.type for x in (*results, *operands)}
+    name = name_of(node)
+    if devices <= {"cpu"}:
+        return name in WRITTEN_ON_CPU or not any(x.dtype.is_floating_point for x in results)
+    if devices != {"cuda"}:
+        return False
+    inexact = {x.dtype for x in (*results, *operands) if x.dtype.is_floating_point or x.dtype.is_complex}
+    if not inexact:
+        return True
+    allowed = _ONLY_ON_CUDA.get(name)
+    return inexact <= _CARRIERS and name in WRITTEN_ON_CUDA and (allowed is None or allowed(node))
+
+
+def name_of(node: Node) -> str:
+    """The name of an operation without its overload; of this package's, with its namespace."""
+    target: Any = node.target
+    name = str(target.overloadpacket.__name__)
+    return f"roundoff::{name}" if target.namespace == "roundoff" else name
+
+
+def _tensors(node: Node) -> Iterator[torch.Tensor]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return (x for x in values if isinstance(x, torch.Tensor))
+
+
+def _unscaled(node: Node) -> bool:
+    """An addition of the operands themselves."""
+    further = node.args[2:]
+    return not further and bool(node.kwargs.get("alpha", 1) == 1)
+
+
+def _quotient_of_tensors(node: Node) -> bool:
+    """Its divisor is a tensor, and nothing is cut off."""
+    return not node.kwargs and all(isinstance(x, Node) and _is_floating(x) for x in node.args)
+
+
+def _of_floats(node: Node) -> bool:
+    return all(_is_floating(x) for x in node.all_input_nodes)
+
+
+def _in_single_precision(node: Node) -> bool:
+    return all(x.dtype is torch.float32 for one in (node, *node.all_input_nodes) for x in _tensors(one))
+
+
+def _not_to_integers(node: Node) -> bool:
+    to_bool = all(x.dtype is torch.bool for x in _tensors(node))
+    return to_bool or _is_floating(node) or not any(_is_floating(x) for x in node.all_input_nodes)
+
+
+def _to_no_floats(node: Node) -> bool:
+    return not _is_floating(node)
+
+
+def _is_floating(node: Node) -> bool:
+    return any(x.dtype.is_floating_point for x in _tensors(node))
+
+
+_ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
+    "add": _unscaled, "sub": _unscaled, "rsub": _unscaled, "div": _quotient_of_tensors, "reciprocal": _of_floats,
+    "sqrt": _in_single_precision, "roundoff::sqrt": _in_single_precision, "arange": _to_no_floats,
+    "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers, "copy": _not_to_integers,
+    "copy_": _not_to_integers,
+}  # fmt: skip
+"""Those of which only some calls are written on CUDA."""

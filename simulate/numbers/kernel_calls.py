@@ -1,0 +1,88 @@
+"""Kernels that take Python numbers, called from a program whose numbers are others in every call.
+
+On CUDA it is not in the source how a kernel multiplies with a number and adds, so the kernel itself is called: its
+numbers are tensors on the CPU, where reading them waits for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+
+def call_kernel(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Any], torch.Tensor | None]
+) -> Any:
+    """Stands, in a graph that is traced, for what an operation of ATen computes; for new tensors.
+
+    Args:
+        func: the operation; of one in place, the other is meant.
+        args: its arguments.
+        kwargs: likewise.
+        number_of: gives the tensor that stands for an argument, if that is such a number.
+    """
+    tensors: list[torch.Tensor] = []
+    numbers: list[torch.Tensor] = []
+
+    def described(x: Any) -> Any:
+        number = number_of(x)
+        if number is not None:
+            numbers.append(number)
+            return {"number": len(numbers) - 1}
+        if isinstance(x, torch.Tensor):
+            tensors.append(x)
+            return {"tensor": len(tensors) - 1}
+        return x
+
+    name = func.overloadpacket.__name__.removesuffix("_")
+    text = json.dumps([name, func._overloadname, *tree_map(described, (list(args), dict(kwargs)))])  # noqa: SLF001
+    results = torch.ops.roundoff.kernel(text, tensors, numbers)
+    return list(results) if name.startswith("_foreach_") else results[0]
+
+
+@torch.library.custom_op("roundoff::kernel", mutates_args=())
+def kernel(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What an operation of ATen gives.
+
+    Args:
+        call: its name, its overload and its arguments, as JSON; tensors and numbers by their places.
+        tensors: the first of them.
+        numbers: the others, float64, on the CPU.
+    """
+    return _run(call, tensors, [number.item() for number in numbers])
+
+
+@kernel.register_fake
+def _shape(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
+    return _run(call, tensors, [1.0] * len(numbers))
+
+
+def _run(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[torch.Tensor]:
+    name, overload, args, kwargs = _parsed(call)
+
+    def filled(x: Any) -> Any:
+        if not isinstance(x, dict):
+            return x
+        return tensors[x["tensor"]] if "tensor" in x else numbers[x["number"]]
+
+    def is_place(x: Any) -> bool:
+        return isinstance(x, dict) and x.keys() in ({"tensor"}, {"number"})
+
+    args, kwargs = tree_map(filled, (args, kwargs), is_leaf=is_place)
+    results = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
+    return list(tree_flatten(results)[0])
+
+
+@cache
+def _parsed(call: str) -> tuple[str, str, list[Any], dict[str, Any]]:
+    name, overload, args, kwargs = json.loads(call)
+    return name, overload, args, kwargs

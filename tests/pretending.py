@@ -1,0 +1,25 @@
+"""Scripts in processes of their own, which may pretend to have a GPU (``pretended_gpu``)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def run(folder, script, **variables):
+    """What the last line says that a script prints, as JSON; the folder is for what is compiled."""
+    pytest.importorskip("triton")
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        pytest.skip("needs a C++ compiler")
+    paths = os.pathsep.join([str(HERE), *sys.path])
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", script]
+    done = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
