@@ -67,6 +67,7 @@ class Plan:
         accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
         multiplies: whether its weights, activations and gradients must be told apart.
+        narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
         moves: which calls of it are exact moves; None if no call is.
         calls: how often it ran.
         moved: how often it was an exact move.
@@ -78,8 +79,9 @@ class Plan:
 
     __slots__ = (
         "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "is_island", "island", "kernel",
-        "module", "moved", "moves", "multiplies", "name", "operation", "outputs", "passes_on", "place", "prepares",
-        "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart", "takes_nested", "widened", "widens",
+        "module", "moved", "moves", "multiplies", "name", "narrows", "operation", "outputs", "passes_on", "place",
+        "prepares", "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart", "takes_nested", "widened",
+        "widens",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +94,7 @@ class Plan:
         *,
         changes: Changes | None = None,
         fast_products: bool = False,
+        narrow_products: bool = False,
         is_island: bool = False,
     ) -> None:
         name = _name(operation)
@@ -102,7 +105,7 @@ class Plan:
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = self.widened = 0
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
-        self.passes_on = self.widens = False
+        self.narrows = self.passes_on = self.widens = False
         self.spares = self.arithmetic.islands == Islands.EXACT
         self.island: Plan | None = None
         self.is_island = is_island
@@ -140,6 +143,8 @@ class Plan:
         self.multiplies = policy.tells_products_apart and role != Role.OPTIMIZER and is_contraction(name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
+        kernel = a.granularity == Granularity.KERNEL
+        self.narrows = narrow_products and kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
         # Those only wait for results; these change what the tensor is, and none of its numbers.
         self.passes_on = communicates(operation) and not self.settles
         reshapes = torch.Tag.inplace_view in operation.tags
