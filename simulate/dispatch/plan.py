@@ -18,6 +18,7 @@ from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
+from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars
 from ..rounded_once import operations as exact_operations
 from ..watching.metrics import Changes, reading
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ..policy.policy import Policy
     from ..rounded_once.carrier_rounding import CarrierRounding
     from ..rounded_once.operators import DrawAt
 
     Operation = OpOverload | HigherOrderOperator
 
+_UNSIMULATED = Policy("fp32")
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 
 
@@ -70,6 +71,7 @@ class Plan:
         narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
         moves: which calls of it are exact moves; None if no call is.
         calls: how often it ran.
+        contracts: whether it is a product, which a GPU is to compute without TF32.
         moved: how often it was an exact move.
         rounded: how many tensors of its results were rounded.
         settles: whether it has only begun when it returns, and must be waited for.
@@ -78,10 +80,10 @@ class Plan:
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "is_island", "island", "kernel",
-        "module", "moved", "moves", "multiplies", "name", "narrows", "operation", "outputs", "passes_on", "place",
-        "prepares", "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart", "takes_nested", "widened",
-        "widens",
+        "accumulate", "accumulated", "arithmetic", "calls", "contracts", "decomposition", "exact", "is_island",
+        "island", "kernel", "module", "moved", "moves", "multiplies", "name", "narrows", "operation", "outputs",
+        "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart",
+        "takes_nested", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +111,7 @@ class Plan:
         self.spares = self.arithmetic.islands == Islands.EXACT
         self.island: Plan | None = None
         self.is_island = is_island
+        self.contracts = is_contraction(name) and policy != _UNSIMULATED
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from ...formats import FormatError, Rounding
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
+from ..aten.tf32 import in_float32, is_on_gpu
 from ..numbers.host_numbers import recognized
 from ..policy.policy import Policy
 from ..policy.rules import Role
@@ -173,7 +174,10 @@ class Runner:
             call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
             tokens = [watcher.before(call) for watcher in self.watchers]
         result: Any
-        if separate is not None:
+        if plan.contracts and is_on_gpu(args):
+            with in_float32(plan.name):
+                result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)
+        elif separate is not None:
             result = separate(partial(self._compute, plan))
         elif plan.accumulate or self.results.writer:
             result = self._compute(plan, args, kwargs)
