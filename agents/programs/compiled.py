@@ -10,6 +10,7 @@ import torch
 
 from ...formats import FloatFormat, Rounding
 from ...simulate import CompiledStep
+from ...simulate.dispatch.carriers import carriers_of_operands
 from ...simulate.dispatch.graph_writer import FormatsAsData
 from ..config.fields import Role
 from ..config.learning_keys import OptimizerKeys
@@ -124,8 +125,10 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
     if simulation is not None:
-        relevant["products"] = simulation.products
         policy = simulation.policy
+        relevant["products"] = simulation.products
+        if simulation.narrow_products:  # whose dtypes are no data to a program
+            relevant["carriers"] = [str(dtype) for dtype in carriers_of_operands(policy)]
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             assert isinstance(policy.format, FloatFormat)
             dtype = policy.format.carrier

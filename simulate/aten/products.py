@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _aten = torch.ops.aten
-_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
+MATRIX_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 
 # Where oneDNN is faster, inside of a training step (bench/products.py). A batch counts as one of its products, which so
 # has the same bits alone and among others.
@@ -43,7 +43,7 @@ def kernel(operation: OpOverload) -> Callable[..., Any]:
     adds in float32, in an order of its own. NaN, infinities, -0 and subnormals are what they are in PyTorch's products.
     To be called where :func:`reason_against` is None.
     """
-    return partial(_product, operation) if operation in _PRODUCTS else operation
+    return partial(_product, operation) if operation in MATRIX_PRODUCTS else operation
 
 
 def _product(operation: OpOverload, *operands: torch.Tensor, **factors: Any) -> Any:
@@ -63,7 +63,8 @@ def _is_large(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(x.dtype is torch.float32 and x.device.type == "cpu" and x.layout is torch.strided for x in (a, b))
 
 
-def _by_pytorch(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def by_pytorch(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """PyTorch's own product, plus ``addend`` if there is one."""
     if addend is None:
         return torch.mm(a, b) if a.dim() == 2 else torch.bmm(a, b)
     return torch.addmm(addend, a, b) if a.dim() == 2 else torch.baddbmm(addend, a, b)
@@ -71,17 +72,17 @@ def _by_pytorch(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -
 
 def _by_onednn(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if reason_against() is not None:  # a compiled program from another machine
-        return _by_pytorch(addend, a, b)
+        return by_pytorch(addend, a, b)
     return _permitted(addend, a, b)
 
 
 def _permitted(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     with _lock:
         if _permission.fp32_precision != _UNSET:  # what a program has set itself is not ours to change
-            return _by_pytorch(addend, a, b)
+            return by_pytorch(addend, a, b)
         _permission.fp32_precision = "bf16"
         try:
-            return _by_pytorch(addend, a, b)
+            return by_pytorch(addend, a, b)
         finally:
             _permission.fp32_precision = _UNSET
 
@@ -89,7 +90,7 @@ def _permitted(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) ->
 # Not torch.library.custom_op, whose calls take 6 us longer.
 torch.library.define("roundoff::product", "(Tensor? addend, Tensor a, Tensor b) -> Tensor")
 torch.library.impl("roundoff::product", "CPU", _by_onednn)
-torch.library.register_fake("roundoff::product", _by_pytorch)
+torch.library.register_fake("roundoff::product", by_pytorch)
 
 
 @cache

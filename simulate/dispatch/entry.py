@@ -69,7 +69,9 @@ def simulate(
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
             fifty times slower than the plain program.
         products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
-            (:mod:`.products`), which sums them in its own order; ``"plain"``: by PyTorch's choice.
+            (:mod:`.products`), which sums them in its own order; on an NVIDIA GPU, those of operands that a rule rounds
+            to a format within float16 or bfloat16, by its tensor cores (:mod:`.tensor_cores`), with float32 sums.
+            ``"plain"``: by PyTorch's choice.
         root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
             outermost module that is called, which is not the whole network where a program calls parts of it
             (``vae.encode(x)``).

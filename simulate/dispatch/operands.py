@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -11,9 +11,12 @@ from torch.utils._pytree import tree_leaves
 from ...formats import Format, round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
 from ..aten.schemas import argument_names, number_names
+from ..aten.tensor_cores import product as narrow_product
+from ..aten.tensor_cores import takes
 from ..policy.products import Product
 from ..policy.rules import Role
 from ..watching.watcher import Watcher
+from .carriers import carrier_of
 from .multiplied import NOTHING, Multiplied, Told, is_number
 from .separate_products import separate_products
 from .storages import Storages
@@ -27,6 +30,14 @@ if TYPE_CHECKING:
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
+
+
+class _Rounding(NamedTuple):
+    """What an operand is rounded to."""
+
+    format: Format
+    mode: dict[str, Any]
+    """If it is not the plan's."""
 
 
 class Operands(Watcher):
@@ -73,14 +84,16 @@ class Operands(Watcher):
         Returns:
             The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
             operation whose products see an operand in different ways, the arguments as they are, and a function of what
-            runs the operation: it computes product by product, each of operands rounded for it.
+            runs the operation: it computes product by product, each of operands rounded for it. For a matrix product
+            that tensor cores compute, the arguments rounded, and a function that has them do it.
         """
         assert plan.operation is not None
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
         told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
         products = separate_products(plan.operation) if _tells_products(plan) else None
         if products is None:
-            return *self._prepared(plan, args, kwargs, told, rounded), None
+            prepared = self._prepared(plan, args, kwargs, told, rounded)
+            return *prepared, self._by_tensor_cores(plan, named, told, *prepared) if plan.narrows else None
 
         def see(name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
             product = Product.GRAD_WEIGHT if told.product and how.over_all_others else told.product
@@ -91,6 +104,18 @@ class Operands(Watcher):
             return compute(*self._prepared(plan, args, kwargs, told, rounded)) if result is NotImplemented else result
 
         return args, kwargs, separate
+
+    def _by_tensor_cores(
+        self, plan: Plan, named: Mapping[str, Any], told: Told, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Callable[[Compute], torch.Tensor] | None:
+        """What computes a product of operands that were rounded so that a narrow dtype has their numbers, if it may."""
+        assert plan.operation is not None
+        if not takes(plan.operation, args, kwargs):
+            return None
+        multiplied = argument_names(plan.operation)[len(args) - 2 : len(args)]
+        roundings = [self._roundings(plan, named[name], told.roles.get(name), told.product) for name in multiplied]
+        carrier = carrier_of(*(done[-1].format if done else None for done in roundings))
+        return None if carrier is None else lambda _: narrow_product(args, carrier)
 
     def _prepared(
         self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told, rounded: Rounder
@@ -141,14 +166,22 @@ class Operands(Watcher):
         """
         if not is_number(x):
             return x
-        arithmetic = plan.arithmetic
-        rules = arithmetic.of_operands
-        for rule in (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ():
+        for fmt, mode in self._roundings(plan, x, role, product):
+            x = round_along(x, fmt, how, partial(rounded, **mode))
+        return x
+
+    def _roundings(self, plan: Plan, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
+        """What the operand ``x`` is rounded to, one after the other."""
+        rules = plan.arithmetic.of_operands
+        about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
+        roundings = []
+        for rule in about:
             if rule is not None:
                 assert isinstance(rule.format, Format)
-                mode = {} if rule.rounding is None else {"rounding": rule.rounding}
-                x = round_along(x, rule.format, how, partial(rounded, **mode))
-        return x if arithmetic.operands is None else round_along(x, arithmetic.operands, how, rounded)
+                roundings.append(_Rounding(rule.format, {} if rule.rounding is None else {"rounding": rule.rounding}))
+        if plan.arithmetic.operands is not None:
+            roundings.append(_Rounding(plan.arithmetic.operands, {}))
+        return roundings
 
     def _origin(self, x: torch.Tensor) -> Role | None:
         if self._is_parameter(x):

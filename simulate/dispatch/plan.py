@@ -18,6 +18,7 @@ from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
+from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars
 from ..rounded_once import operations as exact_operations
 from ..watching.metrics import Changes, reading
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ..policy.policy import Policy
     from ..rounded_once.carrier_rounding import CarrierRounding
     from ..rounded_once.operators import DrawAt
 
     Operation = OpOverload | HigherOrderOperator
 
+_UNSIMULATED = Policy("fp32")
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 
 
@@ -67,8 +68,10 @@ class Plan:
         accumulated: how often they were.
         prepares: whether operands must be looked at before it runs.
         multiplies: whether its weights, activations and gradients must be told apart.
+        narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
         moves: which calls of it are exact moves; None if no call is.
         calls: how often it ran.
+        contracts: whether it is a product, which a GPU is to compute without TF32.
         moved: how often it was an exact move.
         rounded: how many tensors of its results were rounded.
         settles: whether it has only begun when it returns, and must be waited for.
@@ -77,9 +80,10 @@ class Plan:
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "decomposition", "exact", "is_island", "island", "kernel",
-        "module", "moved", "moves", "multiplies", "name", "operation", "outputs", "passes_on", "place", "prepares",
-        "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart", "takes_nested", "widened", "widens",
+        "accumulate", "accumulated", "arithmetic", "calls", "contracts", "decomposition", "exact", "is_island",
+        "island", "kernel", "module", "moved", "moves", "multiplies", "name", "narrows", "operation", "outputs",
+        "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart",
+        "takes_nested", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +96,7 @@ class Plan:
         *,
         changes: Changes | None = None,
         fast_products: bool = False,
+        narrow_products: bool = False,
         is_island: bool = False,
     ) -> None:
         name = _name(operation)
@@ -102,10 +107,11 @@ class Plan:
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = self.widened = 0
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
-        self.passes_on = self.widens = False
+        self.narrows = self.passes_on = self.widens = False
         self.spares = self.arithmetic.islands == Islands.EXACT
         self.island: Plan | None = None
         self.is_island = is_island
+        self.contracts = is_contraction(name) and policy != _UNSIMULATED
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
@@ -140,6 +146,8 @@ class Plan:
         self.multiplies = policy.tells_products_apart and role != Role.OPTIMIZER and is_contraction(name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
+        kernel = a.granularity == Granularity.KERNEL
+        self.narrows = narrow_products and kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
         # Those only wait for results; these change what the tensor is, and none of its numbers.
         self.passes_on = communicates(operation) and not self.settles
         reshapes = torch.Tag.inplace_view in operation.tags

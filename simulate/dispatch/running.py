@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from ...formats import FormatError, Rounding
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
+from ..aten.tf32 import in_float32, is_on_gpu
 from ..numbers.host_numbers import recognized
 from ..policy.policy import Policy
 from ..policy.rules import Role
@@ -43,6 +44,7 @@ class Runner:
         draws: counts stochastic roundings.
         watchers: those that are told of every operation.
         fast_products: whether large matrix products take the faster library of this machine.
+        narrow_products: whether those of operands in narrow formats take the tensor cores of a GPU.
         leave_moves: whether exact moves pass on what they get.
 
     Attributes:
@@ -59,11 +61,12 @@ class Runner:
         watchers: Sequence[Watcher],
         *,
         fast_products: bool,
+        narrow_products: bool,
         leave_moves: bool,
     ) -> None:
         self._mode = mode
         self._policy = policy
-        self._fast_products = fast_products
+        self._products = {"fast_products": fast_products, "narrow_products": narrow_products}
         self._leaves_moves = leave_moves
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self.watchers = [*watchers, self._operands] if self._operands.tracks_inputs else list(watchers)
@@ -83,8 +86,8 @@ class Runner:
 
     def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
         """A plan of an operation at a place, which is not kept."""
-        draw, fast = self.results.draw_apart, self._fast_products
-        return Plan(self._policy, operation, role, module, draw, changes=self._changes, fast_products=fast)
+        draw = self.results.draw_apart
+        return Plan(self._policy, operation, role, module, draw, changes=self._changes, **self._products)
 
     def island(self, plan: Plan) -> Plan:
         """What is done with an operation that the program itself computes in full precision."""
@@ -171,7 +174,10 @@ class Runner:
             call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
             tokens = [watcher.before(call) for watcher in self.watchers]
         result: Any
-        if separate is not None:
+        if plan.contracts and is_on_gpu(args):
+            with in_float32(plan.name):
+                result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)
+        elif separate is not None:
             result = separate(partial(self._compute, plan))
         elif plan.accumulate or self.results.writer:
             result = self._compute(plan, args, kwargs)

@@ -28,6 +28,7 @@ from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Watcher
+from .carriers import on_this_gpu
 from .complaints import PolicyWarning, complaints, unused
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
@@ -58,7 +59,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
-        products: ``"plain"`` leaves all matrix products to PyTorch's own choice of a library; see :func:`simulate`.
+        products: ``"plain"`` leaves all matrix products to PyTorch, in float32; see :func:`simulate`.
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
             products and convolutions that no rule or accumulator reached.
         root: the module, or the modules, from which rules name modules; see :func:`simulate`.
@@ -106,9 +107,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         roots = _modules(root)
         self.places = Places(self._stepped, roots) if follows else None
         self._does_anything = bool(watching) or policy != Policy.of("fp32")
-        fast = products == "fast" and self._does_anything and reason_against() is None
+        self._narrows = products == "fast" and self._does_anything
+        fast = self._narrows and reason_against() is None
         self.products = "fast" if fast else "plain"
-        self._runner = Runner(self, policy, self._draws, watching, fast_products=fast, leave_moves=leave_moves)
+        self._runner = Runner(
+            self, policy, self._draws, watching,
+            fast_products=fast, narrow_products=self._narrows, leave_moves=leave_moves,
+        )  # fmt: skip
         self._plans = self._runner.plans
         self.watchers = self._runner.watchers
         spares = Islands.EXACT in policy.settings("islands")
@@ -116,7 +121,17 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.presence = Presence(self)
 
     def __repr__(self) -> str:
-        return f"Simulation({self.policy}, products={self.products})"
+        narrow = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]
+        on_gpu = f", on this GPU in {' or '.join(narrow)}" if narrow else ""
+        return f"Simulation({self.policy}, products={self.products}{on_gpu})"
+
+    @property
+    def narrow_products(self) -> tuple[torch.dtype, ...]:
+        """In which dtypes this machine's GPU multiplies what the policy rounds to narrow formats; see :func:`simulate`.
+
+        Empty without a GPU, where the policy rounds no operands, and with ``products="plain"``.
+        """
+        return on_this_gpu(self.policy) if self._narrows else ()
 
     def __reduce__(self) -> Any:
         """A copy is made as this was, without ``root`` and ``watchers``, at the same step; it has seen nothing."""

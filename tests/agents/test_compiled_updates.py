@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from roundoff.agents import SAC, TrainConfig, train
+from roundoff.agents.algorithms.learner import simulation_of
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting, compile_updates
@@ -170,3 +171,15 @@ def test_what_is_not_compiled(keys, updates, wanted, notice):
     _, mine, _, _ = pair(**keys)
     assert notice in compile_updates(mine, updates, wanted=wanted)
     assert mine.compiled is None
+
+
+def test_programs_with_other_carriers_are_not_shared(monkeypatch):
+    def kind(format):
+        config = TrainConfig(task="cartpole_swingup", format=format, policy={"preset": "mixed-precision"})
+        return compiled_updates.kind(config, simulation_of(config))
+
+    assert kind("e5m7") == kind("e6m7")  # on the CPU formats are data
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert kind("e5m7") != kind("e6m7")
+    assert kind("e5m7") == kind("e5m6")

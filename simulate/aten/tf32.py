@@ -1,0 +1,50 @@
+"""Products of float32 numbers on a GPU without TF32, which rounds what is multiplied to 10 significand bits.
+
+PyTorch allows it for convolutions and recurrent layers unless it is told otherwise, and for matrix products if a
+program says so (``torch.set_float32_matmul_precision("high")``, ``allow_tf32``).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_DEVICE = "cuda"
+_FLOAT32, _TF32 = "ieee", "tf32"
+_lock = RLock()  # the settings are those of all threads
+
+
+def is_on_gpu(operands: Sequence[Any]) -> bool:
+    """Whether the first tensor among the operands is on a GPU."""
+    first = next((x for x in operands if isinstance(x, torch.Tensor)), None)
+    return first is not None and first.device.type == _DEVICE
+
+
+@contextmanager
+def in_float32(operation: str) -> Iterator[None]:
+    """For the block, a product of float32 tensors on a GPU is computed in float32.
+
+    PyTorch's settings (``fp32_precision``) are then what they were; a later ``torch.backends.fp32_precision = ...`` no
+    longer reaches those that were TF32. Other threads that multiply meanwhile do it in float32, too.
+
+    Args:
+        operation: the name of the product, a convolution or a recurrent layer.
+    """
+    backends: Any = torch.backends
+    settings = [backends.cuda.matmul]
+    if "conv" in operation:
+        settings.append(backends.cudnn.conv)
+    elif "rnn" in operation:
+        settings.append(backends.cudnn.rnn)
+    with _lock, ExitStack() as at_the_end:
+        for setting in settings:
+            if setting.fp32_precision == _TF32:
+                setting.fp32_precision = _FLOAT32
+                at_the_end.callback(setattr, setting, "fp32_precision", _TF32)
+        yield

@@ -1,0 +1,44 @@
+"""Which narrow dtype a matrix product may be handed to tensor cores in: one that holds every number of its operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...formats import Format
+from ..aten.tensor_cores import reason_against
+from .narrow_tensors import holds
+
+if TYPE_CHECKING:
+    from ..policy.policy import Policy
+
+# The first that fits. Products of float16 are always within float32's range; those of bfloat16 may leave it.
+_CARRIERS = (torch.float16, torch.bfloat16)
+
+
+def carrier_of(*formats: Format | None) -> torch.dtype | None:
+    """The dtype that holds every number of all the formats: float16, else bfloat16; None if neither does.
+
+    None stands for an operand that was rounded to no format, and may be any number.
+    """
+    if any(fmt is None for fmt in formats):
+        return None
+    return next((dtype for dtype in _CARRIERS if all(holds(dtype, fmt) for fmt in formats if fmt)), None)
+
+
+def carriers_of_operands(policy: Policy) -> tuple[torch.dtype | None, ...]:
+    """The carriers of the formats that a policy rounds operands to, in its order; None for one that has none."""
+    named = (policy.operands, *(rule.format if rule.about_operands else rule.operands for rule in policy.rules))
+    return tuple(carrier_of(fmt) for fmt in named if isinstance(fmt, Format))
+
+
+def on_this_gpu(policy: Policy) -> tuple[torch.dtype, ...]:
+    """The carriers that products of a policy may take on the GPU of this machine; none where there is no GPU."""
+    found = dict.fromkeys(dtype for dtype in carriers_of_operands(policy) if dtype is not None)
+    if not found or not torch.cuda.is_available():
+        return ()
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # the program may be about to fork
+        return tuple(found)
+    device = torch.device("cuda", torch.cuda.current_device())
+    return tuple(dtype for dtype in found if reason_against(dtype, device) is None)

@@ -1,0 +1,137 @@
+"""Products on a GPU are float32 products, whatever PyTorch is allowed; by stand-ins on the CPU for its settings."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import roundoff
+from roundoff import Policy, Rule, simulate
+from roundoff.simulate.aten import tf32
+
+
+class Seen(TorchDispatchMode):
+    """What is allowed while each operation computes."""
+
+    def __init__(self, settings):
+        super().__init__()
+        self.settings, self.while_running = settings, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        allowed = {name: setting.fp32_precision for name, setting in self.settings.items()}
+        self.while_running[func.overloadpacket.__name__] = allowed
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """PyTorch's settings, which stay as they are for other tests, in the place of a GPU's."""
+    made = {name: SimpleNamespace(fp32_precision="tf32") for name in ("matmul", "conv", "rnn")}
+    monkeypatch.setattr(tf32, "_DEVICE", "cpu")
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=made["matmul"], is_built=lambda: False))
+    monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(conv=made["conv"], rnn=made["rnn"]))
+    return made
+
+
+def precisions(settings):
+    return {name: setting.fp32_precision for name, setting in settings.items()}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["e5m7", Policy.storage("e5m7"), Policy.mixed_precision("e5m7"), Policy("e5m7", accumulate="e5m7/4")],
+    ids=range(4),
+)
+def test_what_is_allowed_while_products_are_computed(settings, policy):
+    x, w = torch.randn(2, 3, 8), torch.randn(4, 3, 5)
+    x.requires_grad_()
+    with Seen(settings) as seen, simulate(policy):
+        torch.nn.functional.conv1d(x, w).square().sum().backward()
+        torch.mm(x[0].detach(), x[1].detach().mT).add(1)
+    matmul, both = {"matmul": "ieee", "conv": "tf32", "rnn": "tf32"}, {"matmul": "ieee", "conv": "ieee", "rnn": "tf32"}
+    if isinstance(policy, Policy) and policy.accumulate:
+        assert seen.while_running["bmm"] in (matmul, both)  # what the accumulator adds up
+    else:
+        assert seen.while_running["mm"] == matmul
+        assert seen.while_running["convolution"] == seen.while_running["convolution_backward"] == both
+    assert seen.while_running["add"] == precisions(settings)
+    assert set(precisions(settings).values()) == {"tf32"}
+
+
+def test_what_stays_as_the_program_has_it(settings):
+    x = torch.randn(4, 4)
+    with Seen(settings) as seen:
+        x @ x
+        assert seen.while_running["mm"]["matmul"] == "tf32"
+        with simulate("fp32"):
+            x @ x
+        assert seen.while_running["mm"]["matmul"] == "tf32"
+        with simulate("e5m7"), roundoff.exact():
+            x @ x
+        assert seen.while_running["mm"]["matmul"] == "tf32"
+        with pytest.warns(roundoff.PolicyWarning), simulate("e5m7", islands="exact"):
+            x @ x
+        assert seen.while_running["mm"]["matmul"] == "tf32"
+        with simulate(Policy("e5m7", rules=(Rule("mm", format="fp32"),))):
+            x @ x
+        assert seen.while_running["mm"]["matmul"] == "ieee"
+        settings["matmul"].fp32_precision = "none"
+        with simulate("e5m7"):
+            x @ x
+        assert seen.while_running["mm"]["matmul"] == "none"  # which is float32, too
+
+
+def test_settings_are_restored_after_an_error(settings):
+    with simulate("e5m7"), pytest.raises(RuntimeError):
+        torch.randn(2, 3) @ torch.randn(2, 3)
+    assert set(precisions(settings).values()) == {"tf32"}
+
+
+def test_where_no_gpu_takes_part_nothing_is_set(settings, monkeypatch):
+    monkeypatch.setattr(tf32, "_DEVICE", "cuda")
+    x = torch.randn(4, 4)
+    with Seen(settings) as seen, simulate("e5m7"):
+        x @ x
+    assert seen.while_running["mm"]["matmul"] == "tf32"
+
+
+@pytest.mark.parametrize("name", ["mm", "convolution", "_cudnn_rnn"])
+def test_pytorchs_own_settings_read_as_before(name):
+    backends = torch.backends
+
+    def settings():
+        return (
+            torch.get_float32_matmul_precision(), backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32,
+            backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision,
+        )  # fmt: skip
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = settings()
+        with tf32.in_float32(name):
+            assert backends.cuda.matmul.fp32_precision == "ieee"
+            assert (backends.cudnn.conv.fp32_precision == "ieee") == ("conv" in name)
+            assert (backends.cudnn.rnn.fp32_precision == "ieee") == ("rnn" in name)
+        assert settings() == found
+        assert found[0] == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_operands_keep_their_bits():
+    """A product with the identity, and with a kernel of one tap, shows every bit of the operand."""
+    x = 1 + torch.arange(64 * 64, device="cuda").view(64, 64) * 2.0**-23
+    policy = Policy("fp32", rules=(Rule("relu", format="e5m7"),))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with simulate(policy):
+            assert torch.equal(x @ torch.eye(64, device="cuda"), x)
+            kernel = torch.eye(64, device="cuda").view(64, 64, 1, 1)
+            assert torch.equal(torch.nn.functional.conv2d(x.view(1, 64, 8, 8), kernel), x.view(1, 64, 8, 8))
+    finally:
+        torch.set_float32_matmul_precision(before)
