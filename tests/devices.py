@@ -162,7 +162,7 @@ def stand_ins(monkeypatch):
         # What leaves simulations must not leave the mode, which stands below them.
         depth = memory._len_torch_dispatch_stack
         patch.setattr(memory, "_len_torch_dispatch_stack", lambda: max(depth() - 1, 0))
-        patch.setattr(memory, "_has_triton", lambda: False)
+        patch.setattr(memory, "_compiles_for", lambda _: False)
         with mode:
             yield mode
 
