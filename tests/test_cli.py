@@ -171,6 +171,23 @@ def test_train_one_run(tmp_path):
     assert "seed is 0 there and 1 here" in other.stderr
 
 
+def test_profiles(undisturbed, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    sweep = roundoff("sweep", tmp_path / "tiny.yaml", "--out", undisturbed, "--profile")
+    assert sweep.returncode == 0
+    lines = sweep.stdout.splitlines()
+    assert lines[-1].startswith(("What limits these 4 runs is", "Nothing alone limits these 4 runs;"))
+    assert {"environment", "actions", "copies", "replay", "updates"} < {line.split()[0] for line in lines[3:]}
+    single = ["train", "--out", str(tmp_path / "run"), "steps=1000000", "hidden_units=8", "batch_size=8", "--profile"]
+    process = subprocess.Popen([*ROUNDOFF, *single], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "step" in process.stdout.readline() + process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "the same command continues" in errors
+    assert "limits this run" in printed.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

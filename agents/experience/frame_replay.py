@@ -10,6 +10,7 @@ import torch
 
 from ..errors import RunError
 from .replay import filled_part
+from .transfer import copy_to_device_
 
 
 @final
@@ -139,7 +140,7 @@ class FrameReplay:
         self._needed = deque(torch.maximum(newest - self.stack + 1, first).flatten().tolist())
 
     def _append(self, image: torch.Tensor) -> None:
-        self.images[self._images_added % self.capacity].copy_(image, non_blocking=True)
+        copy_to_device_(self.images[self._images_added % self.capacity], image)
         self._images_added += 1
         while self._needed and self._needed[0] < self._images_added - self.capacity:
             self._needed.popleft()

@@ -10,6 +10,7 @@ import torch
 
 from ...formats import round
 from .augmentation import images_to_format
+from .transfer import to_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Intake(ABC):
-    """Numbers from outside become numbers of the format, and back; on their way in they do not wait for the device.
+    """Numbers from outside become numbers of the format, and back.
 
     Args:
         fmt: of the run.
@@ -40,7 +41,7 @@ class Intake(ABC):
     def to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
         """What comes from outside enters the run's format here, rounded once, from float64."""
         rounded = round(torch.from_numpy(values.astype(np.float64)), self.format)
-        return rounded.to(device=self.device, dtype=self.dtype, non_blocking=True)
+        return to_device(rounded.to(self.dtype), self.device)
 
     def from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:
         """What goes to the outside, in the carrier: NumPy does not know bfloat16."""
@@ -116,7 +117,7 @@ class PixelIntake(Intake):
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, images * channels, height, width)."""
         images = torch.from_numpy(observations).view(len(observations), -1, *self._image_shape[1:])
-        return images_to_format(images.to(self.device, non_blocking=True), self.format, self.dtype)
+        return images_to_format(to_device(images, self.device), self.format, self.dtype)
 
     def begin(self, observation: NDArray[Any]) -> None:
         """Adds the first image of an episode to the replay buffer."""

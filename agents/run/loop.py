@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
+import torch
 
 from roundoff.files import write_json
 from roundoff.origin import origin
@@ -18,6 +20,7 @@ from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .evaluate import Evaluation, evaluate
 from .metrics import MetricsLog
+from .profile import Profile
 from .snapshots import write_networks, write_states
 from .state import RunState
 from .stopping import Stopped, StopRequest
@@ -26,7 +29,6 @@ from .stopwatch import Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    import torch
     from numpy.typing import NDArray
 
     from ..algorithms.part import Metrics
@@ -69,6 +71,7 @@ class Run:
         environments: not seeded yet.
         on_progress: see :func:`train`.
         stop: likewise.
+        wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
         state: what a checkpoint of it holds.
@@ -83,6 +86,8 @@ class Run:
         environments: VectorEnvironment,
         on_progress: Callable[[Progress], None] | None,
         stop: StopRequest,
+        *,
+        wait: bool = False,
     ) -> None:
         self.config = config
         self.files = files
@@ -94,19 +99,27 @@ class Run:
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
-        self.stopwatch = Stopwatch()
+        on_gpu = device.type == "cuda"
+        self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
+        self._waited = wait if on_gpu else None
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
         if files.checkpoint.exists():
             self._resume()
         else:
             self.state.begin()
+        self._first_step = self.state.step
         self.stopwatch.pause()
 
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
         return (self.config.steps - self.state.step) // self.config.action_repeat
+
+    def profile(self) -> Profile:
+        """Where the time of this process has gone until now."""
+        taken = (self.state.step - self._first_step) // self.config.action_repeat
+        return Profile(self.stopwatch.spent(), taken, self._waited)
 
     def training(self) -> Training:
         """The run, from where it is to the end; a generator.
@@ -134,8 +147,7 @@ class Run:
 
     def _agent_step(self, log: MetricsLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done."""
-        with self.stopwatch.measure("actions"):
-            actions = self._choose_actions(self.state.observations[self.state.sampler.turn])
+        actions = self._choose_actions(self.state.observations[self.state.sampler.turn])
         if not np.isfinite(actions).all():
             return Crash(self.state.step, "the policy took a non-finite action in training")
         with self.stopwatch.measure("environment"):
@@ -145,7 +157,7 @@ class Run:
     def _learn(self, sample: Sample, log: MetricsLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
-        with self.stopwatch.measure("replay"):
+        with self.stopwatch.measure("copies"):
             rows = self.state.recorder.rows(self.state.observations[sample.group], sample)
             self.state.observations[sample.group] = self.intake.perceive(steps.observations)
         ends = zip(steps.last.tolist(), sample.returns.tolist(), strict=True)
@@ -179,16 +191,19 @@ class Run:
             began = time.perf_counter()
             metrics, seconds = yield batch
             self.stopwatch.count(seconds - (time.perf_counter() - began))
-            # The first one compiles, or reads from the disk what was compiled.
-            self.stopwatch.add("updates" if self.state.metrics else "first update", seconds)
+            # The first one of a process compiles, or reads from the disk what was compiled.
+            self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
             self.state.metrics |= metrics
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: the recorder's at first, then the learner's."""
-        explored = self.state.recorder.explore(len(observations), self.state.sampler.under_way)
-        if explored is not None:
-            return explored
-        return self.intake.from_format(self.learner.act(observations, deterministic=False))
+        with self.stopwatch.measure("actions"):
+            explored = self.state.recorder.explore(len(observations), self.state.sampler.under_way)
+            if explored is not None:
+                return explored
+            actions = self.learner.act(observations, deterministic=False)
+        with self.stopwatch.measure("copies"):
+            return self.intake.from_format(actions)
 
     def _evaluate(self, log: MetricsLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
@@ -234,7 +249,7 @@ class Run:
             check_same_config(state["config"], self.config, str(self.files.checkpoint))
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
-            self.stopwatch.count(state["seconds"])
+            self.stopwatch.continue_from(state["seconds"])
             self.log_length = state["metrics_length"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
@@ -249,15 +264,15 @@ class Run:
         else:
             assert self.last_evaluation is not None
             result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.state.step)
-        checkpoint.save(self.files.agent, dict(self.learner.weights()))
-        if self.config.keep_networks:
-            assert isinstance(self.intake.replay, Replay)  # refused for pixels
-            write_states(self.files.snapshots, self.intake.replay)
-        if self.state.numerics:
-            self.state.numerics.write_table(self.files.numerics)
+        with self.stopwatch.measure("checkpoints"):
+            checkpoint.save(self.files.agent, dict(self.learner.weights()))
+            if self.config.keep_networks:
+                assert isinstance(self.intake.replay, Replay)  # refused for pixels
+                write_states(self.files.snapshots, self.intake.replay)
+            if self.state.numerics:
+                self.state.numerics.write_table(self.files.numerics)
         seconds = self.stopwatch.total
-        spent = {name: round(value, 3) for name, value in self.stopwatch.seconds.items()}
-        timing = {"seconds": seconds, "steps_per_second": self.state.step / seconds, "spent": spent}
+        timing = {"seconds": seconds, "steps_per_second": self.state.step / seconds, **self.profile().as_json()}
         write_json(self.files.timing, timing | origin())
         write_json(self.files.result, result.as_json())
         self.files.checkpoint.unlink(missing_ok=True)

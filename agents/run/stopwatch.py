@@ -7,29 +7,46 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+def _do_not_wait() -> None:
+    """What is measured is done when the call has returned, as on the CPU; or nobody needs to know."""
 
 
 @final
 class Stopwatch:
     """Adds up seconds by name. Activities within another count for themselves, not for the one around them.
 
-    On a GPU the seconds are those until operations were given to it, not until they were done.
+    Args:
+        wait: called at the end of each activity, which counts until it returns. On a GPU operations are only handed
+            over; without waiting they count for whatever waits for them next.
 
     Attributes:
         seconds: what was spent, by name, in the order of the first beginnings.
+        wait: the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[], None] = _do_not_wait) -> None:
         self.seconds: dict[str, float] = {}
+        self.wait = wait
         self._inside = 0.0
-        self._counted = 0.0
+        self._counted = self._earlier = 0.0
         self._since: float | None = time.perf_counter()
 
     @property
     def total(self) -> float:
         """Wall-clock time spent on the run that was not lost to interruptions, nor to others."""
-        return self._counted + (0.0 if self._since is None else time.perf_counter() - self._since)
+        now = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self._earlier + self._counted + now
+
+    def spent(self) -> dict[str, float]:
+        """The seconds by name, and under ``other`` what is left of the total since the run was last begun."""
+        return {**self.seconds, "other": max(0.0, self.total - self._earlier - sum(self.seconds.values()))}
+
+    def continue_from(self, seconds: float) -> None:
+        """The total goes on from that of an earlier process."""
+        self._earlier += seconds
 
     def count(self, seconds: float) -> None:
         """Adds seconds to the total that passed elsewhere; negative ones leave out what was spent on others."""
@@ -37,7 +54,7 @@ class Stopwatch:
 
     def pause(self) -> None:
         """The total stands still until :meth:`go_on`."""
-        self._counted, self._since = self.total, None
+        self._counted, self._since = self.total - self._earlier, None
 
     def go_on(self) -> None:
         """Counts for the total again."""
@@ -51,6 +68,7 @@ class Stopwatch:
         began = time.perf_counter()
         try:
             yield
+            self.wait()
         finally:
             spent = time.perf_counter() - began
             self.seconds[name] += spent - self._inside

@@ -16,6 +16,7 @@ from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
 from ..run.loop import Run
 from ..run.parts import open_environments
+from ..run.profile import read_profile
 from ..run.stopping import StopRequest
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..config.train_config import TrainConfig
     from ..run.loop import Progress
+    from ..run.profile import Profile
 
 
 def train(
@@ -35,6 +37,7 @@ def train(
     compiled: bool | None = None,
     on_notice: Callable[[str], None] | None = None,
     allow_imports: Collection[str] = (),
+    on_profile: Callable[[Profile], None] | None = None,
 ) -> Result:
     """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
 
@@ -51,6 +54,9 @@ def train(
         on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
         allow_imports: modules that may be imported to make the task ``gym:<module>:<id>``, or packages that hold them;
             what the program itself has imported already needs no permission. A config from a file may name any module.
+        on_profile: called at the end, also after an interruption, with where the time has gone; a run that had ended
+            before says what it has written of that. On a GPU the run then waits for it at the end of each activity,
+            which takes longer, and no result depends on it.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.
@@ -61,8 +67,16 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop, allow_imports) as run:
-        return run if isinstance(run, Result) else train_alone(run, compiled=compiled, on_notice=on_notice)
+    with open_run(config, directory, on_progress, stop, allow_imports, wait=on_profile is not None) as run:
+        if isinstance(run, Result):
+            if on_profile:
+                on_profile(read_profile(RunDirectory(directory).timing))
+            return run
+        try:
+            return train_alone(run, compiled=compiled, on_notice=on_notice)
+        finally:
+            if on_profile:
+                on_profile(run.profile())
 
 
 @contextmanager
@@ -72,8 +86,10 @@ def open_run(
     on_progress: Callable[[Progress], None] | None,
     stop: StopRequest | None,
     allow_imports: Collection[str],
+    *,
+    wait: bool = False,
 ) -> Iterator[Run | Result]:
-    """A run that is begun or continued within the block, or how it ended; see :func:`train`."""
+    """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
         files.check(config)
@@ -87,7 +103,7 @@ def open_run(
             if not files.result.exists():
                 stop = stop or StopRequest()
                 with _threads(config.threads), open_environments(config, stop.make, allow_imports) as environments:
-                    yield Run(config, files, device, environments, on_progress, stop)
+                    yield Run(config, files, device, environments, on_progress, stop, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
@@ -105,6 +121,7 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
         while True:
             began = time.perf_counter()
             metrics = run.learner.update(batch)
+            run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:
         result: Result = end.value

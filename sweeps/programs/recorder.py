@@ -145,7 +145,7 @@ class Recorder:
         try:
             self._opened(state["metrics_length"], state["step"])
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
-            self.stopwatch.count(state["seconds"])
+            self.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(

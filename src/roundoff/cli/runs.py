@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from roundoff.cli.options import AllowImport, Compiled, Overrides, allowed_imports, say, stoppable
+
+if TYPE_CHECKING:
+    from roundoff.agents.run.profile import Profile
 
 
 def train(
@@ -22,7 +25,9 @@ def train(
     ] = False,
     compiled: Compiled = None,
     allow_import: AllowImport = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Print at the end where the time has gone.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time has gone.")
+    ] = False,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
@@ -35,36 +40,22 @@ def train(
     directory = out or Path("runs") / run_id(run_config)
     stop = StopRequest()
     hint = f"the same command continues from the last checkpoint in {directory}"
+    profiles: list[Profile] = []
     try:
         with stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
             result = train_agent(
                 run_config, directory, display.progress, stop,
                 compiled=compiled, on_notice=display.notice, allow_imports=allowed_imports(allow_import, arguments),
+                on_profile=profiles.append if profile else None,
             )  # fmt: skip
+        outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
+        say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     except Stopped as stopped:
         say(f"roundoff: {stopped}, and saved; the same command continues from there in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
-    outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
-    say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
-    if profile:
-        _print_profile(directory / "timing.json")
-
-
-def _print_profile(path: Path) -> None:
-    """Where the time of a run's last stretch without an interruption has gone."""
-    from roundoff.errors import FileError
-    from roundoff.files import read_json
-
-    timing = read_json(path)
-    try:
-        spent = {name: float(seconds) for name, seconds in timing["spent"].items()}
-        speed = float(timing["steps_per_second"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(f"{path}: says not where a run's time has gone; it was damaged after it was written") from error
-    total = sum(spent.values())
-    for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        say(f"  {name:<13} {seconds:8.2f} s {100 * seconds / (total or 1):5.1f} %")
-    say(f"  {'together':<13} {total:8.2f} s, {speed:.0f} environment steps/s over the whole run")
+    finally:
+        for measured in profiles:
+            say(measured)
 
 
 def blame(

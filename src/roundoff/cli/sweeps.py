@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,7 +28,7 @@ from roundoff.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from roundoff.sweeps.language.plan import Plan
     from roundoff.sweeps.workers.pool import Executor
@@ -56,6 +57,9 @@ def sweep(
     compiled: Compiled = None,
     population: Population = 8,
     allow_import: AllowImport = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time of all runs has gone.")
+    ] = False,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
     from roundoff.sweeps import plan_file
@@ -72,7 +76,9 @@ def sweep(
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run are about --executor ray; add it")
-    with stoppable(hint):
+    if profile and plan.program:
+        raise typer.BadParameter("--profile is about agents; of a program only the whole time is known: leave it out")
+    with stoppable(hint), _profiled(directory) if profile else nullcontext():
         if executor == "local":
             _bring_to_end(
                 plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports
@@ -136,6 +142,29 @@ def reproduce(
             for path in written:
                 say(path)
     print_warnings(warnings)
+
+
+@contextmanager
+def _profiled(directory: Path) -> Iterator[None]:
+    """Says after the block where the time of the runs in a folder has gone, of those that have ended."""
+    from roundoff.agents.run.profile import Profile, read_profile
+    from roundoff.errors import FileError
+
+    def say_it() -> None:
+        profiles = []
+        for path in sorted(directory.glob("runs/*/timing.json")):
+            try:
+                profiles.append(read_profile(path))
+            except FileError as error:
+                print_warnings([str(error)])
+        say(Profile.of_all(profiles) if profiles else "no run has ended, of which the time would be known")
+
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Exit):
+        say_it()
+        raise
+    say_it()
 
 
 def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:

@@ -1,0 +1,30 @@
+"""What goes from the processor's memory to a device, without waiting for what the device is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def to_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the processor's memory on a device: the same numbers, of the same dtype.
+
+    A GPU copies it behind the work that it was given before, and this does not wait for either; ``x`` may be changed at
+    once. On the CPU it is ``x`` itself.
+    """
+    return x if device.type == "cpu" else staged(x, device).to(device, non_blocking=True)
+
+
+def copy_to_device_(target: torch.Tensor, x: torch.Tensor) -> None:
+    """Copies a tensor of the processor's memory into one of a device, as :func:`to_device` does."""
+    target.copy_(staged(x, target.device), non_blocking=True)
+
+
+def staged(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``x`` where the device copies from by itself: in pinned memory for a GPU, else where it is.
+
+    PyTorch gives pinned memory to nobody else before the copies from it have been made.
+    """
+    return x.pin_memory() if device.type == "cuda" else x
