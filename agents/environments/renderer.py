@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
@@ -106,6 +107,9 @@ def gl_context() -> Any:
 
 
 def _open(backend: str) -> Any:
+    # Triton brings an LLVM of its own, and so does Mesa: a process that loads Triton's second ends by a segmentation fault.
+    with suppress(ImportError):
+        import_module("triton._C.libtriton")
     context = import_module(f"mujoco.{backend}").GLContext(640, 480)
     context.make_current()
     # Before the library closes down, which it registered before this.

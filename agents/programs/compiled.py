@@ -10,8 +10,8 @@ import torch
 
 from ...formats import FloatFormat, Rounding
 from ...simulate import CompiledStep
-from ...simulate.dispatch.carriers import carriers_of_operands
 from ...simulate.dispatch.graph_writer import FormatsAsData
+from ...simulate.policy.carriers import carriers_of_operands
 from ..config.fields import Role
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with

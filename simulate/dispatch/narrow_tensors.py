@@ -6,7 +6,7 @@ every number of the format.
 
 from __future__ import annotations
 
-from functools import cache, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...formats import FormatError
 from ..aten.collectives import communicates
 from ..aten.schemas import argument_names, returns_tensors
+from ..policy.carriers import holds
 from ..policy.rules import Role
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ...formats import Format
     from .plan import Plan
 
     Carried = Callable[[torch.Tensor, torch.Tensor], None]
@@ -48,19 +48,6 @@ def _is_narrow(x: Any) -> bool:
     if kind in (list, tuple):
         return any(isinstance(item, torch.Tensor) and item.dtype in NARROW for item in x)
     return kind is torch.dtype and x in NARROW
-
-
-@cache
-def holds(dtype: torch.dtype, fmt: Format) -> bool:
-    """Whether every number of a format is one of ``dtype``; False where the data decide which numbers it has."""
-    if not fmt.elementwise or fmt.native:
-        return False
-    with _disable_current_modes():
-        try:
-            numbers = fmt.values()
-        except FormatError:  # more than there are codes of 16 bits
-            return False
-        return torch.equal(numbers.to(dtype).double(), numbers)
 
 
 def check_held(dtype: torch.dtype, plan: Plan) -> None:

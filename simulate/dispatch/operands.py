@@ -13,10 +13,10 @@ from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, 
 from ..aten.schemas import argument_names, number_names
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
+from ..policy.carriers import carrier_of
 from ..policy.products import Product
 from ..policy.rules import Role
 from ..watching.watcher import Watcher
-from .carriers import carrier_of
 from .multiplied import NOTHING, Multiplied, Told, is_number
 from .separate_products import separate_products
 from .storages import Storages

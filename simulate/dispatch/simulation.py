@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
 from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
+from ..policy.carriers import on_this_gpu
 from ..policy.places import Places
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Islands, Role, Rule
@@ -28,7 +29,6 @@ from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Watcher
-from .carriers import on_this_gpu
 from .complaints import PolicyWarning, complaints, unused
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored

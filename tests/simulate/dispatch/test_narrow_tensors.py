@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 import roundoff
 from roundoff import FormatError, Policy, PolicyWarning, Rule, simulate
 from roundoff.formats import Format
-from roundoff.simulate.dispatch.narrow_tensors import NARROW, holds
+from roundoff.simulate.dispatch.narrow_tensors import NARROW
+from roundoff.simulate.policy.carriers import holds
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 HELD = {HALF: ["e5m10", "e5m7", "e4m3", "e4m6_saturate", "q3.4"], BRAIN: ["e8m7", "e5m7", "e4m3", "posit8"]}

@@ -1,20 +1,34 @@
-"""Which narrow dtype a matrix product may be handed to tensor cores in: one that holds every number of its operands."""
+"""Which narrow dtypes hold every number of a format: a matrix product may be handed to tensor cores in them."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from ...formats import Format
+from ...formats import Format, FormatError
 from ..aten.tensor_cores import reason_against
-from .narrow_tensors import holds
 
 if TYPE_CHECKING:
-    from ..policy.policy import Policy
+    from .policy import Policy
 
 # The first that fits. Products of float16 are always within float32's range; those of bfloat16 may leave it.
 _CARRIERS = (torch.float16, torch.bfloat16)
+
+
+@cache
+def holds(dtype: torch.dtype, fmt: Format) -> bool:
+    """Whether every number of a format is one of ``dtype``; False where the data decide which numbers it has."""
+    if not fmt.elementwise or fmt.native:
+        return False
+    with _disable_current_modes():
+        try:
+            numbers = fmt.values()
+        except FormatError:  # more than there are codes of 16 bits
+            return False
+        return torch.equal(numbers.to(dtype).double(), numbers)
 
 
 def carrier_of(*formats: Format | None) -> torch.dtype | None:

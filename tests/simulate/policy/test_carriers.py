@@ -7,7 +7,7 @@ import roundoff
 from roundoff import FormatError, Policy, Rule, simulate
 from roundoff.formats import Format
 from roundoff.simulate.aten import tensor_cores
-from roundoff.simulate.dispatch import carriers
+from roundoff.simulate.policy import carriers
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 
