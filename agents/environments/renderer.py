@@ -107,7 +107,7 @@ def gl_context() -> Any:
 
 
 def _open(backend: str) -> Any:
-    # Triton brings an LLVM of its own, and so does Mesa: a process that loads Triton's second ends by a segmentation fault.
+    # Triton has an LLVM of its own, and so has Mesa: a process that loads Triton after it ends by a segmentation fault.
     with suppress(ImportError):
         import_module("triton._C.libtriton")
     context = import_module(f"mujoco.{backend}").GLContext(640, 480)
