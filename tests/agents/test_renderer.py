@@ -133,3 +133,11 @@ assert os.environ["MUJOCO_GL"] == "nonsense"
         [sys.executable, "-c", program], env=os.environ | {"MUJOCO_GL": "nonsense"}, capture_output=True, check=False
     )
     assert out.returncode == 0, out.stderr.decode()
+
+
+def test_triton_can_be_loaded_after_the_renderer(rendering):
+    """Each has an LLVM; loaded in the wrong order they end the process by a segmentation fault."""
+    pytest.importorskip("triton")
+    script = "from roundoff.agents.environments.renderer import gl_context; gl_context(); import triton; print('well')"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stdout == "well\n", (ended.returncode, ended.stderr)
