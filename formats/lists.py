@@ -1,21 +1,20 @@
-"""Rounding the tensors of a list, as optimizers have them: on a device by one rounding for all."""
+"""Rounding the tensors of a list, as optimizers have them: on a GPU by one launch for all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
+from .base.memory import has_kernels
 from .base.modes import Rounding
+from .families.floats import FloatFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
     from .base.format import Format
     from .base.modes import RandomBits
-
-# Above it, the two copies cost more than the launches that they save.
-_MOST_ELEMENTS = 1 << 22
 
 
 def round_list(
@@ -24,11 +23,10 @@ def round_list(
     rounding: Rounding = Rounding.NEAREST_EVEN,
     draw: Callable[[], RandomBits | None] | None = None,
 ) -> None:
-    """Rounds every tensor where it stands; the same bits as one by one, with few launches on a device.
+    """Rounds every tensor where it stands; the same bits as one by one.
 
-    Tensors on a device become one, which is rounded and copied back, if no number's rounding depends on its neighbours
-    or on its place: in an elementwise format, not stochastically; up to 4 million numbers. Else each is rounded by
-    itself.
+    To a float format, tensors on a device that has kernels are rounded by one launch. Those that are empty or not
+    contiguous, and all of other formats, are rounded one by one.
 
     Args:
         tensors: of one dtype and device, each what :meth:`.Format.round_into` takes.
@@ -36,13 +34,12 @@ def round_list(
         rounding: the mode.
         draw: called for each tensor, in order: the random bits of stochastic rounding; None for the other modes.
     """
-    count = sum(x.numel() for x in tensors)
-    apart = len(tensors) < 2 or tensors[0].is_cpu or not fmt.elementwise or draw is not None
-    if apart or not 0 < count <= _MOST_ELEMENTS:
-        for x in tensors:
-            fmt.round_into(x, x, rounding, None, draw and draw())
-        return
-    together = torch.cat([x.reshape(-1) for x in tensors])
-    fmt.round_into(together, together, rounding)
-    parts = torch.split(together, [x.numel() for x in tensors])
-    torch._foreach_copy_(list(tensors), [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)])
+    randoms = [draw() if draw else None for _ in tensors]
+    together = []
+    for i, x in enumerate(tensors):
+        if isinstance(fmt, FloatFormat) and not fmt.native and has_kernels(x) and x.is_contiguous() and x.numel():
+            together.append(i)
+        else:
+            fmt.round_into(x, x, rounding, None, randoms[i])
+    if together and isinstance(fmt, FloatFormat):
+        fmt.round_list_on_device([tensors[i] for i in together], rounding, [randoms[i] for i in together])

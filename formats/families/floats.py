@@ -19,16 +19,16 @@ from ..arithmetic.float_parameters import FloatParameters
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
-from ..base.modes import Overflow, Rounding
+from ..base.modes import How, Overflow, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..base.on_device import where
 from ..cpu import float_choice as cpu_kernels
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ..base.modes import How, Random
+    from ..base.modes import Random, RandomBits
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
@@ -124,16 +124,37 @@ class FloatFormat(FloatLayout, Family):
         cpu_kernels.round_by_mode(source, target, parameters, how.random)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        dtype, device, random = source.dtype, source.device, how.random
-        key = (dtype, device, how.rounding, how.policy, type(random))
-        ready = self._launches.get(key)
-        if ready is None:
-            if self.native and dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
-                _pass_on(source, target)
-                return
-            parameters = self.parameters(dtype, how.rounding, how.policy)
-            ready = self._launches[key] = gpu.float_kernel(parameters, dtype, device, how, signed=self.signed)
-        gpu.run_each(ready[0], source, target, random, ready[1])
+        if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
+            _pass_on(source, target)
+            return
+        kernel, data = self._launch(source, how)
+        gpu.run_each(kernel, source, target, how.random, data)
+
+    def round_list_on_device(
+        self, tensors: Sequence[torch.Tensor], rounding: Rounding, randoms: Sequence[RandomBits | None]
+    ) -> None:
+        """Rounds tensors where they stand, by one launch.
+
+        Args:
+            tensors: of one dtype, on one device that has kernels; each contiguous and not empty.
+            rounding: the mode.
+            randoms: of each tensor, the random bits of stochastic rounding; None for the other modes.
+        """
+        check_roundable(tensors[0], self)
+        how = How(rounding, self.overflow_policy, randoms[0])
+        kernel, data = self._launch(tensors[0], how, listed=True)
+        gpu.run_many(kernel, tensors, randoms, data)
+
+    def _launch(self, like: torch.Tensor, how: How, *, listed: bool = False) -> tuple[Any, tuple[torch.Tensor, ...]]:
+        """The kernel that rounds such tensors, and what it is given of the format; made once."""
+        key = (like.dtype, like.device, how.rounding, how.policy, type(how.random), listed)
+        if key not in self._launches:
+            parameters = self.parameters(like.dtype, how.rounding, how.policy)
+            self._launches[key] = gpu.float_kernel(
+                parameters, like.dtype, like.device, how, signed=self.signed, listed=listed
+            )
+        ready: tuple[Any, tuple[torch.Tensor, ...]] = self._launches[key]
+        return ready
 
     @cached_property
     def _launches(self) -> dict[Any, Any]:

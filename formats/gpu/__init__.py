@@ -10,7 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith(("to_", "as_qtorch", "float_kernel", "run_each")):
+    if not name.startswith(("to_", "as_qtorch", "float_kernel", "run_")):
         raise AttributeError(name)
     function = globals()[name] = getattr(import_module(f"{__name__}.rounding"), name)
     return function

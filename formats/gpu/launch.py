@@ -15,10 +15,13 @@ from ..base.modes import WORD_BITS, RandomBits
 from ..base.random_words import key_base, words32
 from . import blocks as of_blocks
 from . import each as of_each
+from . import many as of_many
 from .places import FIXED, GIVEN, HASHED
 from .translation import in_triton
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..base.modes import How, Random, Rounding
 
 _BLOCK = 1024
@@ -44,14 +47,14 @@ def round_each(
     Raises:
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
-    run_each(
-        kernel_of_each(source.dtype, source.device, number_of, **parts), source, target, how.random, data, by_place
-    )
+    kernel = kernel_of(source.dtype, source.device, number_of, **parts)
+    run_each(kernel, source, target, how.random, data, by_place)
 
 
-def kernel_of_each(dtype: torch.dtype, device: torch.device, number_of: Any, **parts: Any) -> Any:
-    """The kernel of :func:`round_each`."""
-    return in_triton(of_each.each, dtype, interpreted=is_interpreted(device), number_of=number_of, **parts)
+def kernel_of(dtype: torch.dtype, device: torch.device, number_of: Any, *, listed: bool = False, **parts: Any) -> Any:
+    """The kernel of :func:`round_each`, or of :func:`run_many`."""
+    kernel = of_many.many if listed else of_each.each
+    return in_triton(kernel, dtype, interpreted=is_interpreted(device), number_of=number_of, **parts)
 
 
 def run_each(
@@ -72,6 +75,22 @@ def run_each(
     tensors = (source, target, data, given)
     arguments = (*tensors, count, base, bits, *layout, len(layout[0]), words, _BLOCK)
     _launch(kernel, -(-count // _BLOCK), tensors, layout, words, arguments)
+
+
+def run_many(
+    kernel: Any, tensors: Sequence[torch.Tensor], randoms: Sequence[RandomBits | None], data: tuple[torch.Tensor, ...]
+) -> None:
+    """Rounds tensors of one dtype and device where they stand, each contiguous and not empty, by one launch."""
+    first, rows, programs = tensors[0], [], 0
+    words, bits = FIXED, WORD_BITS
+    for x, random in zip(tensors, randoms, strict=True):
+        words, base, bits, _ = _random(random, x)
+        rows.append((x.data_ptr(), x.numel(), programs, base))
+        programs += -(-x.numel() // _BLOCK)
+    table = on_device(rows, first.device, torch.int64)
+    constants = (words, all(row[0] & 15 == 0 for row in rows), _BLOCK)
+    arguments = (first, table, data, len(rows), bits, *constants)
+    _launch(kernel, programs, (first, table, data, table), _IN_ORDER, constants, arguments)
 
 
 def round_blocks(

@@ -15,7 +15,7 @@ import torch
 from ..base.modes import RandomBits, Rounding
 from ..cpu import float_choice
 from . import numbers, scaled
-from .launch import kernel_of_each, on_device, round_blocks, round_each, run_each, settings_of
+from .launch import kernel_of, on_device, round_blocks, round_each, run_each, run_many, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..cpu.numbers.logarithms import Cells
     from ..cpu.numbers.tables import Table
 
-__all__ = ["run_each"]
+__all__ = ["run_each", "run_many"]
 
 _KEPT = 256
 
@@ -42,9 +42,13 @@ def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 
 def float_kernel(
-    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool
-) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    """What :func:`.run_each` runs, and on which data, to round to floats; without a sign, negative numbers become 0."""
+    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool,
+    listed: bool = False,
+) -> tuple[Any, tuple[torch.Tensor, ...]]:  # fmt: skip
+    """What :func:`.run_each` runs, and on which data, to round to floats; or :func:`.run_many`, if ``listed``.
+
+    Without a sign, negative numbers become 0.
+    """
     by_mode, parts = True, {}
     if not signed:
         number_of = numbers.unsigned_float
@@ -55,7 +59,8 @@ def float_kernel(
         number_of, parts = numbers.float_stochastic, float_choice.cheapest_random(parameters, dtype)._asdict()
     else:
         number_of = numbers.float_by_mode
-    return kernel_of_each(dtype, device, number_of, **parts), (_float(parameters, dtype, device, by_mode),)
+    kernel = kernel_of(dtype, device, number_of, listed=listed, **parts)
+    return kernel, (_float(parameters, dtype, device, by_mode),)
 
 
 def to_scaled_float(

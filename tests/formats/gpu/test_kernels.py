@@ -8,7 +8,7 @@ from comparing import numbers, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.formats import Format, RandomBits, Rounding
+from roundoff.formats import Format, RandomBits, Rounding, lists
 from roundoff.formats.base.modes import How
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.random_words import CHUNK, hash_reference, key_base, keys
@@ -16,6 +16,7 @@ from roundoff.testing import formats
 
 tl = pytest.importorskip("triton.language")
 
+from roundoff.formats.gpu import launch  # noqa: E402
 from roundoff.formats.gpu.places import word_of  # noqa: E402
 from roundoff.formats.gpu.translation import in_triton  # noqa: E402
 
@@ -122,3 +123,22 @@ def test_random_words_of_places_beyond_two_to_the_32():
     kernel[(1,)](found, base - (1 << 64) if base >> 63 else base, first)
     expected = [hash_reference(i % CHUNK, *keys(random, i // CHUNK)) for i in range(first, first + 8)]
     assert found.tolist() == expected
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("mode", [Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC], ids=str)
+@pytest.mark.parametrize("name", ["e5m10", "bf16", "fp8_e4m3", "binary8p3ue"])
+def test_lists(monkeypatch, name, mode):
+    monkeypatch.setattr(lists, "has_kernels", lambda _: True)
+    fmt, launches = Format.parse(name), []
+    run = launch._launch
+    monkeypatch.setattr(launch, "_launch", lambda *how: launches.append(how) or run(*how))
+    shapes = ((3, 5), (1,), (2048,), (0,), (1025,), (40, 30), (), (7, 3))
+    tensors = [numbers(i, *shape) for i, shape in enumerate(shapes)]
+    tensors[-1] = tensors[-1].t()  # not contiguous: by itself
+    randoms = [RandomBits(1, i) if mode is Rounding.STOCHASTIC else None for i in range(len(shapes))]
+    expected = [fmt.rounded(x, mode, None, random) for x, random in zip(tensors, randoms, strict=True)]
+    draws = iter(randoms)
+    lists.round_list(tensors, fmt, mode, (lambda: next(draws)) if mode is Rounding.STOCHASTIC else None)
+    assert all(map(same_bits, tensors, expected))
+    assert len(launches) == 1

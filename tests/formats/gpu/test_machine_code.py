@@ -101,3 +101,15 @@ def test_an_address_that_is_no_multiple_of_16_has_its_own_kernel():
             fmt._round_on_device(x, x, How(Rounding.NEAREST_EVEN, fmt._policy(None)))
     assert len(driver.kernels) == 2
     assert ["ld.global.v4" in kernel.asm["ptx"] for kernel in driver.kernels] == [True, False]
+
+
+def test_a_list_is_one_launch():
+    memory = [torch.zeros(2000), torch.zeros(3), torch.zeros(5000)]
+    with compiled_for(90) as driver:
+        for tensors in (memory, memory[:2], [memory[0][1:], memory[1]]):
+            fresh("e5m10").round_list_on_device(tensors, Rounding.NEAREST_EVEN, [None] * len(tensors))
+    assert len(driver.launches) == 3
+    assert [kernel[0] for kernel in driver.launches] == [2 + 1 + 5, 2 + 1, 2 + 1]  # programs of 1024 numbers each
+    codes = [kernel.asm["ptx"] for kernel in driver.kernels]
+    assert [".v4" in code for code in codes] == [True, False]  # where all addresses are multiples of 16
+    assert not any(re.search(r"\bfma\.|\.ftz|(ld|st)\.local", code) for code in codes)
