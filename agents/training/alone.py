@@ -11,6 +11,7 @@ import torch
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..environments.opening import check_imports
+from ..errors import RunError
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -102,7 +103,11 @@ def open_run(
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with _threads(config.threads), open_environments(config, stop.make, allow_imports) as environments:
+                with (
+                    _enough_memory(config),
+                    _threads(config.threads),
+                    open_environments(config, stop.make, allow_imports) as environments,
+                ):
                     yield Run(config, files, device, environments, on_progress, stop, wait=wait)
                 return
     result = files.read_result()
@@ -137,3 +142,16 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _enough_memory(config: TrainConfig) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first, _, _ = str(error).partition("\n")
+        raise RunError(
+            f"the memory of {config.device} is not enough ({first[:200]}); the last checkpoint stands, and the same"
+            " command goes on from it: with fewer runs at once (--population 1, --workers 1), a smaller batch_size or"
+            " hidden_units in a run of its own, or a card with more memory"
+        ) from error

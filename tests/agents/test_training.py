@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.device import open_device
 from roundoff.agents.run.metrics import MetricsLog
+from roundoff.agents.run.stopping import Stopped, StopRequest
 
 SMALL = {
     "steps": 6000,
@@ -484,6 +485,22 @@ def test_an_old_card_does_what_it_can(monkeypatch):
         assert open_device(name, native) == torch.device(name)
 
 
+def test_too_little_memory_is_one_message_and_loses_nothing(tmp_path, monkeypatch):
+    keys = config(steps=700)
+    train(keys, tmp_path / "whole", compiled=False)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nIncluding non-PyTorch memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SAC, "update", full)
+        with pytest.raises(RunError, match=r"memory of cpu is not enough .*allocate 2 GiB.; .*--population 1") as told:
+            train(keys, tmp_path / "run", compiled=False)
+    assert "non-PyTorch" not in str(told.value)
+    train(keys, tmp_path / "run", compiled=False)
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
 def test_the_number_of_threads_is_put_back(tmp_path):
     before = torch.get_num_threads()
     train(config(steps=500, threads=before + 1), tmp_path)
@@ -540,3 +557,31 @@ def test_memory_does_not_grow(tmp_path, keys):
     train(config(steps=60_000, replay_capacity=200, eval_every=5000, checkpoint_every=5000, **keys), tmp_path, look)
     early = max(bytes_held for step, bytes_held in seen if step <= 6000)
     assert seen[-1][1] - early < 2e6
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        ("cpu", "cpu", "cpu"),
+        pytest.param(
+            ("cpu", "cuda", "cpu"),
+            marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")],
+        ),
+    ],
+    ids="-".join,
+)
+def test_a_run_goes_on_on_another_device(tmp_path, devices):
+    """Its checkpoint does not say where it was made, nor does its config."""
+    seen = []
+    for device, until in zip(devices, (300, 600, None), strict=True):
+        stop = StopRequest()
+
+        def watch(progress, until=until, stop=stop):
+            seen.append(progress.step)
+            if until and progress.step >= until:
+                stop.make()
+
+        with suppress(Stopped) if until else nullcontext():
+            result = train(config(steps=900, device=device), tmp_path, watch, stop)
+    assert result.status == "done"
+    assert seen == sorted(seen)
