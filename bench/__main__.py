@@ -7,6 +7,7 @@ from bench import (
     compiled,
     families,
     formats,
+    launches,
     pixels,
     population,
     products,
@@ -23,6 +24,7 @@ from bench import (
 torch.set_num_threads(1)
 formats.main()
 families.main()
+launches.main()
 update.main()
 compiled.main()
 population.main()

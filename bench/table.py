@@ -43,6 +43,11 @@ CAPTIONS = {
         their time at 16 000 000 elements. The last rows are casts of PyTorch's and other libraries (not measured at
         16 000 000). `times_copy`: times the seconds of `copy_`.
     """,
+    "launches": """
+        Launching the rounding of 1000 numbers on a GPU, as far as Python takes it: Triton's kernels are compiled for
+        compute capability 9.0, and a stand-in for the driver does nothing. `over_add`: times a `torch.add` of 1000
+        numbers on the CPU.
+    """,
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
     """,
