@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 
+from ..base.memory import apart
 from .patterns import power_of_two
 
 
@@ -64,6 +65,7 @@ class Element:
 
 
 @cache  # not a cached_property, whose lock torch.compile cannot trace
+@apart
 def _table(element: Element) -> torch.Tensor:
     half = torch.arange(1 << (element.bits - 1), device="cpu")
     if element.integer:

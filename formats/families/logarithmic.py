@@ -17,6 +17,7 @@ from ..arithmetic.patterns import float64_bits, power_of_two
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
+from ..base.memory import apart
 from ..base.modes import Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import table_on, where
@@ -174,6 +175,7 @@ class LogarithmicFormat(Family):
             k = k + round_shifted(significand, 33, rule(how.rounding), x < 0, odd=k & 1, words=how.words)
         return where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
 
+    @apart
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
         table = table_on(_powers(self.fraction_bits, dtype), k.device)
@@ -209,6 +211,7 @@ def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
 
 
 @cache
+@apart  # a format may be used for the first time inside a simulation
 def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     """The floats nearest to 2^(j / 2^f) for j = 0 .. 2^f - 1, of ``dtype``, on the CPU."""
     exact = _exact_powers(range(1 << fraction_bits), 1 << fraction_bits)
@@ -224,6 +227,7 @@ def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 @cache
+@apart
 def _borders(fraction_bits: int) -> torch.Tensor:
     """The largest float64 numbers below 2^((j + 1/2) / 2^f) for j = 0 .. 2^f - 1, on the CPU."""
     borders = []
@@ -234,6 +238,7 @@ def _borders(fraction_bits: int) -> torch.Tensor:
 
 
 @cache
+@apart
 def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[Cells, Cells, torch.Tensor]:
     """What the compiled loops look up: the powers by cell, the borders by cell, and the powers with 2 after them."""
     powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..base.memory import apart
 from ..base.modes import Rounding
 from ..base.on_device import where
 from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
@@ -59,6 +60,7 @@ def between(
     return where(x >= grid[..., -1:], last, place)
 
 
+@apart  # a format may be used for the first time inside a simulation
 def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
     """For numbers in ascending order, each exact in ``dtype``."""
     modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]

@@ -1,5 +1,8 @@
 """Every kind of tensor that PyTorch has: the bits of a plain contiguous one, and the input as it was."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from comparing import same_bits
@@ -196,3 +199,30 @@ def test_the_default_dtype_does_not_matter():
                 assert torch.equal(mine, theirs), name
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "name", ["nf4", "lns8_3", "lns12_5", "mxfp4", "nvfp4", "posit8_1", "q4.6", "fp8_e8m0", "int8", "e4m3"]
+)
+def test_a_format_that_is_first_used_inside_a_simulation(name):
+    """Its tables and facts are its own affair: the simulation does not round them, then or for ever."""
+    script = (
+        "import torch, roundoff\n"
+        "x = torch.linspace(-3, 3, 50)\n"
+        "def all_of():\n"
+        f"    fmt = roundoff.Format.parse({name!r})\n"
+        "    facts = fmt.max, fmt.smallest, fmt.eps, fmt.bounds(torch.float32)\n"
+        "    return roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding='up').tolist(), facts\n"
+        "with roundoff.simulate('e4m1'):\n"
+        "    inside = all_of()\n"
+        "print(str(inside) == str(all_of()))\n"
+        "print(all_of(), roundoff.Format.parse(%r).values().tolist())\n" % name
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    first = ended.stdout.splitlines()
+    assert first[0] == "True"
+    fmt = Format.parse(name)
+    x = torch.linspace(-3, 3, 50)
+    facts = fmt.max, fmt.smallest, fmt.eps, fmt.bounds(torch.float32)
+    usual = roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding="up").tolist(), facts
+    assert first[1] == f"{usual} {fmt.values().tolist()}"

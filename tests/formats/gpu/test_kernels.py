@@ -107,7 +107,8 @@ def test_any_format(fmt, mode, seed, length):
 
 def test_every_family_has_kernels():
     covered = {type(Format.parse(name)) for name in FORMATS}
-    assert {family.kind for family in FAMILIES.values()} <= covered
+    ours = {family.kind for family in FAMILIES.values() if family.kind.__module__.startswith("roundoff.")}
+    assert ours <= covered
 
 
 def _words(target: Any, base: tl.int64, first: tl.int64) -> None:
