@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .base.memory import has_kernels
 from .base.modes import Rounding
+from .base.on_device import is_captured
 from .families.floats import FloatFormat
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def round_list(
     """Rounds every tensor where it stands; the same bits as one by one.
 
     To a float format, tensors on a device that has kernels are rounded by one launch. Those that are empty or not
-    contiguous, and all of other formats, are rounded one by one.
+    contiguous, all of other formats, and all while a CUDA graph is captured, are rounded one by one.
 
     Args:
         tensors: of one dtype and device, each what :meth:`.Format.round_into` takes.
@@ -36,8 +37,9 @@ def round_list(
     """
     randoms = [draw() if draw else None for _ in tensors]
     together = []
+    one_launch = isinstance(fmt, FloatFormat) and not fmt.native and not is_captured()
     for i, x in enumerate(tensors):
-        if isinstance(fmt, FloatFormat) and not fmt.native and has_kernels(x) and x.is_contiguous() and x.numel():
+        if one_launch and has_kernels(x) and x.is_contiguous() and x.numel():
             together.append(i)
         else:
             fmt.round_into(x, x, rounding, None, randoms[i])

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
+from .errors import FormatError
 from .memory import apart, is_traced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
 
 
 def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
@@ -32,5 +40,29 @@ def table_on(table: torch.Tensor, device: torch.device) -> torch.Tensor:
         return table.to(device)
     copies: dict[torch.device, torch.Tensor] = table.__dict__.setdefault("copies", {})
     if device not in copies:
-        copies[device] = table.to(device, non_blocking=True)
+        copies[device] = put_on(table, device)
     return copies[device]
+
+
+def put_on(
+    values: torch.Tensor | np.ndarray[Any, Any] | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Numbers of the processor's memory as a new tensor on a device: a GPU copies them by itself, from pinned memory.
+
+    Raises:
+        FormatError: a CUDA graph is being captured, whose replays would read the numbers from memory that is gone.
+    """
+    x = torch.as_tensor(values, dtype=dtype, device="cpu")
+    if device.type != "cuda":
+        return x.to(device)
+    if is_captured():
+        raise FormatError(
+            "the first rounding of its kind puts the format on the device, which a CUDA graph cannot repeat: run the"
+            " step once before it is captured"
+        )
+    return x.pin_memory().to(device, non_blocking=True)
+
+
+def is_captured() -> bool:
+    """Whether a CUDA graph is being captured, which repeats what is launched now."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

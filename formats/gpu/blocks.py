@@ -19,9 +19,9 @@ number_of: Any = Part()
 
 
 def blocks(
-    source: Any, target: Any, data: Any, given: Any, count: tl.int64, length: tl.int64, inner: tl.int64, block: Any,
-    base: tl.int64, bits: Any, shape: Any, from_strides: Any, to_strides: Any, DIMENSIONS: tl.constexpr,
-    WORDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    source: Any, target: Any, data: Any, given: Any, count: tl.int64, length: tl.int64, inner: tl.int64,
+    block: tl.int64, base: tl.int64, bits: Any, shape: Any, from_strides: Any, to_strides: Any,
+    DIMENSIONS: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Rounds ``count`` blocks, ``ROWS`` of them in each program, ``WIDTH`` numbers of each at a time.
 

@@ -21,11 +21,18 @@ def each(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     index = start + tl.arange(0, BLOCK)
     here, there = offset_of(index, shape, from_strides, DIMENSIONS), offset_of(index, shape, to_strides, DIMENSIONS)
-    if start + BLOCK <= count:  # without a mask memory is read four numbers at a time
+    some(source + here, target + there, index, start + BLOCK, data, given, count, base, bits, WORDS)
+
+
+def some(
+    source: Any, target: Any, index: Any, end: Any, data: Any, given: Any, count: Any, base: Any, bits: Any,
+    WORDS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Rounds what is at the addresses ``source``, of which there are as many as places before ``end`` and ``count``."""
+    if end <= count:  # without a mask memory is read four numbers at a time
         word = word_of(index, base, bits, given, None, WORDS)
-        tl.store(target + there, number_of(tl.load(source + here), index, data, word))
+        tl.store(target, number_of(tl.load(source), index, data, word))
     else:
         inside = index < count
         word = word_of(index, base, bits, given, inside, WORDS)
-        rounded = number_of(tl.load(source + here, mask=inside, other=0), index, data, word)
-        tl.store(target + there, rounded, mask=inside)
+        tl.store(target, number_of(tl.load(source, mask=inside, other=0), index, data, word), mask=inside)

@@ -12,6 +12,7 @@ import triton
 from ..arithmetic.tail import rule
 from ..base.layouts import is_dense
 from ..base.modes import WORD_BITS, RandomBits
+from ..base.on_device import put_on
 from ..base.random_words import key_base, words32
 from . import blocks as of_blocks
 from . import each as of_each
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 1024
 _WIDEST = 2048
-_MOST_DIMENSIONS = 6
 
 
 def round_each(
@@ -87,7 +87,7 @@ def run_many(
         words, base, bits, _ = _random(random, x)
         rows.append((x.data_ptr(), x.numel(), programs, base))
         programs += -(-x.numel() // _BLOCK)
-    table = on_device(rows, first.device, torch.int64)
+    table = put_on(rows, first.device, torch.int64)
     constants = (words, all(row[0] & 15 == 0 for row in rows), _BLOCK)
     arguments = (first, table, data, len(rows), bits, *constants)
     _launch(kernel, programs, (first, table, data, table), _IN_ORDER, constants, arguments)
@@ -153,8 +153,8 @@ def _launch(
             _launch(kernel, programs, tensors, layout, constants, arguments)
         return
     aligned = tuple([x.data_ptr() & 15 == 0 for x in (source, target, given, *data)])
-    wide = layout is not _IN_ORDER and any(number >> 31 for part in layout for number in part)
-    key = (id(kernel), device.index, source.dtype, constants, len(layout[0]), wide, aligned)
+    wide = layout is not _IN_ORDER and tuple([number >> 31 > 0 for part in layout for number in part])
+    key = (id(kernel), device.index, source.dtype, constants, wide, aligned)
     ready = _compiled.get(key)
     if ready is None:
         _compiled[key] = kernel[(programs,)](*arguments, **_OPTIONS)
@@ -195,10 +195,4 @@ def _random(random: Random, like: torch.Tensor) -> tuple[int, int, int, torch.Te
 @cache
 def settings_of(rounding: Rounding, device: torch.device) -> torch.Tensor:
     """The mode's addends, as loops have them: int64."""
-    return on_device(np.array(rule(rounding, 64), np.uint64).view(np.int64), device)
-
-
-def on_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Numbers as a tensor on the device; without waiting for it."""
-    x = torch.as_tensor(values, dtype=dtype, device="cpu")
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+    return put_on(np.array(rule(rounding, 64), np.uint64).view(np.int64), device)

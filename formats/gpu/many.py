@@ -6,11 +6,7 @@ from typing import Any
 
 import triton.language as tl
 
-from ..cpu.widths import Part
-from .places import word_of
-
-number_of: Any = Part()
-"""(number, its place, what the format is, random word) -> what it is rounded to; see :mod:`.numbers`."""
+from .each import some
 
 COLUMNS = 4
 """Of the table: a tensor's address, how many numbers it has, its first program, the base of its random words' keys."""
@@ -46,11 +42,4 @@ def many(
     size, base = tl.load(place + 1), tl.load(place + 3)
     start = (program - tl.load(place + 2)) * BLOCK
     index = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= size:
-        word = word_of(index, base, bits, like, None, WORDS)
-        tl.store(memory + index, number_of(tl.load(memory + index), index, data, word))
-    else:
-        inside = index < size
-        word = word_of(index, base, bits, like, inside, WORDS)
-        rounded = number_of(tl.load(memory + index, mask=inside, other=0), index, data, word)
-        tl.store(memory + index, rounded, mask=inside)
+    some(memory + index, memory + index, index, start + BLOCK, data, like, size, base, bits, WORDS)

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from ..base.modes import RandomBits, Rounding
+from ..base.on_device import put_on, table_on
 from ..cpu import float_choice
 from . import numbers, scaled
-from .launch import kernel_of, on_device, round_blocks, round_each, run_each, run_many, settings_of
+from .launch import kernel_of, round_blocks, round_each, run_each, run_many, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +34,12 @@ _KEPT = 256
 
 @lru_cache(_KEPT)
 def _float(parameters: FloatParameters, dtype: torch.dtype, device: torch.device, by_mode: bool) -> torch.Tensor:
-    return on_device(parameters.packed(dtype, by_mode=by_mode), device)
+    return put_on(parameters.packed(dtype, by_mode=by_mode), device)
 
 
 @lru_cache(_KEPT)
 def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return on_device(values, device, dtype)
+    return put_on(values, device, dtype)
 
 
 def float_kernel(
@@ -98,7 +99,7 @@ def to_grid(
 @lru_cache(_KEPT)
 def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     scale = torch.tensor(numbers[0], dtype=dtype, device="cpu")
-    return on_device((float(1 / scale), *numbers), device, dtype)  # the reciprocal is that of what the dtype holds
+    return put_on((float(1 / scale), *numbers), device, dtype)  # the reciprocal is that of what the dtype holds
 
 
 def to_wrapping_grid(
@@ -166,7 +167,7 @@ def to_logarithmic(
     device = source.device
     data = (
         settings_of(how.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
-        *(_table(x, device) for x in (cells.below, cells.inside, powers)),
+        *(table_on(x, device) for x in (cells.below, cells.inside, powers)),
         _numbers((smallest or 0.0,), torch.float64, device),
     )  # fmt: skip
     round_each(source, target, how, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
@@ -182,7 +183,7 @@ def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How)
     """To the numbers of a table."""
     device, mode = source.device, Rounding.DOWN if how.random is not None else how.rounding
     data = (
-        settings_of(mode, device), _table(table.values, device), _table(table.thresholds[mode], device),
+        settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
         _numbers((table.values.numel(),), torch.int64, device),
     )  # fmt: skip
     round_each(source, target, how, numbers.in_table if how.random is None else numbers.drawn_from_table, data)
@@ -195,8 +196,8 @@ def to_scaled_table(
     """To the numbers of a table times a scale for each block; ``scales`` are the smallest and the largest."""
     device, mode = source.device, Rounding.NEAREST_EVEN if how.random is not None else how.rounding
     data = (
-        settings_of(mode, device), _table(table.values, device), _table(table.thresholds[mode], device),
-        _table(table.choices[mode], device), _numbers((table.values.numel(),), torch.int64, device),
+        settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
+        table_on(table.choices[mode], device), _numbers((table.values.numel(),), torch.int64, device),
         _numbers((table.largest, *scales), source.dtype, device),
     )  # fmt: skip
     number_of = scaled.nearest_in_table if how.rounding is Rounding.NEAREST_EVEN else scaled.between_in_table
@@ -237,15 +238,4 @@ def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], 
 
 @lru_cache(_KEPT)
 def _words(words: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return on_device(np.array(words, np.uint32), device)
-
-
-_tables: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
-
-
-def _table(table: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A table of the CPU's memory, which lives as long as its format, on the device."""
-    key = (id(table), device)
-    if key not in _tables:
-        _tables[key] = table, on_device(table, device)  # with the first in it, its id stays its own
-    return _tables[key][1]
+    return put_on(np.array(words, np.uint32), device)

@@ -114,38 +114,32 @@ def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     return values[place_in(float64(x * inverse), thresholds, count[0] - 1)] * scale + real(0.0)
 
 
-def _reached(x: Any, scale: Any, values: Any, count: Any) -> Any:
-    """How many numbers of the block, but for the first, each number reaches."""
+def _between(x: Any, scale: Any, values: Any, most: Any) -> Any:
+    """The place of each number, the numbers of the block below and above it, and whether it lies between two."""
     place = tl.full(x.shape, 0, tl.int64)
-    for j in range(1, count):
+    for j in range(1, most + 1):
         place += tl.where(x >= float64(values[j] * scale + real(0.0)), 1, 0)
-    return place
+    lower = float64(values[place] * scale + real(0.0))
+    upper = float64(values[min(place + 1, most)] * scale + real(0.0))
+    return place, lower, upper, place < most and x > float64(values[0] * scale + real(0.0))
 
 
 def between_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     """In the other modes that are not stochastic."""
     settings, values, thresholds, choices, count, limits = data
-    scale, inverse = shared
     wide, most = float64(x), count[0] - 1
-    place = _reached(wide, scale, values, count[0])
-    lower = float64(values[place] * scale + real(0.0))
-    upper = float64(values[min(place + 1, most)] * scale + real(0.0))
-    inside = place < most and wide > float64(values[0] * scale + real(0.0))
+    place, lower, upper, inside = _between(wide, shared[0], values, most)
     place = chosen(wide, place, lower, upper, choices[min(place, most - 1)]) if inside else place
-    return values[place] * scale + real(0.0)
+    return values[place] * shared[0] + real(0.0)
 
 
 def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     """By a random word."""
     settings, values, thresholds, choices, count, limits = data
-    scale, inverse = shared
     wide, most = float64(x), count[0] - 1
-    place = _reached(wide, scale, values, count[0])
-    lower = float64(values[place] * scale + real(0.0))
-    upper = float64(values[min(place + 1, most)] * scale + real(0.0))
-    inside = place < most and wide > float64(values[0] * scale + real(0.0))
+    place, lower, upper, inside = _between(wide, shared[0], values, most)
     place = drawn(wide, place, lower, upper if inside else lower + float64(1.0), word) if inside else place
-    return values[place] * scale + real(0.0)
+    return values[place] * shared[0] + real(0.0)
 
 
 def largest_over_top(low: Any, high: Any, data: Any) -> Any:

@@ -30,6 +30,7 @@ from .places import NUMBERS
 _LITERALS = (bool, int, float, np.generic)
 _TYPES = (np.uint32, np.uint64, np.int32, np.int64, np.float32, np.float64)
 _OF_PYTHON = {"abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum"}
+_OF_NUMPY = {"np.floor": intrinsics.floor, "np.rint": intrinsics.rint}
 
 
 def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, **parts: Any) -> Any:
@@ -171,14 +172,12 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Call(self._callable("item", intrinsics.item), [found.value, found.slice], [])
 
     def visit_Call(self, node: ast.Call) -> Any:
-        arguments: list[Any] = [self.visit(argument) for argument in node.args]
-        match ast.unparse(node.func):
-            case "abs" | "min" | "max" as name:
-                return _call(_OF_PYTHON[name], *arguments)
-            case "np.floor":
-                return ast.Call(self._callable("floor", intrinsics.floor), arguments, [])
-            case "np.rint":
-                return ast.Call(self._callable("rint", intrinsics.rint), arguments, [])
+        name = ast.unparse(node.func)
+        if name in _OF_PYTHON:
+            node.func = ast.parse(_OF_PYTHON[name], mode="eval").body
+        elif name in _OF_NUMPY:
+            arguments = [self.visit(argument) for argument in node.args]
+            return ast.Call(self._callable(name.removeprefix("np."), _OF_NUMPY[name]), arguments, [])
         return self.generic_visit(node)
 
 

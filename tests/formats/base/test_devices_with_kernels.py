@@ -6,8 +6,8 @@ import pytest
 import torch
 from comparing import numbers, same_bits
 
-from roundoff.formats import Format, RandomBits, Rounding, round
-from roundoff.formats.base import family, memory
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
+from roundoff.formats.base import family, memory, on_device
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,15 @@ def test_rounding_finds_the_kernels(monkeypatch, name):
     assert same_bits(x, expected[0])
     fmt.round_into(torch.empty(0), torch.empty(0))
     assert asked == [(5, 40)] * 3
+
+
+def test_a_captured_graph_is_not_given_memory_that_goes(monkeypatch):
+    """What is copied while a CUDA graph is captured would be copied again, from memory of somebody else's."""
+    monkeypatch.setattr(on_device, "is_captured", lambda: True)
+    with pytest.raises(FormatError, match="run the step once before it is captured"):
+        on_device.put_on([1, 2], torch.device("cuda:0"))
+    assert on_device.put_on([1, 2], torch.device("cpu")).tolist() == [1, 2]
+
+
+def test_no_graph_is_captured_without_a_gpu():
+    assert torch.cuda.is_available() or not on_device.is_captured()
