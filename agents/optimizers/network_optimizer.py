@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ...formats import FloatFormat
     from ..config.learning_keys import OptimizerKeys
+    from ..learners.group import LearnerGroup
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
 
@@ -39,7 +40,10 @@ class NetworkOptimizer:
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
+        group: the learners whose gradients are summed before a step; None: there is one.
     """
+
+    group: LearnerGroup | None = None
 
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
         make = HAdam if "hadam" in config.fixes else Adam
@@ -74,15 +78,19 @@ class NetworkOptimizer:
 
     @apart
     def mean_weight(self, factor: float, count: int) -> Any:
-        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
+        if self.group:
+            count *= self.group.count
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
+        assert self.flat.grad is not None
+        if self.group:
+            self.group.sum_(self.flat.grad)
         if self._coerced_to is not None:
-            assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)
         if self._master:
             with self._master.updating():

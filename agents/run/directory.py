@@ -99,6 +99,11 @@ class RunDirectory:
         self.numerics = self.path / "numerics.csv"
         self.timing = self.path / "timing.json"
         self.snapshots = self.path / "snapshots"
+        self.learners = self.path / "learners"
+
+    def checkpoint_of(self, learner: int, step: int) -> Path:
+        """What a learner that follows another one saves with the checkpoint of a step."""
+        return self.learners / f"{learner}-{step}.pt"
 
     def claim(self, config: Config) -> None:
         """Makes the folder the one of the run with ``config``, or checks that it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
-from roundoff.files import write_json
+from roundoff.files import make_directory, write_json
 from roundoff.origin import origin
 
 from ..errors import FileError
 from ..experience.replay import Replay
+from ..learners.group import LearnerLost
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .evaluate import Evaluation, evaluate
-from .metrics import MetricsLog
+from .metrics import MetricsLog, NoLog
 from .profile import Profile
 from .snapshots import write_networks, write_states
 from .state import RunState
@@ -28,6 +30,7 @@ from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample
+    from ..learners.group import LearnerGroup
 
 _SECONDS_BETWEEN_REPORTS = 1.0
+_TURNS_BETWEEN_WORDS = 50  # of learners about stopping: a second or less
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
 _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
@@ -71,6 +76,7 @@ class Run:
         environments: not seeded yet.
         on_progress: see :func:`train`.
         stop: likewise.
+        group: the learners of which this is one; None: there is one. The leader evaluates, logs and writes results.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
@@ -87,15 +93,22 @@ class Run:
         on_progress: Callable[[Progress], None] | None,
         stop: StopRequest,
         *,
+        group: LearnerGroup | None = None,
         wait: bool = False,
     ) -> None:
         self.config = config
+        self.group = group
+        self._leads = group is None or group.leads
+        self._stride = config.action_repeat * (group.count if group else 1)  # all learners take a step
+        self._turns = 0
         self.files = files
         self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
-        self.state = RunState(config, environments, device)
+        self.state = RunState(config.share() if group else config, environments, device)
         self.learner = self.state.learner
+        for optimizer in self.learner.optimizers.values():
+            optimizer.group = group
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
@@ -104,21 +117,18 @@ class Run:
         self._waited = wait if on_gpu else None
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
-        if files.checkpoint.exists():
-            self._resume()
-        else:
-            self.state.begin()
+        self._resume_or_begin()
         self._first_step = self.state.step
         self.stopwatch.pause()
 
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
-        return (self.config.steps - self.state.step) // self.config.action_repeat
+        return (self.config.steps - self.state.step) // self._stride
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""
-        taken = (self.state.step - self._first_step) // self.config.action_repeat
+        taken = (self.state.step - self._first_step) // self._stride
         return Profile(self.stopwatch.spent(), taken, self._waited)
 
     def training(self) -> Training:
@@ -129,23 +139,28 @@ class Run:
         """
         self.stopwatch.go_on()
         self._report()
-        with MetricsLog(self.files.path, length=self.log_length, step=self.state.step) as log:
+        with self._log() as log:
             crash = None
-            while self.state.step < self.config.steps and crash is None:
-                if self.stop.made:
-                    self._save(log)
-                    raise Stopped(self.state.step)
-                if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
-                    self._save(log)
-                crash = yield from self._agent_step(log)
-            if crash is None and self.state.step % self.config.eval_every >= self.config.action_repeat:
+            try:
+                while self.state.step < self.config.steps and crash is None:
+                    if self._is_to_stop():
+                        self._save(log)
+                        raise Stopped(self.state.step)
+                    if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
+                        self._save(log)
+                    crash = yield from self._agent_step(log)
+            except LearnerLost:
+                crash = self.group.why_lost() if self.group else None
+                if crash is None:
+                    raise
+            if crash is None and self.state.step % self.config.eval_every >= self._stride:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.state.numerics:
                 crash = Crash(crash.step, f"{crash.reason}; {self.state.numerics.first_nonfinite()}")
                 log.write("numerics", self.state.step, self.state.numerics.record())
         return self._finish(crash)
 
-    def _agent_step(self, log: MetricsLog) -> _Updating:
+    def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done."""
         if self.state.recorder.waits(self.state.sampler.under_way):
             with self.stopwatch.measure("environment"):
@@ -158,7 +173,7 @@ class Run:
             following = self.state.sampler.act(actions)
         return (yield from self._learn(following, log)) if following else None
 
-    def _learn(self, sample: Sample, log: MetricsLog) -> _Updating:
+    def _learn(self, sample: Sample, log: MetricsLog | NoLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("copies"):
@@ -170,9 +185,9 @@ class Run:
                 return None
             with self.stopwatch.measure("replay"):
                 self.state.recorder.add(rows[i], sample, i)
-            self.state.step += config.action_repeat
+            self.state.step += self._stride
             yield from self._update()
-            if self.state.step % config.eval_every < config.action_repeat:
+            if self.state.step % config.eval_every < self._stride:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
                 if crash:
@@ -209,8 +224,10 @@ class Run:
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 
-    def _evaluate(self, log: MetricsLog) -> Crash | None:
+    def _evaluate(self, log: MetricsLog | NoLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        if not self._leads:
+            return None
         numbers = itertools.count()
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
@@ -234,8 +251,20 @@ class Run:
         self._report()
         return None
 
-    def _save(self, log: MetricsLog) -> None:
-        """Writes a checkpoint."""
+    def _log(self) -> MetricsLog | NoLog:
+        if not self._leads:
+            return NoLog()
+        return MetricsLog(self.files.path, length=self.log_length, step=self.state.step)
+
+    def _is_to_stop(self) -> bool:
+        """Whether to stop now; learners agree on the moment."""
+        if self.group is None:
+            return self.stop.made
+        self._turns += 1
+        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.group.agree(self.stop.made))
+
+    def _save(self, log: MetricsLog | NoLog) -> None:
+        """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
         with self.stopwatch.measure("checkpoints"):
             self.last_checkpoint = self.state.step
             state = {
@@ -244,20 +273,50 @@ class Run:
                 "seconds": self.stopwatch.total,
                 "metrics_length": log.synced_length(),
             }
+            if self.group:
+                self._save_with_others(state)
+            else:
+                checkpoint.save(self.files.checkpoint, state)
+
+    def _save_with_others(self, state: dict[str, Any]) -> None:
+        assert self.group
+        rank, own = self.group.rank, self.files.checkpoint_of(self.group.rank, self.state.step)
+        make_directory(self.files.learners)
+        if rank:
+            # The leader has finished the last checkpoint before it came here: older ones are not needed any more.
+            for old in sorted(self.files.learners.glob(f"{rank}-*.pt"), key=lambda path: path.stat().st_mtime_ns)[:-1]:
+                old.unlink()
+            checkpoint.save(own, state)
+        self.group.meet()
+        if self._leads:
             checkpoint.save(self.files.checkpoint, state)
 
-    def _resume(self) -> None:
-        """Takes over the checkpoint."""
-        state = checkpoint.load(self.files.checkpoint)
+    def _resume_or_begin(self) -> None:
+        """Goes on from the checkpoint, if there is one."""
+        if self._leads and self.files.checkpoint.exists():
+            self._resume(self.files.checkpoint)
+            if self.group:
+                self.group.agree(self.state.step)
+            return
+        step = self.group.agree(0) if self.group else 0
+        if step:
+            assert self.group
+            self._resume(self.files.checkpoint_of(self.group.rank, step))
+        else:
+            self.state.begin()
+
+    def _resume(self, path: Path) -> None:
+        """Takes over a checkpoint."""
+        state = checkpoint.load(path)
         try:
-            check_same_config(state["config"], self.config, str(self.files.checkpoint))
+            check_same_config(state["config"], self.config, str(path))
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
             self.log_length = state["metrics_length"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
-                f"{self.files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+                f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"
             ) from error
 
@@ -266,8 +325,11 @@ class Run:
         if crash:
             result = Result("crashed", 0.0, 0.0, self.state.step, crash)
         else:
-            assert self.last_evaluation is not None
-            result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.state.step)
+            last = self.last_evaluation or Evaluation(())
+            assert self.last_evaluation or not self._leads
+            result = Result("done", last.mean, last.std, self.state.step)
+        if not self._leads:
+            return result
         with self.stopwatch.measure("checkpoints"):
             checkpoint.save(self.files.agent, dict(self.learner.weights()))
             if self.config.keep_networks:
@@ -280,6 +342,8 @@ class Run:
         write_json(self.files.timing, timing | origin())
         write_json(self.files.result, result.as_json())
         self.files.checkpoint.unlink(missing_ok=True)
+        if self.group:
+            shutil.rmtree(self.files.learners, ignore_errors=True)
         return result
 
     def _report(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..errors import RunError
+from ..learners.group import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -18,6 +19,7 @@ from ..run.loop import Run
 from ..run.parts import check_run, open_environments
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
+from .learners import others_learning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -105,9 +107,10 @@ def open_run(
                 with (
                     _enough_memory(config),
                     _threads(config.threads),
-                    open_environments(config, stop.make, allow_imports) as environments,
+                    others_learning(config, files, device, allow_imports) as group,
+                    open_environments(config.share() if group else config, stop.make, allow_imports) as environments,
                 ):
-                    yield Run(config, files, device, environments, on_progress, stop, wait=wait)
+                    yield Run(config, files, device, environments, on_progress, stop, group=group, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
@@ -124,7 +127,10 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
         batch = next(training)
         while True:
             began = time.perf_counter()
-            metrics = run.learner.update(batch)
+            try:
+                metrics = run.learner.update(batch)
+            except LearnerLost as lost:
+                training.throw(lost)
             run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:
