@@ -65,6 +65,15 @@ class OptimizerKeys(TrainConfig):
         " their gradients; see docs/learners.md.",
         since="0.2",
     )
+    asynchronous: bool = key(
+        False,
+        "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
+        " runs do not repeat.",
+        since="0.2",
+    )
+    communicate_every: Positive = key(
+        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", since="0.2"
+    )
     communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
@@ -97,12 +106,37 @@ class OptimizerKeys(TrainConfig):
                 f"learners is {self.learners}, and each has as many of the {self.environments} environments; allowed"
                 " are divisors of environments"
             )
-        if self.communicate and self.learners == 1:
+        for name in ("communicate", "asynchronous"):
+            if getattr(self, name) and self.learners == 1:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for several learners, and there is one; leave it out, or set"
+                    " learners"
+                )
+        if self.asynchronous:
+            self._check_asynchronous()
+        elif self.communicate_every > 1:
             raise ValueError(
-                f"communicate: {self.communicate} is for what learners tell each other, and there is one; leave it"
-                " out, or set learners"
+                f"communicate_every: {self.communicate_every} is for asynchronous learners; others sum the gradients of"
+                " each step: leave it out, or set asynchronous: true"
             )
         return self
+
+    def _check_asynchronous(self) -> None:
+        if self.communicate:
+            raise ValueError(
+                f"communicate: {self.communicate} is for gradients that are sent; asynchronous learners share memory:"
+                " leave it out, or set asynchronous: false"
+            )
+        if self.device != "cpu":
+            raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
+        if self.baseline not in ("none", "naive", "eps"):
+            raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
+        unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
+        if self.communicate_every > 1 and unfit:
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
+                " leave them out of fixes, or exchange after every step"
+            )
 
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:

@@ -12,18 +12,18 @@ from torch._C._distributed_c10d import FileStore
 from ...formats import Format
 from ...formats.base.memory import apart
 from .parcels import Parcel
+from .single import LearnerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
+    from ..optimizers.network_optimizer import NetworkOptimizer
+
 # A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.
 _PATIENCE = timedelta(days=7)
-
-
-class LearnerLost(Exception):  # noqa: N818  no error of this process
-    """Another learner of the run has ended, or its node is gone."""
+_TURNS_BETWEEN_WORDS = 50  # about stopping: a second or less
 
 
 @final
@@ -54,6 +54,7 @@ class LearnerGroup:
         self, meeting: str, rank: int, count: int, device: torch.device, communicate: str | None = None
     ) -> None:
         self.rank, self.count, self.sent = rank, count, 0
+        self._turns = 0
         self.why_lost: Callable[[], Any] = lambda: None
         self._device = device
         self._format = Format.parse(communicate) if communicate else None
@@ -66,10 +67,43 @@ class LearnerGroup:
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 
+    in_step = True
+
     @property
     def leads(self) -> bool:
         """Whether this is the learner that evaluates, logs, and writes the results."""
         return self.rank == 0
+
+    def first_step(self, step: int) -> int:
+        """The leader's, for all."""
+        return self.agree(step)
+
+    def look_after(self) -> None:
+        """Nobody goes on without the others."""
+
+    def join(self, optimizers: Mapping[str, NetworkOptimizer], _step: int) -> None:
+        """Sums the gradients of these from here on."""
+        for optimizer in optimizers.values():
+            optimizer.group = self
+
+    def mean_count(self, count: int) -> int:
+        """How many numbers all learners have in a mean of which each has ``count``."""
+        return count * self.count
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Updates parameters by the sum of all gradients."""
+        assert optimizer.flat.grad is not None
+        self.sum_(optimizer.flat.grad)
+        optimizer.step_alone()
+
+    def advance(self, step: int, taken: int) -> int:
+        """The steps of all learners, after each has ``taken`` some since ``step``."""
+        return step + taken * self.count
+
+    def is_to_stop(self, wanted: bool) -> bool:
+        """Whether to stop now; all ask after as many turns, and the leader decides."""
+        self._turns += 1
+        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(wanted))
 
     def sum_(self, gradient: Tensor) -> None:
         """Replaces a gradient by the sum of those of all learners, which is the same everywhere.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
-from roundoff.files import make_directory, write_json
+from roundoff.files import write_json
 from roundoff.origin import origin
 
 from ..errors import FileError
 from ..experience.replay import Replay
-from ..learners.group import LearnerLost
+from ..learners.single import LearnerLost, SingleLearner
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .evaluate import Evaluation, evaluate
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample
-    from ..learners.group import LearnerGroup
+    from ..learners.single import Learners
 
 _SECONDS_BETWEEN_REPORTS = 1.0
-_TURNS_BETWEEN_WORDS = 50  # of learners about stopping: a second or less
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
 _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
@@ -76,7 +75,7 @@ class Run:
         environments: not seeded yet.
         on_progress: see :func:`train`.
         stop: likewise.
-        group: the learners of which this is one; None: there is one. The leader evaluates, logs and writes results.
+        learners: those of which this is one; None: it is alone. The leader evaluates, logs and writes results.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
@@ -93,22 +92,17 @@ class Run:
         on_progress: Callable[[Progress], None] | None,
         stop: StopRequest,
         *,
-        group: LearnerGroup | None = None,
+        learners: Learners | None = None,
         wait: bool = False,
     ) -> None:
         self.config = config
-        self.group = group
-        self._leads = group is None or group.leads
-        self._stride = config.action_repeat * (group.count if group else 1)  # all learners take a step
-        self._turns = 0
+        self.learners: Learners = learners or SingleLearner()
         self.files = files
         self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
-        self.state = RunState(config.share() if group else config, environments, device)
+        self.state = RunState(config.share(), environments, device)
         self.learner = self.state.learner
-        for optimizer in self.learner.optimizers.values():
-            optimizer.group = group
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
@@ -117,18 +111,20 @@ class Run:
         self._waited = wait if on_gpu else None
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
+        self._evaluated_at = -1
         self._resume_or_begin()
+        self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
         self.stopwatch.pause()
 
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
-        return (self.config.steps - self.state.step) // self._stride
+        return (self.config.steps - self.state.step) // self.config.action_repeat
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""
-        taken = (self.state.step - self._first_step) // self._stride
+        taken = (self.state.step - self._first_step) // self.config.action_repeat
         return Profile(self.stopwatch.spent(), taken, self._waited)
 
     def training(self) -> Training:
@@ -143,17 +139,17 @@ class Run:
             crash = None
             try:
                 while self.state.step < self.config.steps and crash is None:
-                    if self._is_to_stop():
+                    if self.learners.is_to_stop(self.stop.made):
                         self._save(log)
                         raise Stopped(self.state.step)
                     if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
                         self._save(log)
                     crash = yield from self._agent_step(log)
             except LearnerLost:
-                crash = self.group.why_lost() if self.group else None
+                crash = self.learners.why_lost()
                 if crash is None:
                     raise
-            if crash is None and self.state.step % self.config.eval_every >= self._stride:
+            if crash is None and self._evaluated_at != self.state.step:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.state.numerics:
                 crash = Crash(crash.step, f"{crash.reason}; {self.state.numerics.first_nonfinite()}")
@@ -185,9 +181,10 @@ class Run:
                 return None
             with self.stopwatch.measure("replay"):
                 self.state.recorder.add(rows[i], sample, i)
-            self.state.step += self._stride
+            before = self.state.step
+            self.state.step = self.learners.advance(before, config.action_repeat)
             yield from self._update()
-            if self.state.step % config.eval_every < self._stride:
+            if self.state.step // config.eval_every != before // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
                 if crash:
@@ -226,15 +223,17 @@ class Run:
 
     def _evaluate(self, log: MetricsLog | NoLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
-        if not self._leads:
+        if not self.learners.leads:
             return None
+        self._evaluated_at = self.state.step
         numbers = itertools.count()
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
             seen = self.intake.perceive(observations)
             return self.intake.from_format(self.learner.act(seen, deterministic=True, number=next(numbers)))
 
-        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.state.step)
+        step = self._moment()
+        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
         if evaluation.crashed:
             return Crash(self.state.step, "the policy took a non-finite action in evaluation")
         self.last_evaluation = evaluation
@@ -243,28 +242,31 @@ class Run:
             "return_std": evaluation.std,
             "returns": list(evaluation.returns),
         }
-        log.write("eval", self.state.step, values)
+        log.write("eval", step, values)
         if self.config.keep_networks:
-            write_networks(self.files.snapshots, self.state.step, self.learner.layers())
+            write_networks(self.files.snapshots, step, self.learner.layers())
         if self.state.numerics:
-            log.write("numerics", self.state.step, self.state.numerics.record())
+            log.write("numerics", step, self.state.numerics.record())
         self._report()
         return None
 
+    def _moment(self) -> int:
+        """The step of an evaluation: of learners that are not in step, the moment that one of them has passed."""
+        if self.learners.in_step:
+            return self.state.step
+        config, step = self.config, self.state.step
+        return config.steps if step >= config.steps else step // config.eval_every * config.eval_every
+
     def _log(self) -> MetricsLog | NoLog:
-        if not self._leads:
+        if not self.learners.leads:
             return NoLog()
         return MetricsLog(self.files.path, length=self.log_length, step=self.state.step)
 
-    def _is_to_stop(self) -> bool:
-        """Whether to stop now; learners agree on the moment."""
-        if self.group is None:
-            return self.stop.made
-        self._turns += 1
-        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.group.agree(self.stop.made))
-
     def _save(self, log: MetricsLog | NoLog) -> None:
         """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
+        learners = self.learners
+        if not learners.leads and not learners.in_step:
+            return
         with self.stopwatch.measure("checkpoints"):
             self.last_checkpoint = self.state.step
             state = {
@@ -273,37 +275,23 @@ class Run:
                 "seconds": self.stopwatch.total,
                 "metrics_length": log.synced_length(),
             }
-            if self.group:
-                self._save_with_others(state)
-            else:
+            if not learners.leads:
+                checkpoint.save(self.files.room_for_checkpoint_of(learners.rank, self.state.step), state)
+            learners.meet()
+            if learners.leads:
                 checkpoint.save(self.files.checkpoint, state)
-
-    def _save_with_others(self, state: dict[str, Any]) -> None:
-        assert self.group
-        rank, own = self.group.rank, self.files.checkpoint_of(self.group.rank, self.state.step)
-        make_directory(self.files.learners)
-        if rank:
-            # The leader has finished the last checkpoint before it came here: older ones are not needed any more.
-            for old in sorted(self.files.learners.glob(f"{rank}-*.pt"), key=lambda path: path.stat().st_mtime_ns)[:-1]:
-                old.unlink()
-            checkpoint.save(own, state)
-        self.group.meet()
-        if self._leads:
-            checkpoint.save(self.files.checkpoint, state)
 
     def _resume_or_begin(self) -> None:
         """Goes on from the checkpoint, if there is one."""
-        if self._leads and self.files.checkpoint.exists():
+        step = -1
+        if self.learners.leads and self.files.checkpoint.exists():
             self._resume(self.files.checkpoint)
-            if self.group:
-                self.group.agree(self.state.step)
-            return
-        step = self.group.agree(0) if self.group else 0
-        if step:
-            assert self.group
-            self._resume(self.files.checkpoint_of(self.group.rank, step))
-        else:
+            step = self.state.step
+        step = self.learners.first_step(step)
+        if step < 0:
             self.state.begin()
+        elif not self.learners.leads:
+            self._resume(self.files.checkpoint_of(self.learners.rank, step))
 
     def _resume(self, path: Path) -> None:
         """Takes over a checkpoint."""
@@ -326,9 +314,9 @@ class Run:
             result = Result("crashed", 0.0, 0.0, self.state.step, crash)
         else:
             last = self.last_evaluation or Evaluation(())
-            assert self.last_evaluation or not self._leads
+            assert self.last_evaluation or not self.learners.leads
             result = Result("done", last.mean, last.std, self.state.step)
-        if not self._leads:
+        if not self.learners.leads:
             return result
         with self.stopwatch.measure("checkpoints"):
             checkpoint.save(self.files.agent, dict(self.learner.weights()))
@@ -342,12 +330,12 @@ class Run:
         write_json(self.files.timing, timing | origin())
         write_json(self.files.result, result.as_json())
         self.files.checkpoint.unlink(missing_ok=True)
-        if self.group:
-            shutil.rmtree(self.files.learners, ignore_errors=True)
+        shutil.rmtree(self.files.learners, ignore_errors=True)
         return result
 
     def _report(self) -> None:
         self.last_report = time.perf_counter()
+        self.learners.look_after()
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             loss_scale = self.learner.loss_scale

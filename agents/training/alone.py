@@ -11,7 +11,7 @@ import torch
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..errors import RunError
-from ..learners.group import LearnerLost
+from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -69,7 +69,9 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop, allow_imports, wait=on_profile is not None) as run:
+    with open_run(
+        config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
+    ) as run:
         if isinstance(run, Result):
             if on_profile:
                 on_profile(read_profile(RunDirectory(directory).timing))
@@ -90,6 +92,7 @@ def open_run(
     allow_imports: Collection[str],
     *,
     wait: bool = False,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Run | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
@@ -107,10 +110,10 @@ def open_run(
                 with (
                     _enough_memory(config),
                     _threads(config.threads),
-                    others_learning(config, files, device, allow_imports) as group,
-                    open_environments(config.share() if group else config, stop.make, allow_imports) as environments,
+                    others_learning(config, files, device, allow_imports, on_notice) as learners,
+                    open_environments(config.share(), stop.make, allow_imports) as environments,
                 ):
-                    yield Run(config, files, device, environments, on_progress, stop, group=group, wait=wait)
+                    yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
                 return
     result = files.read_result()
     assert result is not None

@@ -18,7 +18,7 @@ from roundoff.errors import RoundoffError
 
 from ..config.learning_keys import OptimizerKeys
 from ..config.train_config import TrainConfig
-from ..learners.group import LearnerLost
+from ..learners.single import LearnerLost
 from ..run.device import open_device
 from ..run.directory import RunDirectory
 from ..run.loop import Run
@@ -54,10 +54,10 @@ def _learn(order: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(config, OptimizerKeys)
     become_learner(rank)
     device = open_device(config.device, config.format if config.native else None)
-    group = meet(config, order["meeting"], rank, device)
+    group = meet(config, order["meeting"], rank, device, order["memory"])
     files = RunDirectory(order["directory"])
     with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:
-        run = Run(config, files, device, environments, None, StopRequest(), group=group)
+        run = Run(config, files, device, environments, None, StopRequest(), learners=group)
         result = train_alone(run, compiled=False, on_notice=None)
     return {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
 
