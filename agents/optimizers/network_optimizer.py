@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from .dynamic_loss_scale import DynamicLossScale
 
 
+class Together(Protocol):
+    """The learners of a run, of which each has the same parameters to move."""
+
+    def mean_count(self, count: int) -> int:
+        """By what the weight of one of ``count`` numbers of a learner is divided in a mean."""
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Updates the parameters of an optimizer by its gradients, and what the others give."""
+
+
 @final
 class NetworkOptimizer:
     """Steps one flat parameter tensor by the gradients in its ``grad``.
@@ -39,7 +49,10 @@ class NetworkOptimizer:
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
+        group: the learners that move these parameters together; None: there is one.
     """
+
+    group: Together | None = None
 
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
         make = HAdam if "hadam" in config.fixes else Adam
@@ -74,13 +87,22 @@ class NetworkOptimizer:
 
     @apart
     def mean_weight(self, factor: float, count: int) -> Any:
-        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
+        if self.group:
+            count = self.group.mean_count(count)
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
+        if self.group:
+            self.group.step(self)
+        else:
+            self.step_alone()
+
+    def step_alone(self) -> None:
+        """The same with the gradients of this learner alone."""
         if self._coerced_to is not None:
             assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)

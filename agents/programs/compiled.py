@@ -99,6 +99,8 @@ def reason_against(config: TrainConfig) -> str | None:
     assert isinstance(config, OptimizerKeys)
     if config.native:
         return "native half precision is computed by PyTorch's own kernels"
+    if config.learners > 1:
+        return "gradients that learners exchange leave a program before it is done"
     if config.baseline not in _BASELINES:
         return f"the baseline {config.baseline} is not compiled"
     for key in ("adam_beta1", "adam_beta2"):

@@ -11,6 +11,7 @@ import torch
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..errors import RunError
+from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -18,6 +19,7 @@ from ..run.loop import Run
 from ..run.parts import check_run, open_environments
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
+from .learners import others_learning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -67,7 +69,9 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop, allow_imports, wait=on_profile is not None) as run:
+    with open_run(
+        config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
+    ) as run:
         if isinstance(run, Result):
             if on_profile:
                 on_profile(read_profile(RunDirectory(directory).timing))
@@ -88,6 +92,7 @@ def open_run(
     allow_imports: Collection[str],
     *,
     wait: bool = False,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Run | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
@@ -105,9 +110,10 @@ def open_run(
                 with (
                     _enough_memory(config),
                     _threads(config.threads),
-                    open_environments(config, stop.make, allow_imports) as environments,
+                    others_learning(config, files, device, allow_imports, on_notice) as learners,
+                    open_environments(config.share(), stop.make, allow_imports) as environments,
                 ):
-                    yield Run(config, files, device, environments, on_progress, stop, wait=wait)
+                    yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
@@ -124,7 +130,10 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
         batch = next(training)
         while True:
             began = time.perf_counter()
-            metrics = run.learner.update(batch)
+            try:
+                metrics = run.learner.update(batch)
+            except LearnerLost as lost:
+                training.throw(lost)
             run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:
