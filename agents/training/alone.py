@@ -10,6 +10,8 @@ import torch
 
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
+from ..adapters.run import AdaptedRun
+from ..adapters.settings import AdapterConfig
 from ..environments.opening import check_imports
 from ..errors import RunError
 from ..programs.compiled import compile_updates
@@ -89,7 +91,7 @@ def open_run(
     allow_imports: Collection[str],
     *,
     wait: bool = False,
-) -> Iterator[Run | Result]:
+) -> Iterator[Run | AdaptedRun | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
@@ -103,20 +105,22 @@ def open_run(
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with (
-                    _enough_memory(config),
-                    _threads(config.threads),
-                    open_environments(config, stop.make, allow_imports) as environments,
-                ):
-                    yield Run(config, files, device, environments, on_progress, stop, wait=wait)
+                with _enough_memory(config), _threads(config.threads):
+                    if isinstance(config, AdapterConfig):
+                        yield AdaptedRun(config, files, device, on_progress, stop, allow_imports, wait=wait)
+                        return
+                    with open_environments(config, stop.make, allow_imports) as environments:
+                        yield Run(config, files, device, environments, on_progress, stop, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
     yield result
 
 
-def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
+def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
+    if isinstance(run, AdaptedRun):
+        return run.train()
     notice = compile_updates(run.learner, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:
         on_notice(notice)

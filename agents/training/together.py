@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ...simulate.compiling.program import reason_against_compiling
+from ..adapters.run import AdaptedRun
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
 from ..run.directory import Result
@@ -39,7 +40,7 @@ class _Open(NamedTuple):
 
     number: int
     job: Job
-    run: Run
+    run: Run | AdaptedRun
     open: ExitStack
 
 
@@ -91,8 +92,10 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
     return list(groups.values())
 
 
-def _kind(run: Run, *, forced: bool) -> Any:
+def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
     """What the members of a population have in common; None if a run is trained alone."""
+    if isinstance(run, AdaptedRun):
+        return None
     if not forced and not worth_sharing(run.config, run.updates_to_come):
         return None
     shared = shared_kind(run.config)
