@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
 from ..agents.config.train_config import TrainConfig
-from ..agents.environments.opening import check_imports
+from ..agents.run.parts import check_run
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .subjects.program_keys import ProgramConfig
@@ -92,8 +92,9 @@ def run_sweep(
     store = SweepDirectory(directory)
     store.check(plan)
     if plan.program is None:
-        for task in sorted({run.config.task for run in plan.runs}):
-            check_imports(task, allow_imports)
+        configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
+        for config in {(one.task, one.algorithm): one for one in configs}.values():
+            check_run(config, allow_imports)
     make_directory(directory)
     with directory_lock(directory, wait=True):
         remove_temporaries(directory)

@@ -2,7 +2,7 @@
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 class Walk(gymnasium.Env):
@@ -23,7 +23,7 @@ class Walk(gymnasium.Env):
     def step(self, action):
         assert self.action_space.contains(action), action
         self.actions.append(action)
-        self.state += self.np_random.normal(0, 0.2, (2, 1)) + 0.02 * (action[0] - 1)
+        self.state += self.np_random.normal(0, 0.2, (2, 1)) + 0.02 * (np.ravel(action)[0] - 1)
         if self.fault == "raises" and len(self.actions) == 3:
             raise ZeroDivisionError("the third step")
         if self.fault == "nan" and len(self.actions) == 3:
@@ -51,3 +51,5 @@ register("Endless-v0", Walk, max_episode_steps=None)
 register("Unbounded-v0", Spaces, action_space=Box(-np.inf, np.inf, (1,)))
 register("Integers-v0", Spaces, action_space=Box(0, 3, (1,), np.int64))
 register("Named-v0", Spaces, observation_space=Dict({"x": Box(-1, 1)}))
+register("Chosen-v0", Spaces, action_space=Discrete(3, start=4))
+register("Several-v0", Spaces, action_space=MultiDiscrete([2, 3]))

@@ -31,7 +31,9 @@ def nan_among_locals(error: BaseException) -> str | None:
         trace = seen.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            found = next((f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _is_nan(x)), found)
+            found = next(
+                (f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _is_nan(x)), found
+            )
             trace = trace.tb_next
         seen = seen.__cause__ or seen.__context__
     return found

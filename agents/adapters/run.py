@@ -13,6 +13,7 @@ import torch
 
 from roundoff.errors import RoundoffError
 
+from ...simulate import exact
 from ..algorithms.learner import simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
@@ -184,7 +185,8 @@ class AdaptedRun:
             self._simulation.step = self._step // self.config.action_repeat % _EVALUATION
         every = self.config.eval_every
         if self._step // every > self._evaluated_at // every and self._step < self.config.steps:
-            self._evaluate()
+            with exact():  # what is computed to look at numbers is not the library's
+                self._evaluate()
         if self.stop.made:
             raise _Leave
         if not np.isfinite(action).all():
@@ -241,16 +243,20 @@ class AdaptedRun:
 
     def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
         """What our environments show, as the library's do."""
+        assert self.model is not None
         space = self.model.observation_space
         return observations.astype(space.dtype).reshape(len(observations), *space.shape)
 
     def _as_ours(self, actions: NDArray[Any]) -> NDArray[np.floating[Any]]:
         """Actions of the library's environments as ours take them, (n, action)."""
+        assert self.model is not None
         space = self.model.action_space
         if not hasattr(space, "low"):
-            return np.eye(int(space.n))[actions.astype(np.int64) - int(space.start)]
+            chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
+            return np.eye(int(space.n))[chosen]
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        return ((actions - (low + high) / 2) / ((high - low) / 2)).reshape(len(actions), -1)
+        ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
+        return ours.reshape(len(actions), -1)
 
     def _finish(self, crash: Crash | None) -> Result:
         assert self.model is not None

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 @final
-class _Latest(KVWriter):
+class _Latest(KVWriter):  # type: ignore[misc]  # of no known type
     """Keeps what the library logs of its updates."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(self, key_values: dict[str, Any], *_: Any, **__: Any) -> None:
         """Called with all that was recorded since the last call."""
         for name, value in key_values.items():
             if name.startswith("train/") and isinstance(value, int | float | np.number):

@@ -33,7 +33,10 @@ def check_options(options: Any) -> dict[str, Any]:
 class AdapterConfig(TrainConfig):
     """A run of an algorithm of another library, unchanged."""
 
+    acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
     reason_not_compiled: ClassVar[str | None] = "its algorithm is another library's"
+    only: ClassVar[Mapping[str, str]]
+    """The kind of actions of algorithms that can choose no other."""
     places: ClassVar[Mapping[str, tuple[str, ...]]]
     """The algorithms by name, and the classes that options are handed to: ``<package>.<module>:<class>``."""
     own_options: ClassVar[tuple[str, ...]]
@@ -51,6 +54,16 @@ class AdapterConfig(TrainConfig):
     def name(self) -> str:
         """Of the algorithm, as the library calls it."""
         return self.algorithm.partition(":")[2]
+
+    @property
+    def package(self) -> str:
+        """What is imported to run it."""
+        return self.places[self.name][0].partition(".")[0]
+
+    @property
+    def kinds_of_actions(self) -> tuple[str, ...]:
+        """Those that the algorithm can choose."""
+        return (self.only[self.name],) if self.name in self.only else self.acts
 
     @model_validator(mode="after")
     def _check_own_algorithm(self) -> Self:
@@ -86,8 +99,8 @@ class AdapterConfig(TrainConfig):
 
 
 _SB3 = {
-    **{name: "stable_baselines3" for name in ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")},
-    **{name: "sb3_contrib" for name in ("CrossQ", "QRDQN", "RecurrentPPO", "TQC", "TRPO")},
+    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"), "stable_baselines3"),
+    **dict.fromkeys(("CrossQ", "QRDQN", "RecurrentPPO", "TQC", "TRPO"), "sb3_contrib"),
 }
 
 
@@ -105,6 +118,10 @@ class SB3Config(AdapterConfig):
         "approx_kl": Panel("KL divergence of an update"),
     }
     places: ClassVar[Mapping[str, tuple[str, ...]]] = {name: (_sb3_place(name),) for name in sorted(_SB3)}
+    only: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("DQN", "QRDQN"), "discrete"),
+        **dict.fromkeys(("CrossQ", "DDPG", "SAC", "TD3", "TQC"), "continuous"),
+    }
     own_options: ClassVar[tuple[str, ...]] = ()
     set_by_run: ClassVar[Mapping[str, str]] = {
         "env": "say task",
@@ -134,6 +151,8 @@ class TianshouConfig(AdapterConfig):
     places: ClassVar[Mapping[str, tuple[str, ...]]] = {
         name: tuple(f"tianshou.algorithm.modelfree.{place}" for place in places) for name, places in _TIANSHOU.items()
     }
+    acts: ClassVar[tuple[str, ...]] = ("discrete",)
+    only: ClassVar[Mapping[str, str]] = {}
     own_options: ClassVar[tuple[str, ...]] = (
         "hidden_sizes", "optimizer_class", "optimizer_kwargs", "buffer_size", "learning_starts", "batch_size",
         "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps", "alpha", "beta", "noisy_std",
@@ -150,3 +169,8 @@ class TianshouConfig(AdapterConfig):
 
 
 CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (SB3Config, TianshouConfig)}
+
+
+def adapted() -> tuple[str, ...]:
+    """All algorithms of other libraries, as a config writes them."""
+    return tuple(f"{library}:{name}" for library, found in CONFIGS.items() for name in found.places)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TRAINER = ("batch_size", "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps")
 
 
-class _Latest(BaseLogger):
+class _Latest(BaseLogger):  # type: ignore[misc]  # of no known type
     """Keeps what the library logs of its updates."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Tianshou:
         )  # fmt: skip
         self._algorithm.run_training(params)
 
-    def begin(self, count: int) -> None:  # noqa: D102
+    def begin(self, count: int) -> None:  # noqa: ARG002, D102
         self._algorithm.eval()
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:  # noqa: D102
@@ -127,7 +127,7 @@ class Tianshou:
     def logged(self) -> dict[str, float]:  # noqa: D102
         return dict(self._log.values)
 
-    def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> torch.nn.Module:
+    def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> Any:
         """Made for the algorithm; its outputs are of the number that the policy says, or the algorithm."""
         shape, actions = self.observation_space.shape, int(self.action_space.n)
         given = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}

@@ -12,6 +12,7 @@ import torch
 from ...formats import FloatFormat, Format, round
 from ...simulate import Policy, Simulation
 from ..config.baselines import BASELINES
+from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
 from ..experience.replay import batch_of
 from ..optimizers.coercion import coerce_
@@ -23,7 +24,6 @@ from ..streams import Stream, torch_generator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..config.learning_keys import OffPolicyKeys
     from ..config.train_config import TrainConfig
     from ..experience.replay import Batch
     from ..models.networks import FlatNetwork
@@ -68,7 +68,7 @@ class Learner(ABC):
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
     """
 
-    def __init__(self, observation_size: int, action_size: int, config: OffPolicyKeys, device: torch.device) -> None:
+    def __init__(self, observation_size: int, action_size: int, config: OptimizerKeys, device: torch.device) -> None:
         fmt = Format.parse(config.format)
         assert isinstance(fmt, FloatFormat)
         self.format = fmt
@@ -98,11 +98,15 @@ class Learner(ABC):
 
     @abstractmethod
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """The actions of an evaluation, (n, action) in [-1, 1], for (n, observation)."""
+        """The actions of an evaluation, (n, action), for (n, observation); ``TaskEnvironment`` says what they are."""
 
     @abstractmethod
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The actions of training, (n, action) in [-1, 1]; ``noise`` is standard normal, (n, action)."""
+        """The actions of training, (n, action); ``noise`` is what :meth:`action_noise` has drawn for them."""
+
+    def action_noise(self, count: int) -> torch.Tensor:
+        """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal."""
+        return self._normal(count, "act_noise")
 
     @abstractmethod
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
@@ -124,14 +128,14 @@ class Learner(ABC):
                 Samples are counted by the agent itself.
 
         Returns:
-            (n, action) in [-1, 1]; NaN where the network has become NaN (0 if the baseline is coercion).
+            (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
         """
         if deterministic:
             with self._looking_on(number):
                 return self._coerced(self.best_actions(observations))
         self.actions += 1
         with self._arithmetic(self.actions, _ACT):
-            noise = self._normal(len(observations), "act_noise")
+            noise = self.action_noise(len(observations))
             if not self.acting:
                 return self._coerced(self.sample_actions(observations, noise))
         return self.acting(observations, noise)
@@ -272,6 +276,7 @@ class Learner(ABC):
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
         """The slow copy of parameters as the config asks for it; changes ``flat``, which is where it starts."""
         config = self.config
+        assert isinstance(config, OffPolicyKeys), "others keep no averages"
         if BASELINES[config.baseline].master_weights:
             return MasterEMA(flat, config.tau, self.format)
         if "kahan_momentum" in config.fixes:

@@ -16,7 +16,7 @@ _DATA = Role.TIMELESS | Role.DATA
 
 
 class OptimizerKeys(TrainConfig):
-    """The networks' sizes, their optimizers, and the fixes or the baseline. The defaults are Low-precision SAC's."""
+    """Sizes of networks, their optimizers, the discount, and the fixes or the baseline; Low-precision SAC's defaults."""
 
     reason_not_compiled: ClassVar[str | None] = None
 
@@ -32,6 +32,7 @@ class OptimizerKeys(TrainConfig):
     hidden_layers: Positive = key(2, "How many there are.")
     batch_size: Positive = key(1024, "Transitions per update.")
     lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
+    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
     adam_beta2: Below1 = key(0.999, "Decay of the second moment.", _FREE)
     adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam.", _FREE)
@@ -68,7 +69,6 @@ class OptimizerKeys(TrainConfig):
 class OffPolicyKeys(OptimizerKeys):
     """Learning from a replay buffer, with slow copies of networks as targets."""
 
-    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
     tau: Annotated[float, Field(gt=0, le=1)] = key(
         0.005, "Part of the way that target networks move at each of their updates.", _DATA
     )

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from roundoff.errors import check_name
 
-from ..environments.task_check import check_task
+from ..environments.task_check import check_task, has_discrete_actions
 from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
@@ -83,14 +83,15 @@ class TrainConfig(BaseModel):
     """The optimizer whose loss scale is shown while a run goes on."""
     panels: ClassVar[Mapping[str, Panel]] = {}
     """The logged values that are drawn, by name."""
+    acts: ClassVar[tuple[str, ...]] = ("continuous",)
+    """The kinds of actions that the algorithm can choose: ``continuous``, ``discrete``."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
 
     algorithm: str = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
-        "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment with continuous"
-        " actions.",
+        "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment.",
         Role.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
@@ -161,6 +162,11 @@ class TrainConfig(BaseModel):
         super().__init__(**keys)
 
     @property
+    def kinds_of_actions(self) -> tuple[str, ...]:
+        """Those that the algorithm can choose, of ``acts``."""
+        return self.acts
+
+    @property
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return 0
@@ -220,6 +226,13 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_acts(self) -> Self:
+        discrete = has_discrete_actions(self.task)
+        if discrete is not None:
+            check_actions(self, discrete=discrete)
+        return self
+
+    @model_validator(mode="after")
     def _check_environment_workers(self) -> Self:
         most = max(self.environments, self.eval_episodes)
         if self.environment_workers > most:
@@ -246,6 +259,18 @@ class TrainConfig(BaseModel):
                     f" leave {name} out, or set native: false"
                 )
         return self
+
+
+def check_actions(config: TrainConfig, *, discrete: bool) -> None:
+    """Raises ValueError if the algorithm cannot choose the actions of its task, and says which one can."""
+    kind = "discrete" if discrete else "continuous"
+    kinds = config.kinds_of_actions
+    if kind not in kinds:
+        able = [name for name in (*ALGORITHMS, *LIBRARIES) if kind in config_of(name).acts]
+        raise ValueError(
+            f"algorithm {config.algorithm} takes {' or '.join(kinds)} actions, and those of {config.task} are"
+            f" {kind}; " + (f"these algorithms take them: {', '.join(able)}" if able else "no algorithm takes them")
+        )
 
 
 @cache

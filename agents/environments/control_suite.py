@@ -44,7 +44,9 @@ class Environment:
     Attributes:
         observation_size: numbers in an observation.
         observation_dtype: of an observation.
+        observation_shape: the same, as a shape.
         action_size: numbers in an action.
+        discrete: False.
 
     Raises:
         RunError: there is no such task.
@@ -64,7 +66,9 @@ class Environment:
         self.task = task
         self.action_size = int(spec.shape[0])
         self.observation_dtype: type[np.generic] = np.float64
+        self.discrete = False
         self.observation_size = sum(int(np.prod(part.shape)) for part in self._env.observation_spec().values())
+        self.observation_shape: tuple[int, ...] = (self.observation_size,)
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
         """Seeds the random generator; takes effect at the next reset."""

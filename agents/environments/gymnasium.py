@@ -1,4 +1,4 @@
-"""Control tasks of Gymnasium, by the ids of its registry: continuous actions, observations of numbers."""
+"""Tasks of Gymnasium, by the ids of its registry: continuous or discrete actions, observations of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .control_suite import Transition
 from .tasks import GYMNASIUM_PREFIX, may_import, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ _EXTRAS = {
 
 
 def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
-    """Returns ``task`` if an agent with continuous actions can train on it; the environment is made once to see.
+    """Returns ``task`` if agents can train on it; the environment is made once to see.
 
     Args:
         task: ``gym:<id>``, as in ``gym:Pendulum-v1``; ``gym:<module>:<id>`` imports the module that registers it.
@@ -44,22 +44,24 @@ def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
             f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it,"
             f" add --allow-import {module} (in Python: allow_imports=[{module!r}], or import it first)"
         )
-    return _checked(task)
+    has_discrete_actions(task)
+    return task
 
 
 @cache
-def _checked(task: str) -> str:
+def has_discrete_actions(task: str) -> bool:
+    """Whether an action of a task is one of several, and no numbers; its module must have been allowed.
+
+    Raises:
+        ValueError: see :func:`check_gymnasium_task`.
+    """
     environment = _make(task)
     try:
         actions, observations = environment.action_space, environment.observation_space
-        _check_space(task, "actions", actions, "continuous actions")
-        _check_space(task, "observations", observations, "observations of one array of numbers")
-        if not np.issubdtype(actions.dtype, np.floating):
-            raise ValueError(f"{task}: its actions are {actions}, of whole numbers; allowed are continuous actions")
-        if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-            raise ValueError(
-                f"{task}: its actions are {actions}, without bounds, and the policy's [-1, 1] cannot be mapped to them;"
-                " wrap it in gymnasium.wrappers.RescaleAction or ClipAction where it is registered"
+        _check_actions(task, actions)
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise ValueError(  # noqa: TRY004  pydantic wants it
+                f"{task}: its observations are {observations}; allowed are observations of one array of numbers (a Box)"
             )
         if environment.spec is None or environment.spec.max_episode_steps is None:
             raise ValueError(
@@ -68,12 +70,12 @@ def _checked(task: str) -> str:
             )
     finally:
         environment.close()
-    return task
+    return isinstance(actions, gymnasium.spaces.Discrete)
 
 
 @final
 class GymnasiumEnvironment:
-    """One environment of Gymnasium, with flat observations and actions in [-1, 1].
+    """One environment of Gymnasium, with flat observations, and actions in [-1, 1] or one of several.
 
     Every episode is reset with a seed of its own, derived from the sequence given to :meth:`seed` and the number of
     the episode: those two are its random state. Being terminated ends the return (discount 0), being truncated
@@ -87,7 +89,9 @@ class GymnasiumEnvironment:
     Attributes:
         observation_size: numbers in an observation.
         observation_dtype: of an observation.
-        action_size: numbers in an action.
+        observation_shape: the same, as a shape.
+        action_size: numbers in an action; of discrete actions, how many there are.
+        discrete: whether an action is one of several: the place of the largest number counts.
 
     Raises:
         RunError: the task is unknown or unsuitable.
@@ -100,14 +104,14 @@ class GymnasiumEnvironment:
         except ValueError as error:
             raise RunError(str(error)) from error
         space = self._env.action_space
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        self._center, self._half_width = (high + low) / 2, (high - low) / 2
-        self._action_type, self._action_shape = space.dtype, space.shape
+        self.discrete = isinstance(space, gymnasium.spaces.Discrete)
+        self._to_space = _whole(space) if self.discrete else _scaled(space)
         self._action_repeat = action_repeat
         self.task = task
-        self.action_size = int(np.prod(space.shape))
+        self.action_size = int(space.n) if self.discrete else int(np.prod(space.shape))
         self.observation_dtype: type[np.generic] = np.float64
         self.observation_size = int(np.prod(self._env.observation_space.shape))
+        self.observation_shape: tuple[int, ...] = (self.observation_size,)
         self._entropy: list[int] = [0]
         self._episode = 0
 
@@ -127,16 +131,16 @@ class GymnasiumEnvironment:
         """Repeats an action.
 
         Args:
-            action: (action_size,), finite, in [-1, 1]; mapped linearly to the environment's range.
+            action: (action_size,), finite; numbers in [-1, 1], mapped linearly to the environment's range, or numbers
+                of which the largest is in the place of the action.
 
         Raises:
             RunError: the environment raised an error, or returned a number that is not finite.
         """
-        wanted = action.astype(np.float64).reshape(self._action_shape)
-        scaled = (self._center + self._half_width * wanted).astype(self._action_type)
+        wanted = self._to_space(action)
         total = 0.0
         for _ in range(self._action_repeat):
-            observation, reward, terminated, truncated, _ = self._call(self._env.step, scaled)
+            observation, reward, terminated, truncated, _ = self._call(self._env.step, wanted)
             total += float(reward)
             if terminated or truncated:
                 break
@@ -187,8 +191,30 @@ def _extra(name: str) -> str:
     return f"; install it with: pip install 'gymnasium[{extras[0]}]'" if extras else ""
 
 
-def _check_space(task: str, what: str, space: Any, allowed: str) -> None:
-    if not isinstance(space, gymnasium.spaces.Box):
+def _check_actions(task: str, actions: Any) -> None:
+    """Raises ValueError where an agent cannot choose them."""
+    if isinstance(actions, gymnasium.spaces.Discrete):
+        return
+    if not isinstance(actions, gymnasium.spaces.Box):
         raise ValueError(  # noqa: TRY004  pydantic wants it
-            f"{task}: its {what} are {space}; allowed are {allowed} (a Box)"
+            f"{task}: its actions are {actions}; allowed are continuous actions (a Box), or one of several (Discrete)"
         )
+    if not np.issubdtype(actions.dtype, np.floating):
+        raise ValueError(f"{task}: its actions are {actions}, of whole numbers; allowed are continuous actions")
+    if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+        raise ValueError(
+            f"{task}: its actions are {actions}, without bounds, and the policy's [-1, 1] cannot be mapped to them;"
+            " wrap it in gymnasium.wrappers.RescaleAction or ClipAction where it is registered"
+        )
+
+
+def _whole(space: Any) -> Callable[[NDArray[Any]], Any]:
+    """From a row of numbers to the one of several actions that it means."""
+    return lambda action: space.dtype.type(space.start + np.argmax(action))
+
+
+def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:
+    """From numbers in [-1, 1] to those of a box."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    center, half_width = (high + low) / 2, (high - low) / 2
+    return lambda action: (center + half_width * action.astype(np.float64).reshape(space.shape)).astype(space.dtype)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
 
-from ..errors import RunError
 from .tasks import GYMNASIUM_PREFIX, module_of
 
 if TYPE_CHECKING:
@@ -19,14 +18,24 @@ if TYPE_CHECKING:
 
 
 class TaskEnvironment(Protocol):
-    """One task: observations, actions in [-1, 1], and episodes that follow from a random state.
+    """One task: observations, actions, and episodes that follow from a random state.
 
     At the beginning of an episode everything in it depends on :meth:`random_state` and on the actions that follow.
+
+    Attributes:
+        observation_size: numbers in an observation.
+        observation_shape: how they are arranged: (n,), or (planes, height, width) of images.
+        observation_dtype: of an observation.
+        action_size: numbers in an action; of discrete actions, how many there are.
+        discrete: whether an action is one of several, given as a row of zeros with a one in its place; else it is
+            numbers in [-1, 1].
     """
 
     observation_size: int
+    observation_shape: tuple[int, ...]
     observation_dtype: type[np.generic]
     action_size: int
+    discrete: bool
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
         """Seeds the random generator; takes effect at the next reset."""
@@ -35,7 +44,7 @@ class TaskEnvironment(Protocol):
         """Begins an episode and returns its first observation."""
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
-        """Repeats an action, (action_size,), finite, in [-1, 1]."""
+        """Repeats an action, (action_size,), finite; of a discrete one, the place of the largest number counts."""
 
     def random_state(self) -> dict[str, Any]:
         """The state of the random generator as plain values; meaningful between episodes."""
@@ -44,21 +53,23 @@ class TaskEnvironment(Protocol):
         """Takes over what :meth:`random_state` returned."""
 
 
-def check_imports(task: str, allow_imports: Collection[str]) -> None:
-    """Whether what a run of a task imports is there, and may be imported; asked before anything is written.
+def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None:
+    """Whether what a task imports is there, and may be imported.
+
+    Returns:
+        Whether the actions of a task whose module is imported are discrete; None: nothing was imported to see.
 
     Raises:
         MissingExtraError: a package is not installed.
-        RunError: the task's own module is not allowed, or its environment is none to train in.
+        ValueError: the task's own module is not allowed, or its environment is none to train in.
     """
     require("gymnasium" if task.startswith(GYMNASIUM_PREFIX) else "dm_control", "tensorboard")
-    if module_of(task):
-        from .gymnasium import check_gymnasium_task  # noqa: PLC0415  likewise
+    if module_of(task) is None:
+        return None
+    from .gymnasium import check_gymnasium_task, has_discrete_actions  # noqa: PLC0415  likewise
 
-        try:
-            check_gymnasium_task(task, allow_imports)
-        except ValueError as error:
-            raise RunError(str(error)) from error
+    check_gymnasium_task(task, allow_imports)
+    return has_discrete_actions(task)
 
 
 def open_environment(
@@ -74,8 +85,7 @@ def open_environment(
 
     Raises:
         MissingExtraError: the simulator is not installed.
-        RunError: there is no such task, it is none with continuous actions, its module is not allowed, or there is no
-            renderer.
+        RunError: there is no such task, no agent can train on it, its module is not allowed, or there is no renderer.
     """
     with from_extras():  # who plans or reads runs needs no simulator; states need no renderer
         if pixels is not None:

@@ -46,10 +46,12 @@ class Steps(NamedTuple):
 
 
 class Sizes(Protocol):
-    """How long observations and actions are."""
+    """How long observations and actions are, and what they are; see ``TaskEnvironment``."""
 
     observation_size: int
+    observation_shape: tuple[int, ...]
     action_size: int
+    discrete: bool
 
 
 @final
@@ -69,7 +71,9 @@ class VectorEnvironment:
 
     Attributes:
         observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_shape: how they are arranged.
+        action_size: numbers in an action; of discrete actions, how many there are.
+        discrete: whether an action is one of several; see ``TaskEnvironment``.
         groups: the groups.
 
     Raises:
@@ -94,6 +98,7 @@ class VectorEnvironment:
         if module:  # what was allowed here is allowed to the workers
             opening = {**opening, "allow_imports": [module]}
         self.observation_size, self.action_size = first.observation_size, first.action_size
+        self.observation_shape, self.discrete = first.observation_shape, first.discrete
         count = sum(groups)
         sizes = (count, self.observation_size, self.action_size, first.observation_dtype)
         slots = np.split(np.arange(count), np.cumsum(groups)[:-1])
@@ -167,10 +172,10 @@ class EnvironmentGroup:
         """Begins a step, whose outcome :meth:`collect` returns.
 
         Args:
-            actions: (n, action), finite, in [-1, 1].
+            actions: (n, action), finite; numbers beyond [-1, 1] count as its ends.
             active: (n,), which environments step; None for all.
         """
-        self._exchange.actions[self._rows] = actions
+        np.clip(actions, -1, 1, out=self._exchange.actions[self._rows])
         self._exchange.active[self._rows] = 1 if active is None else active
         self._backend.start(self._number)
 

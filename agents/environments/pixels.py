@@ -35,7 +35,9 @@ class PixelEnvironment:
 
     Attributes:
         action_size: numbers in an action.
+        discrete: False.
         observation_size: numbers in an observation, 9 size^2 for three frames.
+        observation_shape: (3 frames, size, size).
         observation_dtype: of an observation.
 
     Raises:
@@ -45,7 +47,9 @@ class PixelEnvironment:
     def __init__(self, task: str, action_repeat: int, *, size: int, frames: int, fast: bool) -> None:
         self._environment = Environment(task, action_repeat)
         self.action_size = self._environment.action_size
+        self.discrete = False
         self.observation_size = 3 * frames * size * size
+        self.observation_shape: tuple[int, ...] = (3 * frames, size, size)
         self.observation_dtype: type[np.generic] = np.uint8
         self._size, self._fast = size, fast
         self._camera = _CAMERAS.get(task.partition("_")[0], 0)

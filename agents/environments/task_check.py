@@ -12,7 +12,7 @@ def check_task(name: str) -> str:
 
     Args:
         name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; or ``gym:<id>`` of a
-            Gymnasium environment with continuous actions, as in ``gym:Pendulum-v1``; or ``gym:<module>:<id>``, which is
+            Gymnasium environment, as in ``gym:Pendulum-v1``; or ``gym:<module>:<id>``, which is
             looked at when it is opened (``open_environment``).
 
     Raises:
@@ -32,3 +32,14 @@ def check_task(name: str) -> str:
             f" {GYMNASIUM_PREFIX}<module>:<id>, as in {GYMNASIUM_PREFIX}my_package:Mine-v0"
         )
     return name
+
+
+def has_discrete_actions(task: str) -> bool | None:
+    """Whether an action of a task is one of several; None where that is known only when the task is opened."""
+    if not task.startswith(GYMNASIUM_PREFIX):
+        return False
+    if module_of(task):
+        return None
+    from .gymnasium import has_discrete_actions as look  # noqa: PLC0415  likewise
+
+    return look(task)

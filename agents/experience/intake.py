@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...formats import Format
-    from ..environments.parallel import Steps
     from .frame_replay import FrameReplay
     from .replay import Replay
     from .sampling import Sample
@@ -60,8 +59,8 @@ class Intake(ABC):
         """The transitions of a sample, which began with ``observations``, as the replay buffer takes them."""
 
     @abstractmethod
-    def remember(self, row: torch.Tensor, steps: Steps, i: int) -> None:
-        """Adds the transition of environment ``i`` of a group to the replay buffer."""
+    def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+        """Adds a transition of a sample, that of environment ``i`` of its group, to the replay buffer."""
 
 
 @final
@@ -85,7 +84,7 @@ class StateIntake(Intake):
         outcomes = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
         return torch.cat((observations, self.to_format(outcomes)), dim=1)
 
-    def remember(self, row: torch.Tensor, steps: Steps, i: int) -> None:  # noqa: ARG002
+    def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds the row."""
         self.replay.add(row)
 
@@ -127,8 +126,9 @@ class PixelIntake(Intake):
         """(n, action + 2)."""
         return self.to_format(np.column_stack((sample.actions, sample.steps.rewards, sample.steps.discounts)))
 
-    def remember(self, row: torch.Tensor, steps: Steps, i: int) -> None:
+    def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Adds the row and the newest image, and the first one of the next episode."""
+        steps = sample.steps
         self.replay.add(row, self._newest(steps.next_observations[i]))
         if steps.last[i]:
             self.begin(steps.observations[i])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OffPolicyKeys
-    from ..environments.parallel import Sizes, Steps
+    from ..environments.parallel import Sizes
     from .frame_replay import FrameBatch
     from .intake import Intake
     from .replay import Batch
@@ -33,18 +33,18 @@ class OffPolicyRecorder:
     Args:
         config: of the run.
         intake: with its replay buffer.
-        action_size: numbers in an action.
+        sizes: of actions.
 
     Attributes:
         intake: the same.
         transitions: how many there were.
     """
 
-    def __init__(self, config: OffPolicyKeys, intake: Intake, action_size: int) -> None:
+    def __init__(self, config: OffPolicyKeys, intake: Intake, sizes: Sizes) -> None:
         self.intake = intake
         self.transitions = 0
         self._config = config
-        self._action_size = action_size
+        self._action_size, self._discrete = sizes.action_size, sizes.discrete
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
 
@@ -61,6 +61,8 @@ class OffPolicyRecorder:
         """
         if self.transitions + under_way >= self._config.seed_steps:
             return None
+        if self._discrete:
+            return np.eye(self._action_size)[self._random.integers(self._action_size, size=count)]
         drawn = self._random.uniform(-1, 1, (count, self._action_size))
         return self.intake.from_format(self.intake.to_format(drawn))
 
@@ -68,10 +70,14 @@ class OffPolicyRecorder:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         return self.intake.rows(observations, sample)
 
-    def add(self, row: torch.Tensor, steps: Steps, i: int) -> None:
-        """Keeps the transition of environment ``i`` of a group."""
-        self.intake.remember(row, steps, i)
+    def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+        """Keeps the transition of environment ``i`` of the sample's group."""
+        self.intake.remember(row, sample, i)
         self.transitions += 1
+
+    def waits(self, under_way: int) -> bool:  # noqa: ARG002
+        """Whether no more actions are to be taken before something is learned: never."""
+        return False
 
     def due(self) -> Iterator[Batch | FrameBatch]:
         """The batches to learn from now, after a transition: one, or none at first."""
@@ -97,7 +103,6 @@ class OffPolicyRecorder:
 
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
     """A recorder of states. Its buffer is no longer than the run, so that a short one claims no memory for more."""
-    observation_size, action_size = sizes.observation_size, sizes.action_size
     capacity = min(config.replay_capacity, config.transitions)
-    replay = Replay(capacity, observation_size, action_size, dtype=dtype, device=device)
-    return OffPolicyRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), action_size)
+    replay = Replay(capacity, sizes.observation_size, sizes.action_size, dtype=dtype, device=device)
+    return OffPolicyRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), sizes)

@@ -66,7 +66,7 @@ class Sampler:
         """Gives actions to the group whose turn it is, and passes the turn on.
 
         Args:
-            actions: (n, action), finite, in [-1, 1].
+            actions: (n, action), finite; numbers beyond [-1, 1] count as its ends, and are kept as they are.
 
         Returns:
             The sample of the group that has the turn now; None if it has not been given actions before.
@@ -74,6 +74,10 @@ class Sampler:
         self._submit(self.turn, actions)
         self.turn = (self.turn + 1) % len(self._groups)
         return self._collect(self.turn) if self._pending[self.turn] else None
+
+    def wait(self) -> Sample:
+        """The sample of a group whose step is under way, without giving actions to another one; there must be one."""
+        return self._collect(self._pending.index(True))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: plain values and tensors."""

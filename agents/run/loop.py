@@ -145,12 +145,16 @@ class Run:
 
     def _agent_step(self, log: MetricsLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done."""
+        if self.state.recorder.waits(self.state.sampler.under_way):
+            with self.stopwatch.measure("environment"):
+                sample = self.state.sampler.wait()
+            return (yield from self._learn(sample, log))
         actions = self._choose_actions(self.state.observations[self.state.sampler.turn])
         if not np.isfinite(actions).all():
             return Crash(self.state.step, "the policy took a non-finite action in training")
         with self.stopwatch.measure("environment"):
-            sample = self.state.sampler.act(actions)
-        return (yield from self._learn(sample, log)) if sample else None
+            following = self.state.sampler.act(actions)
+        return (yield from self._learn(following, log)) if following else None
 
     def _learn(self, sample: Sample, log: MetricsLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
@@ -163,7 +167,7 @@ class Run:
             if self.state.step >= config.steps:
                 return None
             with self.stopwatch.measure("replay"):
-                self.state.recorder.add(rows[i], steps, i)
+                self.state.recorder.add(rows[i], sample, i)
             self.state.step += config.action_repeat
             yield from self._update()
             if self.state.step % config.eval_every < config.action_repeat:
@@ -266,9 +270,7 @@ class Run:
             assert isinstance(self.intake.replay, Replay)  # refused for pixels
             with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-        write_ending(
-            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile
-        )
+        write_ending(self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile)
         return result
 
     def _report(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..config.train_config import check_actions
+from ..environments.opening import check_task_imports
 from ..environments.parallel import VectorEnvironment
+from ..errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..algorithms.learner import Learner
     from ..config.train_config import TrainConfig
-    from ..environments.parallel import Sizes, Steps
+    from ..environments.parallel import Sizes
     from ..experience.intake import Intake
     from ..experience.sampling import Sample
 
@@ -34,8 +37,11 @@ class Recorder(Protocol):
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
         """The transitions of a sample, which began with ``observations``."""
 
-    def add(self, row: torch.Tensor, steps: Steps, i: int) -> None:
-        """Keeps one of them, that of environment ``i``."""
+    def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+        """Keeps one of them, that of environment ``i`` of the sample's group."""
+
+    def waits(self, under_way: int) -> bool:
+        """Whether no more actions are to be taken, beside those under way, before something is learned."""
 
     def due(self) -> Iterator[Any]:
         """The batches to learn from now."""
@@ -45,6 +51,21 @@ class Recorder(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes it over."""
+
+
+def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
+    """Whether what a run imports is there, and may be imported, and what it says; asked before anything is written.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+        RunError: the task's own module is not allowed, or the algorithm cannot train in its environment.
+    """
+    try:
+        discrete = check_task_imports(config.task, allow_imports)
+        if discrete is not None:
+            check_actions(config, discrete=discrete)
+    except ValueError as error:
+        raise RunError(str(error)) from error
 
 
 def open_environments(

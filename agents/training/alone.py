@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.extras import require
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
-from ..environments.opening import check_imports
 from ..errors import RunError
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
 from ..run.loop import Run
-from ..run.parts import open_environments
+from ..run.parts import check_run, open_environments
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
 
@@ -98,7 +98,9 @@ def open_run(
         files.check(config)
     else:
         device = open_device(config.device, config.format if config.native else None)  # before anything is written
-        check_imports(config.task, allow_imports)
+        check_run(config, allow_imports)
+        if isinstance(config, AdapterConfig):
+            require(config.package)
         make_directory(directory)
         with directory_lock(directory):
             remove_temporaries(files.path)

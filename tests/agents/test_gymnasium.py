@@ -79,6 +79,23 @@ def test_actions_are_mapped_to_the_range_of_the_environment():
     assert environment._env.unwrapped.actions[0].dtype == np.float32
 
 
+def test_an_algorithm_that_cannot_choose_an_action_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(RunError, match=r"sac takes continuous actions, and those of .*Chosen-v0 are discrete"):
+        train(TrainConfig(task="gym:odd_environments:Chosen-v0"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_discrete_action_is_the_place_of_the_largest_number():
+    environment = open_environment("gym:odd_environments:Chosen-v0", 1)
+    assert environment.discrete
+    assert environment.action_size == 3
+    environment.seed(np.random.SeedSequence(0))
+    environment.reset()
+    for row in ([0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]):
+        environment.step(np.array(row))
+    assert environment._env.unwrapped.actions == [5, 4, 6]  # the space begins with 4
+
+
 def test_faults_of_an_environment_are_errors():
     for task, message in (("Raises-v0", "raised ZeroDivisionError: the third step"), ("Nan-v0", "with nan in it")):
         environment = seeded(f"gym:odd_environments:{task}")
@@ -89,7 +106,7 @@ def test_faults_of_an_environment_are_errors():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("CartPole-v1", r"its actions are Discrete\(2\); allowed are continuous actions"),
+        ("CartPole-v1", "algorithm sac takes continuous actions, and those of gym:CartPole-v1 are discrete"),
         ("Pendulm-v1", "did you mean gym:Pendulum-v1"),
         ("", "Gymnasium cannot make it"),
         *(
@@ -114,6 +131,7 @@ def test_what_no_agent_can_train_on_is_refused_when_the_config_is_read(task, mes
         ("odd_environments:Unbounded-v0", "without bounds"),
         ("odd_environments:Integers-v0", "of whole numbers"),
         ("odd_environments:Named-v0", "its observations are Dict"),
+        ("odd_environments:Several-v0", r"its actions are MultiDiscrete.*one of several \(Discrete\)"),
         ("odd_environments:Endless-v0", "have no time limit"),
         ("odd_environments:Missing-v0", "unknown task"),
         ("missing_module:Walk-v0", "needs the module missing_module, .*--allow-import missing_module"),

@@ -27,7 +27,9 @@ SAC, TD3, DRQ = STATES, STATES | {"algorithm": "td3", "last_hidden_units": 16}, 
 @dataclass
 class Sizes:
     observation_size: int = OBSERVATION
+    observation_shape: tuple[int, ...] = (OBSERVATION,)
     action_size: int = ACTION
+    discrete: bool = False
 
 
 CONFIGS = {

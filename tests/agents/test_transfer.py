@@ -83,10 +83,11 @@ def states(device, count=200):
         observations[:, 0] = HARD
         seen = intake.perceive(observations)
         steps = steps_of(observations, 10)
-        rows = intake.rows(seen, Sample(0, observations[:, 1:], steps, steps.rewards))
+        sample = Sample(0, observations[:, 1:], steps, steps.rewards)
+        rows = intake.rows(seen, sample)
         observations[:] = 7  # as the environments' memory is, which is written again
         for i in range(10):
-            intake.remember(rows[i], steps, i)
+            intake.remember(rows[i], sample, i)
     return replay, replay.sample(64, generator)
 
 
@@ -102,8 +103,9 @@ def images(device, count=200):
             intake.begin(stack[0])
         seen = intake.perceive(stack)
         steps = steps_of(stack, 1)
-        rows = intake.rows(seen, Sample(0, np.zeros((1, 2)), steps, steps.rewards))
-        intake.remember(rows[0], steps, 0)
+        sample = Sample(0, np.zeros((1, 2)), steps, steps.rewards)
+        rows = intake.rows(seen, sample)
+        intake.remember(rows[0], sample, 0)
         stack[:] = 7
     return replay, replay.sample(64, generator)
 

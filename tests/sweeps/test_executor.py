@@ -78,7 +78,7 @@ def test_a_sweep_is_refused_before_it_runs_where_a_device_is_missing(tmp_path):
 
 
 def test_a_module_is_imported_only_where_the_user_allows_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("roundoff.sweeps.sweep.check_imports", lambda task, allowed: None)  # which imports it
+    monkeypatch.setattr("roundoff.sweeps.sweep.check_run", lambda config, allowed: None)  # which imports it
     text = "name: s\nbase: {steps: 10}\ngrid: {task: [cartpole_swingup, 'gym:a.b:C-v0', 'gym:json:C-v0', 'gym:c:D-v0']}"
     command = LocalProcesses(1, COMMAND)
     planned = plan_text(text, "f")

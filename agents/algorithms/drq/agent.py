@@ -157,4 +157,4 @@ def make(config: DrQConfig, sizes: Sizes, device: torch.device) -> tuple[DrQ, Of
     options: dict[str, Any] = {"dtype": learner.dtype, "device": device}
     images = FrameReplay(capacity, image_shape, stack=config.frames, row_size=sizes.action_size + 2, **options)
     intake = PixelIntake(images, image_shape, learner.format, learner.dtype, device)
-    return learner, OffPolicyRecorder(config, intake, sizes.action_size)
+    return learner, OffPolicyRecorder(config, intake, sizes)
