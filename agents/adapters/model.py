@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roundoff.extras import from_extras
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -51,6 +53,7 @@ def make_model(config: AdapterConfig, world: Callable[[int], World]) -> Model:
         config: of the run.
         world: opens the environment of a number, from 0 to ``config.environments - 1``.
     """
-    module = import_module(f".{config.library()}", __package__)
+    with from_extras():
+        module = import_module(f".{config.library()}", __package__)
     made: Model = module.make(config, [lambda i=i: world(i) for i in range(config.environments)])
     return made

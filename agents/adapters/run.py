@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -132,9 +133,15 @@ class AdaptedRun:
 
     def _learn(self) -> Crash | None:
         """Lets the library learn; how that crashed, if it did."""
-        model = self.model = self._make()
+        with self.stopwatch.measure("library"):
+            model = self.model = self._make()
         try:
-            with self.stopwatch.measure("library"), self._simulation or nullcontext():
+            with (
+                warnings.catch_warnings(),
+                self.stopwatch.measure("library"),
+                self._simulation or nullcontext(),
+            ):
+                warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
                 _round_(model)
                 model.learn(self.config.transitions)
             self._evaluate()  # behind the last update
@@ -215,13 +222,13 @@ class AdaptedRun:
             self._looking_on.step = _EVALUATION + self._step % _EVALUATION
         seed = int(sequence(config.seed, Stream.EVALUATION, self._step).generate_state(1)[0])
         modes = {module: module.training for module in model.network.modules()}
-        output = LastOutput(model.network)
+        output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
         model.begin(config.eval_episodes)
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
             with self._looking_on or nullcontext():
                 actions = model.act(self._seen(observations))
-            if not output.is_finite():
+            if discrete and not output.is_finite():  # else the actions themselves say it
                 return np.full((len(observations), 1), np.nan)
             return self._as_ours(actions)
 

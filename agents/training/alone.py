@@ -122,6 +122,8 @@ def open_run(
 def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
     if isinstance(run, AdaptedRun):
+        if on_notice:
+            on_notice(f"updates run eagerly: {run.config.reason_not_compiled}")
         return run.train()
     notice = compile_updates(run.learner, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:

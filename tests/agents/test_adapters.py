@@ -18,11 +18,12 @@ from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.agents.streams import Stream, sequence
+from roundoff.extras import MissingExtraError
 
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("sb3_contrib")
 
-from stable_baselines3 import DQN, PPO  # noqa: E402
+from stable_baselines3 import DQN, PPO
 
 SHORT = {"steps": 128, "eval_every": 64, "eval_episodes": 2, "seed": 3}
 CARTPOLE = SHORT | {"task": "gym:CartPole-v1"}
@@ -109,10 +110,10 @@ def test_evaluations_do_not_disturb_what_is_learned(policy, tmp_path):
 
 def test_the_folder_is_that_of_any_run(tmp_path):
     told = []
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     result = train(config("PPO"), tmp_path, told.append)
     assert torch.equal(before[0], torch.get_rng_state())  # the library seeds the process's generators
-    assert before[1] == np.random.get_state()[1].tolist()
+    assert before[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {
         "agent.pt", "config.json", "metrics.jsonl", "result.json", "tensorboard", "timing.json",
     }  # fmt: skip
@@ -165,16 +166,12 @@ def test_nan_is_found_where_an_exception_was_raised():
         if np.isnan(scores).any():
             raise AssertionError("strange")
 
-    for scores in (np.array([1.0, np.nan]), torch.tensor([np.nan]).numpy()):
-        try:
-            computes(scores)
-        except AssertionError as error:
-            assert nan_among_locals(error) == "scores in computes"
-    try:
-        raise ValueError(np.ones(2))
-    except ValueError as error:
-        scores = None
-        assert nan_among_locals(error) is None
+    with pytest.raises(AssertionError) as caught:
+        computes(np.array([1.0, np.nan]))
+    assert nan_among_locals(caught.value) == "scores in computes"
+    with pytest.raises(ValueError, match="reshape") as other:
+        np.ones(2).reshape(3)
+    assert nan_among_locals(other.value) is None
 
 
 def test_an_action_chosen_by_nan_is_none(tmp_path, monkeypatch):
@@ -307,8 +304,34 @@ def test_configs_go_back_and_forth():
     assert found.as_json()["options"] == ELEVEN["PPO"]
 
 
+def test_a_sweep_over_algorithms_with_figures_and_a_report(tmp_path):
+    (tmp_path / "libraries.yaml").write_text(
+        "name: libraries\n"
+        "base: {task: 'gym:CartPole-v1', steps: 64, eval_every: 64, eval_episodes: 2}\n"
+        "grid: {format: [fp32, e5m10]}\n"
+        "cases:\n"
+        "  - {name: ppo, algorithm: 'sb3:PPO', options: {n_steps: 32, policy_kwargs: {net_arch: [8]}}}\n"
+        "  - {name: dqn, algorithm: 'sb3:DQN', options: {learning_starts: 40, policy_kwargs: {net_arch: [8]}}}\n"
+    )
+    for command in ("sweep libraries.yaml --workers 1 --out out", "plot out", "report out", "status out"):
+        line = [sys.executable, "-m", "roundoff", *command.split()]
+        ended = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+    assert "3 done, 1 crashed, 0 failed" in ended.stdout
+    rows = (tmp_path / "out" / "summary.csv").read_text().splitlines()
+    assert {row.split(",")[2] for row in rows[1:]} == {"sb3:PPO", "sb3:DQN"}
+    assert "value_loss" in (tmp_path / "out" / "training.csv").read_text()
+
+
 TIANSHOU = {"C51": {}, "DQN": {"is_double": False}, "IQN": {"num_quantiles": 16}, "QRDQN": {"num_quantiles": 16},
             "Rainbow": {"num_atoms": 21}}  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("tianshou") is not None, reason="tianshou is installed")
+def test_a_library_that_is_missing_is_named(tmp_path):
+    with pytest.raises(MissingExtraError, match=r'this needs tianshou: pip install "roundoff\[tianshou\]"'):
+        train(TrainConfig(algorithm="tianshou:IQN", options={"whatever": 1}, **CARTPOLE), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(find_spec("tianshou") is None, reason="tianshou is not installed")
