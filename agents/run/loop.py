@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
-from roundoff.files import write_json
-from roundoff.origin import origin
-
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
+from .ending import write_ending
 from .evaluate import Evaluation, evaluate
 from .metrics import MetricsLog, NoLog
 from .profile import Profile
@@ -55,13 +52,13 @@ class Progress:
         step: environment steps taken.
         steps: environment steps of the whole run.
         last_return: mean return of the last evaluation of this process; None before the first.
-        loss_scale: that of the learner's leading optimizer.
+        loss_scale: that of the learner's leading optimizer; None where a library learns, which has none.
     """
 
     step: int
     steps: int
     last_return: float | None
-    loss_scale: float
+    loss_scale: float | None
 
 
 @final
@@ -318,19 +315,11 @@ class Run:
             result = Result("done", last.mean, last.std, self.state.step)
         if not self.learners.leads:
             return result
-        with self.stopwatch.measure("checkpoints"):
-            checkpoint.save(self.files.agent, dict(self.learner.weights()))
-            if self.config.keep_networks:
-                assert isinstance(self.intake.replay, Replay)  # refused for pixels
+        if self.config.keep_networks:
+            assert isinstance(self.intake.replay, Replay)  # refused for pixels
+            with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-            if self.state.numerics:
-                self.state.numerics.write_table(self.files.numerics)
-        seconds = self.stopwatch.total
-        timing = {"seconds": seconds, "steps_per_second": self.state.step / seconds, **self.profile().as_json()}
-        write_json(self.files.timing, timing | origin())
-        write_json(self.files.result, result.as_json())
-        self.files.checkpoint.unlink(missing_ok=True)
-        shutil.rmtree(self.files.learners, ignore_errors=True)
+        write_ending(self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile)
         return result
 
     def _report(self) -> None:

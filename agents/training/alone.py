@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.extras import require
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
+from ..adapters.run import AdaptedRun
+from ..adapters.settings import AdapterConfig
 from ..errors import RunError
 from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
@@ -93,7 +96,7 @@ def open_run(
     *,
     wait: bool = False,
     on_notice: Callable[[str], None] | None = None,
-) -> Iterator[Run | Result]:
+) -> Iterator[Run | AdaptedRun | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
@@ -101,27 +104,35 @@ def open_run(
     else:
         device = open_device(config.device, config.format if config.native else None)  # before anything is written
         check_run(config, allow_imports)
+        if isinstance(config, AdapterConfig):
+            require(config.package)
         make_directory(directory)
         with directory_lock(directory):
             remove_temporaries(files.path)
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with (
-                    _enough_memory(config),
-                    _threads(config.threads),
-                    others_learning(config, files, device, allow_imports, on_notice) as learners,
-                    open_environments(config.share(), stop.make, allow_imports) as environments,
-                ):
-                    yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
+                with _enough_memory(config), _threads(config.threads):
+                    if isinstance(config, AdapterConfig):
+                        yield AdaptedRun(config, files, device, on_progress, stop, allow_imports, wait=wait)
+                        return
+                    with (
+                        others_learning(config, files, device, allow_imports, on_notice) as learners,
+                        open_environments(config.share(), stop.make, allow_imports) as environments,
+                    ):
+                        yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
     yield result
 
 
-def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
+def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
+    if isinstance(run, AdaptedRun):
+        if on_notice:
+            on_notice(f"updates run eagerly: {run.config.reason_not_compiled}")
+        return run.train()
     notice = compile_updates(run.learner, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:
         on_notice(notice)
