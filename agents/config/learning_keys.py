@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -49,9 +49,14 @@ class OptimizerKeys(TrainConfig):
     batch_size: Positive = key(1024, "Transitions per update.")
     lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
     discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
+    optimizer: Literal["adam", "rmsprop"] = key(
+        "adam",
+        "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
+        since="0.2",
+    )
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
-    adam_beta2: Below1 = key(0.999, "Decay of the second moment.", _FREE)
-    adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam.", _FREE)
+    adam_beta2: Below1 = key(0.999, "Decay of the second moment; RMSProp's alpha.", _FREE)
+    adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam or RMSProp, outside of the root.", _FREE)
     initial_loss_scale: PositiveFloat = key(
         1e4, "For `compound_loss_scaling`, and for baselines with loss scaling (`amp` has its own).", _FREE
     )
@@ -80,6 +85,11 @@ class OptimizerKeys(TrainConfig):
         Role.ARITHMETIC,
         since="0.2",
     )
+
+    @property
+    def anneal_over(self) -> int | None:
+        """Steps of optimizers in which the learning rate falls to 0; None: it is constant."""
+        return None
 
     @property
     def hidden_widths(self) -> list[int]:

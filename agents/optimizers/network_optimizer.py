@@ -14,6 +14,7 @@ from .decisions import at_hand, kept
 from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
+from .rmsprop import HRMSProp, RMSProp
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +41,7 @@ class NetworkOptimizer:
 
     Args:
         flat: the parameters.
-        config: the learning rate, Adam's constants, and which fixes are on, or which baseline.
+        config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
 
@@ -55,21 +56,26 @@ class NetworkOptimizer:
     group: Together | None = None
 
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
-        make = HAdam if "hadam" in config.fixes else Adam
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
-        self.optimizer: AdamBase = make(
-            [self.parameters],
-            lr=config.lr,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps * baseline.eps_factor,
-            kahan=kahan and "kahan_gradients" in config.fixes,
-            eps_floor=format.smallest_subnormal if compound else 0.0,
-        )
+        options: dict[str, Any] = {
+            "lr": config.lr,
+            "eps": config.adam_eps * baseline.eps_factor,
+            "kahan": kahan and "kahan_gradients" in config.fixes,
+            "eps_floor": format.smallest_subnormal if compound else 0.0,
+            "anneal_over": config.anneal_over,
+        }
+        roots = "hadam" in config.fixes
+        self.optimizer: AdamBase
+        if config.optimizer == "rmsprop":
+            self.optimizer = (HRMSProp if roots else RMSProp)([self.parameters], alpha=config.adam_beta2, **options)
+        else:
+            betas = (config.adam_beta1, config.adam_beta2)
+            self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:
             scale = CompoundLossScaler if compound else LossScaler
