@@ -180,6 +180,10 @@ class TrainConfig(BaseModel):
         """Agent steps of the whole run."""
         return -(-self.steps // self.action_repeat)
 
+    def share(self) -> Self:
+        """What one of several learners of the run has to do; the run's own config where there is one."""
+        return self
+
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""
         return {}

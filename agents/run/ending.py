@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from roundoff.files import write_json
@@ -28,7 +29,7 @@ def write_ending(
     stopwatch: Stopwatch,
     profile: Callable[[], Profile],
 ) -> None:
-    """Writes the files of a run that has ended, and removes its checkpoint.
+    """Writes the files of a run that has ended, and removes its checkpoints.
 
     Args:
         files: of the run.
@@ -47,3 +48,4 @@ def write_ending(
     write_json(files.timing, timing | origin())
     write_json(files.result, result.as_json())
     files.checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(files.learners, ignore_errors=True)

@@ -14,6 +14,7 @@ from roundoff.files import directory_lock, make_directory, remove_temporaries
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
 from ..errors import RunError
+from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -21,6 +22,7 @@ from ..run.loop import Run
 from ..run.parts import check_run, open_environments
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
+from .learners import others_learning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -70,7 +72,9 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop, allow_imports, wait=on_profile is not None) as run:
+    with open_run(
+        config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
+    ) as run:
         if isinstance(run, Result):
             if on_profile:
                 on_profile(read_profile(RunDirectory(directory).timing))
@@ -91,6 +95,7 @@ def open_run(
     allow_imports: Collection[str],
     *,
     wait: bool = False,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Run | AdaptedRun | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
@@ -111,8 +116,11 @@ def open_run(
                     if isinstance(config, AdapterConfig):
                         yield AdaptedRun(config, files, device, on_progress, stop, allow_imports, wait=wait)
                         return
-                    with open_environments(config, stop.make, allow_imports) as environments:
-                        yield Run(config, files, device, environments, on_progress, stop, wait=wait)
+                    with (
+                        others_learning(config, files, device, allow_imports, on_notice) as learners,
+                        open_environments(config.share(), stop.make, allow_imports) as environments,
+                    ):
+                        yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
@@ -133,7 +141,10 @@ def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Call
         batch = next(training)
         while True:
             began = time.perf_counter()
-            metrics = run.learner.update(batch)
+            try:
+                metrics = run.learner.update(batch)
+            except LearnerLost as lost:
+                training.throw(lost)
             run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:
