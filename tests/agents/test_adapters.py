@@ -312,7 +312,7 @@ def test_runs_of_a_sweep_are_drawn_and_reported(tmp_path):
         "base: {task: 'gym:CartPole-v1', steps: 64, eval_every: 64, eval_episodes: 2}\n"
         "grid: {format: [fp32, e5m10]}\n"
         "cases:\n"
-        "  - {name: ppo, algorithm: 'sb3:PPO', options: {n_steps: 32, batch_size: 32, policy_kwargs: {net_arch: [8]}}}\n"
+        "  - {name: p, algorithm: 'sb3:PPO', options: {n_steps: 32, batch_size: 32, policy_kwargs: {net_arch: [4]}}}\n"
         "  - {name: dqn, algorithm: 'sb3:DQN', options: {learning_starts: 40, policy_kwargs: {net_arch: [8]}}}\n",
         "libraries.yaml",
     )
