@@ -91,7 +91,8 @@ class TrainConfig(BaseModel):
     algorithm: str = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
-        "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment.",
+        "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"
+        " `atari:<Game>`; see docs/environments.md.",
         Role.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
@@ -149,6 +150,19 @@ class TrainConfig(BaseModel):
         "Processes that step the environments of training and evaluation; 0: this one does. The metrics do not depend"
         " on it.",
         Role.EXECUTION | Role.OUTSIDE_UPDATES,
+    )
+    random_start: Count = key(
+        0,
+        "The first episode of each training environment begins with up to so many random actions, a random number, of"
+        " which nothing is learned: several environments are then at different places of their episodes.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
+    )
+    clip_rewards: bool = key(
+        False,
+        "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
     )
     device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
     threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)

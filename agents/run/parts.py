@@ -28,8 +28,8 @@ class Recorder(Protocol):
 
     intake: Intake
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
 
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
         """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
