@@ -317,7 +317,7 @@ def test_runs_of_a_sweep_are_drawn_and_reported(tmp_path):
         "libraries.yaml",
     )
     assert len(planned.runs) == 4
-    jobs = [Job(run.config, tmp_path / "runs" / run.id) for run in planned.runs]
+    jobs = [Job(run.config, tmp_path / run.id) for run in planned.runs]
     outcomes = dict(train_together(jobs))
     assert sorted(outcome.status for outcome in outcomes.values()) == ["crashed", "done", "done", "done"]
     plot(tmp_path)
