@@ -99,9 +99,13 @@ def reason_against(config: TrainConfig) -> str | None:
     assert isinstance(config, OptimizerKeys)
     if config.native:
         return "native half precision is computed by PyTorch's own kernels"
+    if config.learners > 1:
+        return "gradients that learners exchange leave a program before it is done"
     if config.baseline not in _BASELINES:
         return f"the baseline {config.baseline} is not compiled"
-    for key in ("adam_beta1", "adam_beta2"):
+    if (config.anneal_over or 0) >= LONGEST_TABLE:
+        return f"a learning rate that changes over {config.anneal_over} updates takes too long a table"
+    for key in ("adam_beta1", "adam_beta2") if config.optimizer == "adam" else ():
         beta = getattr(config, key)
         if steps_until_constant(beta) > LONGEST_TABLE:
             return f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"

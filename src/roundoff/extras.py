@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 EXTRAS = {
     "sweep": ("pydantic", "yaml", "rich", "pyarrow", "tensorboard", "matplotlib", "scipy", "PIL", "typing_extensions"),
     "rl": ("dm_control", "dm_env", "mujoco", "gymnasium"),
+    "sb3": ("stable_baselines3", "sb3_contrib"),
+    "tianshou": ("tianshou",),
     "qtorch": ("qtorch", "ninja"),
     "ray": ("ray",),
 }

@@ -156,7 +156,9 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
 
 def test_what_a_config_leaves_unsaid(with_later_key):
     with_later_key("0.3")
-    assert registry.implied({"task": "walker_walk"}) == {"algorithm": "sac", "novelty": 0.5}
+    assert registry.implied({"task": "walker_walk"}) == {
+        "algorithm": "sac", "novelty": 0.5, "optimizer": "adam",
+    }  # fmt: skip
     assert registry.implied({"observations": "pixels"})["algorithm"] == "drq"
-    assert registry.implied({"novelty": 0.7, "algorithm": "sac"}) == {}
-    assert registry.implied({"algorithm": "td3"}) == {}
+    assert registry.implied({"novelty": 0.7, "algorithm": "sac", "optimizer": "rmsprop"}) == {}
+    assert registry.implied({"algorithm": "td3"}) == {"optimizer": "adam"}
