@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from roundoff.agents import RunError, TrainConfig
+from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import check_task_imports, open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.environments.tasks import MINATAR_GAMES, Kind, kind_of
@@ -161,6 +161,14 @@ def test_a_missing_package_is_one_message(task, package, monkeypatch):
         check_task_imports(task, ())
     with pytest.raises(MissingExtraError, match=f"pip install {package}"):
         open_environment(task, 1)
+
+
+def test_an_adapted_algorithm_plays(tmp_path):
+    for package in ("minatar", "stable_baselines3"):
+        pytest.importorskip(package)
+    keys = {"steps": 64, "eval_every": 64, "eval_episodes": 2, "options": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}
+    result = train(TrainConfig(algorithm="sb3:PPO", task="minatar:breakout", **keys), tmp_path)
+    assert result.status == "done"
 
 
 @pytest.mark.parametrize("task", ["minatar:breakout", "atari:Pong"])
