@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -16,8 +16,24 @@ _FREE = Role.TIMELESS
 _DATA = Role.TIMELESS | Role.DATA
 
 
+def _with_codes(name: str | None) -> str | None:
+    """A format by its canonical name, if its numbers have codes to travel as."""
+    if name is None:
+        return None
+    import torch  # noqa: PLC0415  costs seconds
+
+    from ...formats import Format, FormatError  # noqa: PLC0415  likewise
+
+    fmt = Format.parse(name)
+    try:
+        fmt.encode(torch.zeros(1))
+    except FormatError as error:
+        raise ValueError(f"{fmt} cannot be sent: {error}") from None
+    return str(fmt)
+
+
 class OptimizerKeys(TrainConfig):
-    """Sizes of networks, their optimizers, the discount, and the fixes or the baseline; Low-precision SAC's defaults."""
+    """Sizes of networks, optimizers, the discount, and the fixes or the baseline; Low-precision SAC's defaults."""
 
     reason_not_compiled: ClassVar[str | None] = None
 
@@ -34,9 +50,14 @@ class OptimizerKeys(TrainConfig):
     batch_size: Positive = key(1024, "Transitions per update.")
     lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
     discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
+    optimizer: Literal["adam", "rmsprop"] = key(
+        "adam",
+        "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
+        since="0.2",
+    )
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
-    adam_beta2: Below1 = key(0.999, "Decay of the second moment.", _FREE)
-    adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam.", _FREE)
+    adam_beta2: Below1 = key(0.999, "Decay of the second moment; RMSProp's alpha.", _FREE)
+    adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam or RMSProp, outside of the root.", _FREE)
     initial_loss_scale: PositiveFloat = key(
         1e4, "For `compound_loss_scaling`, and for baselines with loss scaling (`amp` has its own).", _FREE
     )
@@ -44,11 +65,43 @@ class OptimizerKeys(TrainConfig):
         10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
     )
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
+    learners: Positive = key(
+        1,
+        "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
+        " their gradients; see docs/learners.md.",
+        since="0.2",
+    )
+    asynchronous: bool = key(
+        False,
+        "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
+        " runs do not repeat.",
+        since="0.2",
+    )
+    communicate_every: Positive = key(
+        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", since="0.2"
+    )
+    communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
+        None,
+        "The format in which gradients travel between `learners`, packed; null: as they are.",
+        Role.ARITHMETIC,
+        since="0.2",
+    )
+
+    @property
+    def anneal_over(self) -> int | None:
+        """Steps of optimizers in which the learning rate falls to 0; None: it is constant."""
+        return None
 
     @property
     def hidden_widths(self) -> list[int]:
         """Of the hidden layers, from the first to the last."""
         return [self.hidden_units] * self.hidden_layers
+
+    def share(self) -> Self:
+        """With a share of the environments, and of the processes that step them."""
+        shares = {"environments": self.environments // self.learners}
+        shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
+        return self.model_copy(update=shares)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,6 +109,50 @@ class OptimizerKeys(TrainConfig):
         if isinstance(data, dict) and data.get("baseline", "none") != "none":
             return {"fixes": "none", **data}
         return data
+
+    @model_validator(mode="after")
+    def _check_learners(self) -> Self:
+        if self.environments % self.learners:
+            raise ValueError(
+                f"learners is {self.learners}, and each has as many of the {self.environments} environments; allowed"
+                " are divisors of environments"
+            )
+        for name in ("communicate", "asynchronous"):
+            if getattr(self, name) and self.learners == 1:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for several learners, and there is one; leave it out, or set"
+                    " learners"
+                )
+        if self.asynchronous:
+            self._check_asynchronous()
+        elif self.communicate_every > 1:
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} is for asynchronous learners; others sum the gradients of"
+                " each step: leave it out, or set asynchronous: true"
+            )
+        return self
+
+    def _check_asynchronous(self) -> None:
+        if self.communicate:
+            raise ValueError(
+                f"communicate: {self.communicate} is for gradients that are sent; asynchronous learners share memory:"
+                " leave it out, or set asynchronous: false"
+            )
+        if self.device != "cpu":
+            raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
+        if self.baseline not in ("none", "naive", "eps"):
+            raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
+        if self.communicate_every > 1 and self.optimizer != "adam":
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
+                " exchange after every step"
+            )
+        unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
+        if self.communicate_every > 1 and unfit:
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
+                " leave them out of fixes, or exchange after every step"
+            )
 
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:
@@ -102,6 +199,11 @@ class OffPolicyKeys(OptimizerKeys):
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return self.seed_steps
+
+    def share(self) -> Self:
+        """With a share of the random actions before learning and of the transitions kept, too."""
+        shares = {name: -(-getattr(self, name) // self.learners) for name in ("seed_steps", "replay_capacity")}
+        return super().share().model_copy(update=shares)
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""

@@ -7,7 +7,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from .fields import Role, is_later, role_of
-from .train_config import ALGORITHMS, config_class, config_of
+from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,4 +59,4 @@ def leading(config: Mapping[str, Any]) -> str:
 
 def _names() -> list[str]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
-    return sorted(ALGORITHMS, key=lambda name: name != "sac")
+    return [*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES]

@@ -41,14 +41,14 @@ class NStepIntake(Intake):
 
     The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64 and rounded once to the format, as all that comes
     from outside. The learner multiplies what follows by g^n. Where an episode ends after m < n of the steps, its last
-    observation takes the place of the later one; the discount is then 0 at a terminal state, and g^(m - n) where time
-    was up, so that what follows counts g^m. Everywhere else it is 1. With n = 1 these are the steps themselves.
+    observation takes the place of the later one; the discount is then 0 at a terminal state (or the loss of a life of
+    Atari), and g^(m - n) where time was up, so that what follows counts g^m. Everywhere else it is 1. With n = 1 these
+    are the steps themselves.
 
     Args:
         replay: takes the transitions.
         n: steps of a transition.
         discount: g, per step.
-        clip_rewards: learn from the signs of rewards (-1, 0 or 1), as in Mnih et al., 2015.
         fmt: of the run.
         dtype: of the agent.
         device: likewise.
@@ -65,14 +65,13 @@ class NStepIntake(Intake):
         n: int,
         discount: float,
         *,
-        clip_rewards: bool,
         fmt: Format,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__(fmt, dtype, device)
         self.replay = replay
-        self._n, self._discount, self._clip = n, discount, clip_rewards
+        self._n, self._discount = n, discount
         # Of every environment, by the number of its group and its own there: old to new.
         self._begun: defaultdict[tuple[int, int], deque[_Begun]] = defaultdict(deque)
 
@@ -80,7 +79,7 @@ class NStepIntake(Intake):
         """(n, observation)."""
         return self.to_format(observations)
 
-    def begin(self, observation: NDArray[Any]) -> None:
+    def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Every row has its observation."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> list[torch.Tensor]:
@@ -90,15 +89,14 @@ class NStepIntake(Intake):
         action_size = sample.actions.shape[1]
         actions, following = arrived[:, :action_size], arrived[:, action_size:]
         heads = torch.cat((observations, actions), dim=1)
-        rewards = (np.sign(steps.rewards) if self._clip else steps.rewards).tolist()
         whole: list[_Whole] = []
         counts = []
-        for i, last in enumerate(steps.last.tolist()):
+        for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
             begun = self._begun[sample.group, i]
             begun.append(_Begun(heads[i], []))
             for one in begun:
-                one.rewards.append(rewards[i])
-            count = len(begun) if last else int(len(begun) == self._n)
+                one.rewards.append(float(steps.rewards[i]))
+            count = len(begun) if over else int(len(begun) == self._n)
             whole += [self._ended(begun.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
             counts.append(count)
         if not whole:

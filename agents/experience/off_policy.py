@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from ...formats import Format
 from ..streams import Stream, sequence, torch_generator
-from .intake import StateIntake
+from .intake import make_intake
 from .prioritized import PrioritizedReplay
-from .replay import Replay
+from .sampling import random_actions
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -49,9 +48,9 @@ class OffPolicyRecorder:
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
-        self.intake.begin(observation)
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
+        self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> NDArray[np.floating[Any]] | None:
         """Uniform random actions, (count, action), for as long as nothing is learned; then None.
@@ -62,10 +61,8 @@ class OffPolicyRecorder:
         """
         if self.transitions + under_way >= self._config.seed_steps:
             return None
-        if self._discrete:
-            return np.eye(self._action_size)[self._random.integers(self._action_size, size=count)]
-        drawn = self._random.uniform(-1, 1, (count, self._action_size))
-        return self.intake.from_format(self.intake.to_format(drawn))
+        drawn = random_actions(self._random, count, self._action_size, discrete=self._discrete)
+        return drawn if self._discrete else self.intake.from_format(self.intake.to_format(drawn))
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
@@ -116,7 +113,5 @@ class OffPolicyRecorder:
 
 
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """A recorder of states. Its buffer is no longer than the run, so that a short one claims no memory for more."""
-    capacity = min(config.replay_capacity, config.transitions)
-    replay = Replay(capacity, sizes.observation_size, sizes.action_size, dtype=dtype, device=device)
-    return OffPolicyRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), sizes)
+    """A recorder of what the environments show; see ``make_intake``."""
+    return OffPolicyRecorder(config, make_intake(config, sizes, dtype, device), sizes)

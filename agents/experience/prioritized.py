@@ -115,8 +115,7 @@ class PrioritizedReplay:
         progress = min(self.replay.added / self._additions, 1.0)
         exponent = self._exponent + (1 - self._exponent) * progress
         weights = (len(self) * self._tree[self._drawn] / total) ** -exponent
-        rows = self.replay.rows
-        drawn = rows.index_select(0, torch.from_numpy(self._drawn).to(rows.device))
+        drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device)).rows
         rounded = round(torch.from_numpy(weights / weights.max()), self._format).to(drawn)
         return self.replay.as_batch(torch.cat((drawn, rounded.unsqueeze(1)), dim=1))
 

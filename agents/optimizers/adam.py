@@ -1,4 +1,4 @@
-"""Adam as usually written (naive in low precision), and what it shares with hAdam."""
+"""Adam as usually written (naive in low precision), and what it shares with hAdam and RMSProp."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, final
 
 import torch
 
@@ -57,11 +57,13 @@ def steps_until_constant(beta: float) -> int:
 
 
 class AdamBase(torch.optim.Optimizer, ABC):
-    """The part common to :class:`Adam` and ``HAdam``: first moment, bias corrections, the step.
+    """The part common to :class:`Adam`, ``HAdam`` and RMSProp: first moment, bias corrections, the step.
 
     theta <- theta - lr * m_hat / (d + gamma * eps), with m <- b1 m + (1 - b1) g, m_hat = m / (1 - b1^t), and the
     denominator d an estimate of the root mean square of g, which the subclass keeps. gamma is the loss scale: if the
     gradients come multiplied by gamma, so are m and d, the quotient is the same, and nothing needs to be unscaled.
+
+    RMSProp is the same without m and without bias corrections: theta <- theta - lr * g / (d + gamma * eps).
 
     Counts of steps (``state[p]["step"]``) and loss scales (``param_groups[i]["loss_scale"]``) are kept in tensors.
 
@@ -74,10 +76,15 @@ class AdamBase(torch.optim.Optimizer, ABC):
         loss_scale: gamma, by which the gradients given are multiplied.
         eps_floor: smallest gamma * eps; give the smallest positive number of the format, below which
             gamma * eps would round to 0, and 0 / 0 would be NaN where all gradients were 0.
+        anneal_over: the number of steps in which the learning rate falls linearly to 0, the first one having ``lr``
+            itself; None: it is constant. Steps that are skipped are not counted.
 
     Raises:
         RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
     """
+
+    averages_gradients: ClassVar[bool] = True
+    """Whether there is a first moment, and bias corrections; else steps are by the gradients themselves."""
 
     def __init__(
         self,
@@ -89,15 +96,18 @@ class AdamBase(torch.optim.Optimizer, ABC):
         kahan: bool = False,
         loss_scale: float = 1.0,
         eps_floor: float = 0.0,
+        anneal_over: int | None = None,
     ) -> None:
         if not (lr > 0 and all(0 <= beta < 1 for beta in betas) and eps >= 0 and eps_floor >= 0 and loss_scale > 0):
             raise RunError(
                 f"{type(self).__name__} needs lr > 0, betas in [0, 1), eps >= 0, eps_floor >= 0 and loss_scale > 0;"
                 f" got {lr=}, {betas=}, {eps=}, {eps_floor=}, {loss_scale=}"
             )
-        options = {
+        options: dict[str, Any] = {
             "lr": lr, "betas": betas, "eps": eps, "kahan": kahan, "loss_scale": loss_scale, "eps_floor": eps_floor,
         }  # fmt: skip
+        if anneal_over is not None:
+            options["anneal_over"] = anneal_over
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -215,7 +225,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
         states = [state for state in self.state.values() if state]
-        return [state["moment"] for state in states], [state["second"] for state in states]
+        moments = [state["moment"] for state in states] if self.averages_gradients else []
+        return moments, [state["second"] for state in states]
 
     def _step_group(self, group: dict[str, Any], where: Tensor | None) -> None:
         params = [p for p in group["params"] if p.grad is not None]
@@ -244,7 +255,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
         """The numbers of the step after so many."""
         count = at_hand(steps, torch.int64)
-        if isinstance(count, torch.Tensor) and max(map(steps_until_constant, group["betas"])) > LONGEST_TABLE:
+        if isinstance(count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
             count = int(count)  # waits for the device; programs are refused
         if not isinstance(count, torch.Tensor):
             return self.numbers(group, count + 1)
@@ -254,12 +265,22 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def numbers(self, group: dict[str, Any], step: int) -> StepNumbers:
         """The numbers of the step with this number, 1 or more, computed exactly: 1 - 0.999 is 0 in eight bits."""
+        lr, over = group["lr"], group.get("anneal_over")
+        if over is not None:
+            lr *= max(0.0, 1 - (step - 1) / over)
+        if not self.averages_gradients:
+            return StepNumbers(1.0, -lr)
         beta1, beta2 = group["betas"]
-        return StepNumbers(self._divisor(1 - beta2**step), -group["lr"] / (1 - beta1**step))
+        return StepNumbers(self._divisor(1 - beta2**step), -lr / (1 - beta1**step))
+
+    def _steps_until_constant(self, group: dict[str, Any]) -> int:
+        over: int = group.get("anneal_over", 0)
+        until = [steps_until_constant(beta) for beta in group["betas"]] if self.averages_gradients else []
+        return max([over + 1, *until])
 
     def _kept_table(self, group: dict[str, Any], device: torch.device) -> Tensor:
         tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # of which copies have none
-        key = (group["lr"], *group["betas"], device)
+        key = (group["lr"], *group["betas"], group.get("anneal_over"), device)
         if key not in tables:
             if len(tables) == _MOST_TABLES:  # of a learning rate that changes
                 tables.clear()
@@ -268,8 +289,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def table(self, group: dict[str, Any], device: torch.device) -> Tensor:
         """The numbers of steps 1, 2, ..., up to where they no longer change: (steps, 2)."""
-        count = max(steps_until_constant(beta) for beta in group["betas"])
-        rows = [self.numbers(group, step) for step in range(1, count + 1)]
+        rows = [self.numbers(group, step) for step in range(1, self._steps_until_constant(group) + 1)]
         return kept(rows, device)
 
     def move(
@@ -283,20 +303,47 @@ class AdamBase(torch.optim.Optimizer, ABC):
     ) -> None:
         """Updates buffers and parameters."""
         beta1, beta2 = group["betas"]
-        moments = [state["moment"] for state in states]
         seconds = [state["second"] for state in states]
-        _foreach_mul_(moments, beta1)
-        _foreach_add_(moments, gradients, alpha=1 - beta1)
+        moments = gradients
+        if self.averages_gradients:
+            moments = [state["moment"] for state in states]
+            _foreach_mul_(moments, beta1)
+            _foreach_add_(moments, gradients, alpha=1 - beta1)
         self._update_second(seconds, gradients, beta2)
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
         add_number_(denominators, eps)
         if group["kahan"]:
-            for p, state, denominator, number in zip(params, states, denominators, numbers, strict=True):
+            for p, state, moment, denominator, number in zip(
+                params, states, moments, denominators, numbers, strict=True
+            ):
                 # The quotient is of the order of 1; lr * m first could underflow.
-                change = torch.div(state["moment"], denominator, out=denominator)
+                change = torch.div(moment, denominator, out=denominator)
                 kahan_add_(p, state["compensation"], multiply_(change, number.rate))
         else:
             add_quotients_(params, moments, denominators, [number.rate for number in numbers])
+
+    @torch.no_grad()
+    def add_steps(
+        self, moments: list[Tensor], seconds: list[Tensor], sums: list[Tensor], roots: list[Tensor], steps: int
+    ) -> None:
+        """Adds to moments, which are another's, what some steps would have: see ``MultiStepAdam``.
+
+        Args:
+            moments: first moments, changed in place.
+            seconds: second moments (of hAdam their roots), likewise.
+            sums: a_g of those steps, for each.
+            roots: a_h.
+            steps: how many there were; after none, nothing changes.
+        """
+        if not steps:
+            return
+        beta1, beta2 = self.param_groups[0]["betas"]
+        if steps > 1:  # of which the last one follows
+            _foreach_mul_(moments, beta1 ** (steps - 1))
+            _foreach_mul_(seconds, self.second_factor(math.sqrt(beta2) ** (steps - 1)))
+        _foreach_mul_(moments, beta1)
+        _foreach_add_(moments, sums, alpha=1 - beta1)
+        self._update_second(seconds, roots, beta2)
 
     def bound_to(self, tensors: dict[str, Tensor]) -> Self:
         """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
@@ -313,7 +360,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         state: dict[str, Any] = self.state[p]
         if not state:
             state["step"] = kept(0, p.device)
-            for name in ("moment", "second", "compensation") if kahan else ("moment", "second"):
+            first = ("moment",) if self.averages_gradients else ()
+            for name in (*first, "second", *(("compensation",) if kahan else ())):
                 state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
 
@@ -340,16 +388,8 @@ def _is_within(magnitude: Tensor, limit: float | Tensor, others: Tensor) -> Tens
     return others & (magnitude <= limit)  # NaN is not
 
 
-@final
-class Adam(AdamBase):
-    """Adam by the book: v <- b2 v + (1 - b2) g^2, and d = sqrt(v / (1 - b2^t)).
-
-    In low precision v underflows: in e5m10 v is 0 wherever |g| < 5e-3, and eps = 1e-8 is 0 too, so that the step
-    is infinite, or NaN where g is 0. See :class:`AdamBase` for the arguments, and ``HAdam`` for the remedy.
-
-    Source:
-        Kingma & Ba, "Adam", Algorithm 1.
-    """
+class KeepingSquares(AdamBase):
+    """Whose second moment is that of the gradients, v <- b2 v + (1 - b2) g^2, and d its root."""
 
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, beta2)
@@ -364,3 +404,15 @@ class Adam(AdamBase):
     def second_factor(self, factor: Any) -> Any:
         """The square: v is one."""
         return factor * factor
+
+
+@final
+class Adam(KeepingSquares):
+    """Adam by the book: v <- b2 v + (1 - b2) g^2, and d = sqrt(v / (1 - b2^t)).
+
+    In low precision v underflows: in e5m10 v is 0 wherever |g| < 5e-3, and eps = 1e-8 is 0 too, so that the step
+    is infinite, or NaN where g is 0. See :class:`AdamBase` for the arguments, and ``HAdam`` for the remedy.
+
+    Source:
+        Kingma & Ba, "Adam", Algorithm 1.
+    """

@@ -1,4 +1,4 @@
-"""hAdam: Adam that keeps the root of the second moment, by hypot."""
+"""hAdam: Adam that keeps the root of the second moment, by hypot; and what RMSProp with it has of it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@final
-class HAdam(AdamBase):
-    """Adam with w = sqrt(v) in place of v: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g), and d = w / sqrt(1 - b2^t).
-
-    The same algorithm in exact arithmetic. w has the magnitude of g, not of g^2, so the range of the exponent is used
-    twice as well; hypot squares nothing that could overflow or underflow. It follows the paper's Algorithm 1 and not
-    the published program, which feeds hypot with (1 - b1) g and thereby changes the effective eps.
-
-    See :class:`~roundoff.agents.optimizers.adam.AdamBase` for the arguments.
-
-    Source:
-        Low-precision SAC, Section 3, Algorithm 1.
-    """
+class KeepingRoots(AdamBase):
+    """Of which the root of the second moment is kept, by hypot: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g)."""
 
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, math.sqrt(beta2))
@@ -45,3 +34,18 @@ class HAdam(AdamBase):
     def second_factor(self, factor: Any) -> Any:
         """The same: w has the magnitude of a gradient."""
         return factor
+
+
+@final
+class HAdam(KeepingRoots):
+    """Adam with w = sqrt(v) in place of v: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g), and d = w / sqrt(1 - b2^t).
+
+    The same algorithm in exact arithmetic. w has the magnitude of g, not of g^2, so the range of the exponent is used
+    twice as well; hypot squares nothing that could overflow or underflow. It follows the paper's Algorithm 1 and not
+    the published program, which feeds hypot with (1 - b1) g and thereby changes the effective eps.
+
+    See :class:`~roundoff.agents.optimizers.adam.AdamBase` for the arguments.
+
+    Source:
+        Low-precision SAC, Section 3, Algorithm 1.
+    """

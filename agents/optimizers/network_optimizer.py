@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
@@ -14,6 +14,7 @@ from .decisions import at_hand, kept
 from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
+from .rmsprop import HRMSProp, RMSProp
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +25,23 @@ if TYPE_CHECKING:
     from .dynamic_loss_scale import DynamicLossScale
 
 
+class Together(Protocol):
+    """The learners of a run, of which each has the same parameters to move."""
+
+    def mean_count(self, count: int) -> int:
+        """By what the weight of one of ``count`` numbers of a learner is divided in a mean."""
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Updates the parameters of an optimizer by its gradients, and what the others give."""
+
+
 @final
 class NetworkOptimizer:
     """Steps one flat parameter tensor by the gradients in its ``grad``.
 
     Args:
         flat: the parameters.
-        config: the learning rate, Adam's constants, and which fixes are on, or which baseline.
+        config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
 
@@ -39,24 +50,32 @@ class NetworkOptimizer:
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
+        group: the learners that move these parameters together; None: there is one.
     """
 
+    group: Together | None = None
+
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
-        make = HAdam if "hadam" in config.fixes else Adam
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
-        self.optimizer: AdamBase = make(
-            [self.parameters],
-            lr=config.lr,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps * baseline.eps_factor,
-            kahan=kahan and "kahan_gradients" in config.fixes,
-            eps_floor=format.smallest_subnormal if compound else 0.0,
-        )
+        options: dict[str, Any] = {
+            "lr": config.lr,
+            "eps": config.adam_eps * baseline.eps_factor,
+            "kahan": kahan and "kahan_gradients" in config.fixes,
+            "eps_floor": format.smallest_subnormal if compound else 0.0,
+            "anneal_over": config.anneal_over,
+        }
+        roots = "hadam" in config.fixes
+        self.optimizer: AdamBase
+        if config.optimizer == "rmsprop":
+            self.optimizer = (HRMSProp if roots else RMSProp)([self.parameters], alpha=config.adam_beta2, **options)
+        else:
+            betas = (config.adam_beta1, config.adam_beta2)
+            self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:
             scale = CompoundLossScaler if compound else LossScaler
@@ -74,13 +93,22 @@ class NetworkOptimizer:
 
     @apart
     def mean_weight(self, factor: float, count: int) -> Any:
-        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
+        if self.group:
+            count = self.group.mean_count(count)
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
+        if self.group:
+            self.group.step(self)
+        else:
+            self.step_alone()
+
+    def step_alone(self) -> None:
+        """The same with the gradients of this learner alone."""
         if self._coerced_to is not None:
             assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)

@@ -29,8 +29,8 @@ class Recorder(Protocol):
 
     intake: Intake
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
 
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
         """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
@@ -70,15 +70,19 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
 
 
 def open_environments(
-    config: TrainConfig, on_stop: Callable[[], None], allow_imports: Collection[str] = ()
+    config: TrainConfig,
+    on_stop: Callable[[], None],
+    allow_imports: Collection[str] = (),
+    *,
+    evaluation: bool = True,
 ) -> VectorEnvironment:
-    """The groups to train in, one or two that alternate, and that to evaluate in; not seeded yet.
+    """The groups to train in, one or two that alternate, and that to evaluate in, which may be empty; not seeded yet.
 
     Raises:
         RunError: there is no such task, its module is not allowed, or there is no renderer; or a worker failed.
     """
     half = config.environments // 2
-    groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
+    groups = [config.environments - half, *([half] if half else []), config.eval_episodes if evaluation else 0]
     opening: dict[str, Any] = {"task": config.task, "action_repeat": config.action_repeat}
     opening["allow_imports"] = list(allow_imports)
     opening |= config.world()

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
-from ....formats import FloatFormat, Format, round
+from ....formats import round
 from ...config.baselines import BASELINES
+from ...errors import RunError
+from ...experience.augmentation import images_to_format
+from ...experience.intake import StateIntake, make_intake
 from ...experience.n_step import NStepIntake
 from ...experience.off_policy import OffPolicyRecorder
 from ...experience.prioritized import PrioritizedReplay
-from ...experience.replay import Replay
+from ...experience.replay import Batch, batch_of
 from ...models.planes import PlanesNetwork, convolutions_for
 from ...optimizers.decisions import add_product
 from ...streams import Stream, torch_generator
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...environments.parallel import Sizes
-    from ...experience.replay import Batch
+    from ...experience.frame_replay import FrameBatch
+    from ...experience.replay import Replay
     from ...optimizers.kahan_momentum import MovingAverage
     from .settings import DQNConfig
 
@@ -128,6 +132,17 @@ class DQN(Learner):
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
         """None: updates have no noise."""
         return ()
+
+    def prepare(self, batch: Batch | FrameBatch) -> Batch:
+        """Images as numbers of the format, in rows like all else."""
+        if isinstance(batch, Batch):
+            return batch
+        before, after = (
+            images_to_format(images, self.format, self.dtype).flatten(1)
+            for images in (batch.observations, batch.next_observations)
+        )
+        action, outcome = batch.rows[:, : self.action_size], batch.rows[:, self.action_size :]
+        return batch_of(torch.cat((before, action, after, outcome), dim=1), self.observation_size, self.action_size)
 
     def update_critic(self, batch: Batch) -> Metrics:
         """Moves the network towards its targets."""
@@ -238,18 +253,24 @@ class DQN(Learner):
 
 
 def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and what keeps its experience.
+
+    Raises:
+        RunError: observations are images, of which transitions of several steps, or with priorities, are not kept.
+    """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
-    fmt = Format.parse(config.format)
-    assert isinstance(fmt, FloatFormat)
-    capacity = min(config.replay_capacity, config.transitions)
-    options: dict[str, Any] = {"dtype": learner.dtype, "device": device}
-    uniform = Replay(capacity, sizes.observation_size, sizes.action_size, **options)
-    replay = (
-        PrioritizedReplay(uniform, config.importance_exponent, additions=config.transitions, fmt=fmt)
-        if config.prioritized
-        else uniform
-    )
-    clip = config.reward_clipping
-    intake = NStepIntake(replay, config.n_steps, config.discount, clip_rewards=clip, fmt=fmt, **options)
+    intake = make_intake(config, sizes, learner.dtype, device)
+    if isinstance(intake, StateIntake):
+        replay: Replay | PrioritizedReplay = intake.replay
+        if config.prioritized:
+            exponent, most = config.importance_exponent, config.transitions
+            replay = PrioritizedReplay(intake.replay, exponent, additions=most, fmt=learner.format)
+        options: dict[str, Any] = {"fmt": learner.format, "dtype": learner.dtype, "device": device}
+        intake = NStepIntake(replay, config.n_steps, config.discount, **options)
+    elif config.prioritized or config.n_steps > 1:
+        name = "prioritized: true" if config.prioritized else f"n_steps: {config.n_steps}"
+        raise RunError(
+            f"{config.task} shows images, each of which is kept once, and {name} is for observations that are kept with"
+            f" their transitions: numbers, and planes of 0 and 1; leave {name.partition(':')[0]} out"
+        )
     return learner, OffPolicyRecorder(config, intake, sizes)

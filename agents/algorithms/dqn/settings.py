@@ -61,7 +61,6 @@ class DQNConfig(OffPolicyKeys):
         False, "The last hidden layer is two, one for the value of a state and one for the advantages of its actions."
     )
     n_steps: Positive = key(1, "Rewards that are summed before the target network values what follows.")
-    reward_clipping: bool = key(False, "Learn from the signs of rewards, as is usual with Atari.", _OUTSIDE)
     prioritized: bool = key(False, "Draw transitions by priority: the TD error; of a categorical head, the divergence.")
     priority_exponent: Share = key(0.5, "Of a transition's error in its priority; 0 draws uniformly.")
     importance_exponent: Share = key(
