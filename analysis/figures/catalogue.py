@@ -63,7 +63,7 @@ def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[st
     if not experiment.conditions.keys or experiment.metric.sign < 0:
         return None
     table = relative_table(experiment)
-    return table if table["significand_bits"].nunique() > 1 else None
+    return table if len(set(table["significand_bits"])) > 1 else None
 
 
 def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:

@@ -40,10 +40,10 @@ def relative_table(experiment: Experiment) -> pd.DataFrame:
         plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
         if not plain.size or plain.mean() <= 0:
             continue
-        for name, of_format in group.groupby("format", sort=False):
+        for name in dict.fromkeys(group["format"].astype(str)):
             if name == REFERENCE or not significand_bits(name) >= 0:
                 continue
-            scores = of_format["return"].to_numpy(float)
+            scores = group.loc[group["format"] == name, "return"].to_numpy(float)
             family = f"e{exponent_bits(name):.0f}mX"
             series = experiment.conditions.series({"format": family, **condition})
             interval = _interval(scores, plain, generator_for("relative", task, name, *map(str, where[1:])))
@@ -77,7 +77,7 @@ def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
         size: of the figure.
         metric: of the scores.
     """
-    several = table["task"].nunique() > 1
+    several = len(set(table["task"])) > 1
     lines = list(dict.fromkeys(zip(table["task"], table["series"], strict=True)))
     with figure(1, f"{name}: {metric.name} as a share of fp32's", size=size) as (canvas, (axis,)):
         axis.axhline(1, color="#888888", linestyle="--", linewidth=points(1.2))
@@ -96,5 +96,6 @@ def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
         axis.set_xlabel("significand bits m")
         axis.set_ylabel(f"{metric.name}, share of fp32's")
         axis.set_ylim(0, max(1.25, 1.05 * float(table["share"].max())))
-        legend_under(canvas, *zip(*entries, strict=True), most=2)
+        handles, labels = zip(*entries, strict=True)
+        legend_under(canvas, handles, labels, most=2)
         return canvas
