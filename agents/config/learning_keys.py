@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -179,6 +180,20 @@ class OffPolicyKeys(OptimizerKeys):
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+    training_intensity: PositiveFloat | None = key(
+        None,
+        "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
+        " `seed_steps`. `null`: one update per transition.",
+        Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition after those of ``seed_steps``, on average; exactly."""
+        if self.training_intensity is None:
+            return 1
+        return Fraction(repr(self.training_intensity)) / self.batch_size
 
     @property
     def steps_before_learning(self) -> int:

@@ -18,6 +18,7 @@ from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
@@ -142,7 +143,7 @@ class TrainConfig(BaseModel):
     environments: Positive = key(
         1,
         "Environments that training steps together, in two alternating groups if there are several, with one call of"
-        " the policy per group; see docs/environments.md. Updates stay one per transition.",
+        " the policy per group; see docs/environments.md. Updates per transition stay the same.",
         Role.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
@@ -184,6 +185,11 @@ class TrainConfig(BaseModel):
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return 0
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition that is learned from, on average."""
+        return 1
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
