@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..config.train_config import TrainConfig
-    from ..experience.replay import Batch
     from ..models.networks import FlatNetwork
     from .part import Elsewhere, Metrics, Part
 
@@ -175,7 +174,7 @@ class Learner(ABC):
         """Whether it is the part's turn in this update."""
         return self.updates % part.every == 0
 
-    def unpacked(self, rows: torch.Tensor) -> Batch:
+    def unpacked(self, rows: torch.Tensor) -> Any:
         """The batch that rows are, for learners from states."""
         return batch_of(rows, self.observation_size, self.action_size)
 
@@ -290,6 +289,10 @@ class Learner(ABC):
     def constructing(self) -> AbstractContextManager[Any]:
         """The simulation, for what a constructor computes in the format."""
         return self._arithmetic(0, _NOISE)
+
+    def before_update(self) -> AbstractContextManager[Any]:
+        """The simulation, for what is computed of experience before the next update, which then takes no noise."""
+        return self._arithmetic(self.updates + 1, _NOISE)
 
     def rounded_(self, parameters: torch.Tensor) -> torch.Tensor:
         """Initial parameters, in place, as numbers of the format."""

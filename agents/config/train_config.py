@@ -170,6 +170,10 @@ class TrainConfig(BaseModel):
         """Agent steps of the whole run."""
         return -(-self.steps // self.action_repeat)
 
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take, at most."""
+        return transitions
+
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""
         return {}
