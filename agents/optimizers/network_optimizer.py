@@ -15,6 +15,7 @@ from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
 from .rmsprop import HRMSProp, RMSProp
+from .scaled_norms import norm_over, norm_over_naive
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ..config.learning_keys import OptimizerKeys
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
+
+_CLIPPING_EPS = 1e-6
 
 
 class Together(Protocol):
@@ -59,6 +62,7 @@ class NetworkOptimizer:
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
+        self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
@@ -99,6 +103,18 @@ class NetworkOptimizer:
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
+
+    def clip_gradients(self, most: float) -> None:
+        """Scales the gradients down where their norm, without the loss scale, is above ``most``.
+
+        g <- g / max(1, (norm + 1e-6) / most), as in ``torch.nn.utils.clip_grad_norm_``. Gradients that are not finite
+        stay so. By :func:`~roundoff.agents.optimizers.scaled_norms.norm_over_naive` the norm of finite ones may be
+        infinite, and all become 0.
+        """
+        gradient = self.flat.grad
+        assert gradient is not None
+        norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self.mean_weight(most, 1))
+        gradient.div_(norm.add_(_CLIPPING_EPS / most).clamp_(min=1.0))
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
