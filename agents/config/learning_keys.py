@@ -101,7 +101,7 @@ class OptimizerKeys(TrainConfig):
 
     def share(self) -> Self:
         """With a share of the environments, and of the processes that step them."""
-        shares = {"environments": self.environments // self.learners}
+        shares = {name: -(-getattr(self, name) // self.learners) for name in ("environments", "steps")}
         shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
         return self.model_copy(update=shares)
 
@@ -279,10 +279,12 @@ class OnPolicyKeys(OptimizerKeys):
 
     @model_validator(mode="after")
     def _check_rollout(self) -> Self:
-        if self.rollout % self.batch_size:
+        own = self.rollout // self.learners
+        if own % self.batch_size:
+            of_each = f" of each of the {self.learners} learners" if self.learners > 1 else ""
             raise ValueError(
-                f"batch_size must divide horizon x environments, got {self.batch_size}, and {self.horizon} x"
-                f" {self.environments} = {self.rollout}; allowed are {_divisors(self.rollout)}"
+                f"batch_size must divide horizon x environments{of_each}, got {self.batch_size}, and {self.horizon} x"
+                f" {self.environments // self.learners} = {own}; allowed are {_divisors(own)}"
             )
         if self.normalize_advantages and self.batch_size == 1:
             raise ValueError("normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false")

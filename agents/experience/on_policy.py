@@ -13,7 +13,7 @@ from .intake import StateIntake
 from .replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -110,7 +110,7 @@ class RolloutRecorder:
         """Nothing: all actions are the learner's."""
         return
 
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         return self.intake.rows(observations, sample)
 
