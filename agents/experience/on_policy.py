@@ -102,9 +102,9 @@ class RolloutRecorder:
         self._last = torch.zeros(self._size, 1, dtype=torch.bool, device=intake.device)
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
-        self.intake.begin(observation)
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an environment's first episode."""
+        self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> None:  # noqa: ARG002
         """Nothing: all actions are the learner's."""
