@@ -13,6 +13,7 @@ from bench import (
     population,
     products,
     programs,
+    q_learning,
     sampler,
     simulate,
     store,
@@ -32,6 +33,7 @@ population.main()
 products.main()
 pixels.main()
 adapters.main()
+q_learning.main()
 simulate.main()
 accumulation.main()
 sampler.main()

@@ -322,14 +322,15 @@ def test_transitions_of_several_steps_are_those_of_a_brute_force_over_episodes(n
         observations = random.normal(size=(len(own), 2))
         rewards = random.normal(size=len(own))
         last = random.random(len(own)) < 0.2
-        discounts = np.where(last, random.integers(2, size=len(own)), 1.0)
+        lost = random.random(len(own)) < 0.1  # a life: the return ends, the episode does not
+        discounts = np.where(last, random.integers(2, size=len(own)), np.where(lost, 0.0, 1.0))
         before = torch.from_numpy(np.stack([now[name] for name in own]))
         sample = sample_of(group, actions, observations, rewards, discounts, last)
         for i, (name, row) in enumerate(zip(own, intake.rows(before, sample), strict=True)):
             intake.remember(row, sample, i)
             histories[name][-1].append((now[name], actions[i], rewards[i], discounts[i], observations[i]))
             now[name] = observations[i]
-            if last[i]:
+            if last[i] or lost[i]:
                 histories[name].append([])
         if t == 11:
             state = {**intake.state_dict(), "replay": intake.replay.state_dict()}
@@ -338,7 +339,7 @@ def test_transitions_of_several_steps_are_those_of_a_brute_force_over_episodes(n
             intake.replay.load_state_dict(state["replay"])
     wanted = set()
     for episode in itertools.chain.from_iterable(histories.values()):
-        ended = episode is not None and not any(episode is episodes[-1] for episodes in histories.values())
+        ended = not any(episode is episodes[-1] for episodes in histories.values())
         for start in range(len(episode)):
             window = episode[start : start + n]
             if len(window) < n and not ended:
@@ -521,8 +522,31 @@ def test_a_network_that_became_nan_ends_the_run_as_crashed(tmp_path):
     assert "non-finite action" in result.crash.reason
 
 
+LEARNS = {
+    "algorithm": "dqn", "seed": 1, "hidden_units": 64, "hidden_layers": 2, "batch_size": 128, "lr": 1e-3, "tau": 0.01,
+    "target_every": 1, "training_intensity": 64.0, "seed_steps": 500, "exploration_steps": 2000,
+    "exploration_end": 0.05, "double": True, "n_steps": 3, "eval_episodes": 5,
+}  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["fp32", "e5m10"])
 def test_it_learns_cartpole(tmp_path, format):
-    keys = {"steps": 1000, "eval_every": 1000}
-    train(TrainConfig(**TINY | keys, format=format), tmp_path)
+    """Random actions last for about 22 steps."""
+    keys = {"task": "gym:CartPole-v1", "steps": 6000, "eval_every": 2000}
+    result = train(TrainConfig(**LEARNS, **keys, format=format), tmp_path)
+    assert result.return_mean > 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"atoms": 51, "v_min": -1.0, "v_max": 10.0}], ids=["dqn", "c51"])
+def test_it_learns_breakout_from_planes(tmp_path, options):
+    """Random actions return about 0.4."""
+    pytest.importorskip("minatar")
+    keys = {
+        "task": "minatar:breakout", "steps": 40_000, "eval_every": 40_000, "eval_episodes": 20, "hidden_units": 128,
+        "hidden_layers": 1, "batch_size": 256, "environments": 16, "training_intensity": 16.0, "seed_steps": 2000,
+        "exploration_steps": 20_000, "target_every": 100, "tau": 1.0, "checkpoint_every": 10**6,
+    }  # fmt: skip
+    result = train(TrainConfig(**{**LEARNS, **keys, **options}), tmp_path)
+    assert result.return_mean > 1.2

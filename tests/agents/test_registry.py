@@ -154,12 +154,11 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
     assert TrainConfig(**kept) == config
 
 
-LATER = {
-    "optimizer": "adam", "training_intensity": None, "random_start": 0, "clip_rewards": False,
-}  # fmt: skip
+LATER = config_of("td3").later_keys()
 
 
 def test_what_a_config_leaves_unsaid(with_later_key):
+    assert (LATER["optimizer"], LATER["training_intensity"]) == ("adam", None)
     with_later_key("0.3")
     assert registry.implied({"task": "walker_walk"}) == {
         "algorithm": "sac", "novelty": 0.5, **LATER,
