@@ -503,8 +503,14 @@ def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, at):
     assert files(tmp_path / "stopped") == files(tmp_path / "whole")
 
 
-def test_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled):
-    configs = [TrainConfig(**TINY, **RAINBOW, format=name) for name in ("e5m7", "e5m10")]
+@pytest.mark.parametrize(
+    "task", ["gym:CartPole-v1", pytest.param("minatar:breakout", marks=pytest.mark.slow)], ids=["states", "planes"]
+)
+def test_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, task):
+    if task.startswith("minatar"):
+        pytest.importorskip("minatar")
+    keys = {**TINY, **RAINBOW, "task": task, "steps": 120, "eval_every": 60}
+    configs = [TrainConfig(**keys, format=name) for name in ("e5m7", "e5m10")]
     notices = []
     for i, config in enumerate(configs):
         train(config, tmp_path / f"alone{i}", compiled=False)
