@@ -154,11 +154,13 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
     assert TrainConfig(**kept) == config
 
 
-LATER = config_of("td3").later_keys()
+LATER = {
+    "learners": 1, "asynchronous": False, "communicate_every": 1, "communicate": None, "optimizer": "adam",
+    "training_intensity": None, "random_start": 0, "clip_rewards": False,
+}  # fmt: skip
 
 
 def test_what_a_config_leaves_unsaid(with_later_key):
-    assert (LATER["optimizer"], LATER["training_intensity"]) == ("adam", None)
     with_later_key("0.3")
     assert registry.implied({"task": "walker_walk"}) == {
         "algorithm": "sac", "novelty": 0.5, **LATER,
