@@ -19,6 +19,7 @@ class Stream(IntEnum):
     REPLAY = 5
     EVALUATION = 6
     AUGMENTATION = 10
+    RANDOM_START = 15
 
 
 _learner: tuple[int, ...] = ()

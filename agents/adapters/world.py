@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 import gymnasium
 import numpy as np
 
-from ..environments.control_suite import Environment
-from ..environments.tasks import GYMNASIUM_PREFIX
+from ..environments.opening import open_environment
+from ..environments.tasks import Kind, kind_of
 from ..errors import RunError
 from ..streams import Stream, sequence
 
@@ -80,20 +80,24 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @final
-class _Suite(gymnasium.Env[Any, Any]):
-    """A task of the control suite as Gymnasium has environments.
+class _Ours(gymnasium.Env[Any, Any]):
+    """A task that is none of Gymnasium's as it has environments; planes of 0 and 1 are float32.
 
     Args:
-        task: of the suite.
+        task: of the suite, or a game.
         repeat: of actions.
         seed: of the first episodes, until a reset has a seed of its own.
     """
 
     def __init__(self, task: str, repeat: int, seed: np.random.SeedSequence) -> None:
-        self._task = Environment(task, repeat)
+        self._task = open_environment(task, repeat)
         self._task.seed(seed)
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self._task.observation_size,), np.float64)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self._task.action_size,), np.float32)
+        bounds: dict[Any, Any] = {np.uint8: (0, 255, np.uint8), np.bool_: (0, 1, np.float32)}
+        low, high, self._dtype = bounds.get(self._task.observation_dtype, (-np.inf, np.inf, np.float64))
+        self.observation_space = gymnasium.spaces.Box(low, high, self._task.observation_shape, self._dtype)
+        size = self._task.action_size
+        boxed = gymnasium.spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(size) if self._task.discrete else boxed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -101,12 +105,19 @@ class _Suite(gymnasium.Env[Any, Any]):
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._task.seed(np.random.SeedSequence(seed))
-        return self._task.reset(), {}
+        return self._task.reset().astype(self._dtype, copy=False), {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        found = self._task.step(action)
+        taken = np.eye(self._task.action_size)[action] if self._task.discrete else action
+        found = self._task.step(taken)
         terminal = found.last and found.discount == 0
-        return found.observation, found.reward, terminal, found.last and not terminal, {}
+        return (
+            found.observation.astype(self._dtype, copy=False),
+            found.reward,
+            terminal,
+            found.last and not terminal,
+            {},
+        )
 
 
 def open_world(
@@ -125,8 +136,8 @@ def open_world(
         after: likewise.
         stopwatch: likewise.
     """
-    if config.task.startswith(GYMNASIUM_PREFIX):
-        made = gymnasium.make(config.task.removeprefix(GYMNASIUM_PREFIX), disable_env_checker=True)
+    if kind_of(config.task) is Kind.GYMNASIUM:
+        made = gymnasium.make(config.task.removeprefix(Kind.GYMNASIUM), disable_env_checker=True)
         return World(made, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
-    return World(_Suite(config.task, config.action_repeat, seed), 1, before, after, stopwatch)
+    return World(_Ours(config.task, config.action_repeat, seed), 1, before, after, stopwatch)

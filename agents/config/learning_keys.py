@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -141,6 +142,11 @@ class OptimizerKeys(TrainConfig):
             raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
         if self.baseline not in ("none", "naive", "eps"):
             raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
+        if self.communicate_every > 1 and self.optimizer != "adam":
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
+                " exchange after every step"
+            )
         unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
         if self.communicate_every > 1 and unfit:
             raise ValueError(
@@ -174,6 +180,20 @@ class OffPolicyKeys(OptimizerKeys):
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+    training_intensity: PositiveFloat | None = key(
+        None,
+        "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
+        " `seed_steps`. `null`: one update per transition.",
+        Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition after those of ``seed_steps``, on average; exactly."""
+        if self.training_intensity is None:
+            return 1
+        return Fraction(repr(self.training_intensity)) / self.batch_size
 
     @property
     def steps_before_learning(self) -> int:

@@ -18,6 +18,7 @@ from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
@@ -91,7 +92,8 @@ class TrainConfig(BaseModel):
     algorithm: str = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
-        "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment.",
+        "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"
+        " `atari:<Game>`; see docs/environments.md.",
         Role.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
@@ -141,7 +143,7 @@ class TrainConfig(BaseModel):
     environments: Positive = key(
         1,
         "Environments that training steps together, in two alternating groups if there are several, with one call of"
-        " the policy per group; see docs/environments.md. Updates stay one per transition.",
+        " the policy per group; see docs/environments.md. Updates per transition stay the same.",
         Role.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
@@ -149,6 +151,19 @@ class TrainConfig(BaseModel):
         "Processes that step the environments of training and evaluation; 0: this one does. The metrics do not depend"
         " on it.",
         Role.EXECUTION | Role.OUTSIDE_UPDATES,
+    )
+    random_start: Count = key(
+        0,
+        "The first episode of each training environment begins with up to so many random actions, a random number, of"
+        " which nothing is learned: several environments are then at different places of their episodes.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
+    )
+    clip_rewards: bool = key(
+        False,
+        "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
     )
     device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
     threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
@@ -170,6 +185,11 @@ class TrainConfig(BaseModel):
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return 0
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition that is learned from, on average."""
+        return 1
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""

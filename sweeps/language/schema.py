@@ -16,7 +16,7 @@ from ...agents.config.baselines import BASELINES
 from ...agents.config.fixes import OPTIONAL_FIXES
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
-from ...agents.environments.tasks import GYMNASIUM_PREFIX, TASKS
+from ...agents.environments.tasks import TASKS, Kind
 from ..subjects.agents import AGENTS
 from ..wording import RANGE
 from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
@@ -65,7 +65,7 @@ def _keys() -> dict[str, Any]:
     fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
     written: dict[str, dict[str, Any]] = {
         "algorithm": {"enum": [*ALGORITHMS, *adapted()]},
-        "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^{GYMNASIUM_PREFIX}"}]},
+        "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},
