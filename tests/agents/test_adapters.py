@@ -40,7 +40,7 @@ ELEVEN = {
     "TRPO": ON | {"batch_size": 32},
     "RecurrentPPO": {"n_steps": 32, "n_epochs": 1, "batch_size": 32, "policy_kwargs": {"lstm_hidden_size": 8}},
     "DQN": OFF,
-    "QRDQN": OFF,
+    "QRDQN": OFF | {"train_freq": [2, "step"]},
     **dict.fromkeys(("DDPG", "TD3", "SAC", "TQC", "CrossQ"), OFF),
 }
 CONTINUOUS = ("DDPG", "TD3", "SAC", "TQC", "CrossQ")
