@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..config.train_config import TrainConfig
-    from ..experience.replay import Batch
     from ..models.networks import FlatNetwork
     from .part import Elsewhere, Metrics, Part
 
@@ -183,7 +182,7 @@ class Learner(ABC):
         """Numbers in a row of a batch."""
         return 2 * self.observation_size + self.action_size + 2
 
-    def unpacked(self, rows: torch.Tensor) -> Batch:
+    def unpacked(self, rows: torch.Tensor) -> Any:
         """The batch that rows are, for learners from states."""
         return batch_of(rows, self.observation_size, self.action_size)
 
@@ -304,6 +303,10 @@ class Learner(ABC):
     def constructing(self) -> AbstractContextManager[Any]:
         """The simulation, for what a constructor computes in the format."""
         return self._arithmetic(0, _NOISE)
+
+    def before_update(self) -> AbstractContextManager[Any]:
+        """The simulation, for what is computed of experience before the next update, which then takes no noise."""
+        return self._arithmetic(self.updates + 1, _NOISE)
 
     def rounded_(self, parameters: torch.Tensor) -> torch.Tensor:
         """Initial parameters, in place, as numbers of the format."""

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...simulate.compiling.population import PopulationStep, reason_against_sharing
 from ..algorithms.learner import simulation_of
-from ..config.learning_keys import OptimizerKeys
+from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
 from .traced_learner import TracedLearner
 
@@ -31,7 +31,7 @@ _ALIGNED = 16
 def shared_kind(config: TrainConfig) -> str | None:
     """What runs that can be members of one population have in common; None for a run that can be in none."""
     simulation = simulation_of(config)
-    if not isinstance(config, OptimizerKeys) or config.batch_size % _ALIGNED:
+    if not isinstance(config, OffPolicyKeys) or config.batch_size % _ALIGNED:
         return None
     if any(width % _ALIGNED for width in config.hidden_widths):
         return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from ..experience.on_policy import Minibatch
 from ..experience.replay import Batch
 
 if TYPE_CHECKING:
@@ -48,4 +49,4 @@ class TracedLearner:
 
 def as_tensors(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     """The inputs of a part, with the batch as its rows."""
-    return tuple(x.rows if isinstance(x, Batch) else x for x in inputs)
+    return tuple(x.rows if isinstance(x, (Batch, Minibatch)) else x for x in inputs)

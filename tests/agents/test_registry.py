@@ -74,13 +74,13 @@ def test_a_folder_made_before_the_key_is_continued_and_guarded(tmp_path, with_la
 
 
 def test_every_algorithm_is_a_folder_with_keys_panels_and_a_learner():
-    assert {"sac", "drq", "td3"} <= set(ALGORITHMS)
+    assert {"sac", "drq", "td3", "ppo", "a2c"} <= set(ALGORITHMS)
     for name in ALGORITHMS:
         config = TrainConfig(algorithm=name)
         assert type(config) is config_of(name)
         assert config.algorithm == name
         assert TrainConfig(**config.as_json()) == config
-        assert registry.leading(config.as_json()) == "critic"
+        assert registry.leading(config.as_json()) == ("actor" if name in ("ppo", "a2c") else "critic")
     assert "q" in registry.panels()
 
 
