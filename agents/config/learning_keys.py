@@ -141,6 +141,11 @@ class OptimizerKeys(TrainConfig):
             raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
         if self.baseline not in ("none", "naive", "eps"):
             raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
+        if self.communicate_every > 1 and self.optimizer != "adam":
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
+                " exchange after every step"
+            )
         unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
         if self.communicate_every > 1 and unfit:
             raise ValueError(

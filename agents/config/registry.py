@@ -10,7 +10,7 @@ from .fields import Role, is_later, role_of
 from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydantic.fields import FieldInfo
 
@@ -44,6 +44,12 @@ def panels() -> Mapping[str, Panel]:
     for name in _names():
         found |= config_of(name).panels
     return found
+
+
+def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The logged values that the algorithms of some configs want drawn."""
+    wanted = {name for kind in {config_class(config) for config in configs} for name in kind.panels}
+    return [name for name in panels() if name in wanted]
 
 
 def implied(config: Mapping[str, Any]) -> dict[str, Any]:

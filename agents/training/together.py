@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ...simulate.compiling.program import reason_against_compiling
 from ..adapters.run import AdaptedRun
+from ..learners.single import SingleLearner
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
 from ..run.directory import Result
@@ -65,14 +66,19 @@ def train_together(
         runs: list[_Open] = []
         for number, job in enumerate(jobs):
             own = everything.enter_context(ExitStack())
+            opening = open_run(
+                job.config, job.directory, job.on_progress, stop, job.allow_imports, on_notice=job.on_notice
+            )
             try:
-                run = own.enter_context(open_run(job.config, job.directory, job.on_progress, stop, job.allow_imports))
+                run = own.enter_context(opening)
             except Exception as error:  # noqa: BLE001  the other runs are not concerned
                 yield number, error
                 continue
             if isinstance(run, Result):
                 own.close()
                 yield number, run
+            elif isinstance(run, Run) and not isinstance(run.learners, SingleLearner):  # the others are waiting
+                yield _alone(_Open(number, job, run, own), compiled=compiled)
             else:
                 runs.append(_Open(number, job, run, own))
         for alike in _alike(runs, compiled=compiled):

@@ -12,13 +12,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from roundoff.agents import RunError, TrainConfig, train
+from roundoff.agents import Job, RunError, TrainConfig, train, train_together
 from roundoff.agents.adapters.finite import nan_among_locals
 from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.agents.streams import Stream, sequence
+from roundoff.analysis import plot, report
 from roundoff.extras import MissingExtraError
+from roundoff.sweeps import plan_text
 
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("sb3_contrib")
@@ -304,23 +306,25 @@ def test_configs_go_back_and_forth():
     assert found.as_json()["options"] == ELEVEN["PPO"]
 
 
-def test_a_sweep_over_algorithms_with_figures_and_a_report(tmp_path):
-    (tmp_path / "libraries.yaml").write_text(
+def test_runs_of_a_sweep_are_drawn_and_reported(tmp_path):
+    planned = plan_text(
         "name: libraries\n"
         "base: {task: 'gym:CartPole-v1', steps: 64, eval_every: 64, eval_episodes: 2}\n"
         "grid: {format: [fp32, e5m10]}\n"
         "cases:\n"
-        "  - {name: ppo, algorithm: 'sb3:PPO', options: {n_steps: 32, policy_kwargs: {net_arch: [8]}}}\n"
-        "  - {name: dqn, algorithm: 'sb3:DQN', options: {learning_starts: 40, policy_kwargs: {net_arch: [8]}}}\n"
+        "  - {name: p, algorithm: 'sb3:PPO', options: {n_steps: 32, batch_size: 32, policy_kwargs: {net_arch: [4]}}}\n"
+        "  - {name: dqn, algorithm: 'sb3:DQN', options: {learning_starts: 40, policy_kwargs: {net_arch: [8]}}}\n",
+        "libraries.yaml",
     )
-    for command in ("sweep libraries.yaml --workers 1 --out out", "plot out", "report out", "status out"):
-        line = [sys.executable, "-m", "roundoff", *command.split()]
-        ended = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
-    assert "3 done, 1 crashed, 0 failed" in ended.stdout
-    rows = (tmp_path / "out" / "summary.csv").read_text().splitlines()
-    assert {row.split(",")[2] for row in rows[1:]} == {"sb3:PPO", "sb3:DQN"}
-    assert "value_loss" in (tmp_path / "out" / "training.csv").read_text()
+    assert len(planned.runs) == 4
+    jobs = [Job(run.config, tmp_path / "runs" / run.id) for run in planned.runs]
+    outcomes = dict(train_together(jobs))
+    assert sorted(outcome.status for outcome in outcomes.values()) == ["crashed", "done", "done", "done"]
+    plot(tmp_path)
+    assert (tmp_path / "training.csv").read_text().startswith("id,step,loss,")
+    assert "sb3:DQN" in (tmp_path / "summary.csv").read_text()
+    report(tmp_path)
+    assert "sb3:DQN" in (tmp_path / "report.html").read_text()
 
 
 TIANSHOU = {"C51": {}, "DQN": {"is_double": False}, "IQN": {"num_quantiles": 16}, "QRDQN": {"num_quantiles": 16},

@@ -166,7 +166,12 @@ def test_a_missing_package_is_one_message(task, package, monkeypatch):
 def test_an_adapted_algorithm_plays(tmp_path):
     for package in ("minatar", "stable_baselines3"):
         pytest.importorskip(package)
-    keys = {"steps": 64, "eval_every": 64, "eval_episodes": 2, "options": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}
+    keys = {
+        "steps": 64,
+        "eval_every": 64,
+        "eval_episodes": 2,
+        "options": {"n_steps": 16, "batch_size": 16, "n_epochs": 1},
+    }
     result = train(TrainConfig(algorithm="sb3:PPO", task="minatar:breakout", **keys), tmp_path)
     assert result.status == "done"
 

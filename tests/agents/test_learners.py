@@ -12,7 +12,7 @@ import torch
 from processes import alive, children, wait_until
 from pydantic import ValidationError
 
-from roundoff.agents import TrainConfig, train
+from roundoff.agents import Job, TrainConfig, train, train_together
 from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.experience.replay import Replay
@@ -31,7 +31,7 @@ TINY = {
 }  # fmt: skip
 SCRIPT = """
 import sys
-from roundoff.agents import TrainConfig, train
+from roundoff.agents import Job, TrainConfig, train, train_together
 import json
 train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
 """
@@ -231,15 +231,17 @@ def memory():
     os.close(file)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("fixes", [(), ("hadam",), ("hadam", "kahan_gradients"), ("hadam", "compound_loss_scaling")])
-def test_one_asynchronous_learner_is_adam_to_the_bit(fixes, memory):
+def test_one_asynchronous_learner_takes_the_optimizers_steps_to_the_bit(fixes, optimizer, memory):
     plain, central = parameters(), parameters()
-    one = optimizer_of(plain, fixes)
-    other, _ = shared(central, memory, fixes=fixes)
+    one = optimizer_of(plain, fixes, optimizer=optimizer)
+    other = optimizer_of(central, fixes, optimizer=optimizer)
+    AsynchronousGroup(memory, 0, 1).join({"only": other}, 0)
     for gradient in gradients(30):
-        for optimizer in (one, other):
-            optimizer.flat.grad.copy_(gradient * optimizer.scale)
-            optimizer.step()
+        for each in (one, other):
+            each.flat.grad.copy_(gradient * each.scale)
+            each.step()
         assert torch.equal(plain, central)
 
 
@@ -387,6 +389,12 @@ def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
     assert files(broken) == files(tmp_path / "whole")
 
 
+def test_runs_of_several_learners_are_trained_one_after_the_other(tmp_path):
+    keys = TINY | {"steps": 100, "eval_every": 100, "communicate": None}
+    jobs = [Job(TrainConfig(**keys, seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    assert [(number, result.status) for number, result in train_together(jobs)] == [(0, "done"), (1, "done")]
+
+
 def test_asynchronous_learners_go_on_without_one_that_is_killed(tmp_path):
     keys = TINY | {"asynchronous": True, "communicate": None, "steps": 1500}
     folder = tmp_path / "run"
@@ -418,6 +426,10 @@ def test_the_crash_of_any_learner_is_that_of_the_run(tmp_path, monkeypatch):
         ({"asynchronous": True}, "asynchronous learners share memory: leave it out"),
         ({"communicate_every": 2}, "is for asynchronous learners"),
         ({"communicate": None, "asynchronous": True, "communicate_every": 2}, "no compound_loss_scaling and no kahan"),
+        (
+            {"communicate": None, "asynchronous": True, "communicate_every": 2, "optimizer": "rmsprop"},
+            "the steps of adam",
+        ),
         ({"communicate": None, "asynchronous": True, "baseline": "amp"}, "asynchronous learners have no baseline amp"),
     ],
 )
