@@ -80,24 +80,24 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @final
-class _Task(gymnasium.Env[Any, Any]):
-    """A task of ours as Gymnasium has environments: of the control suite, of MinAtar (in float32), of Atari.
+class _Ours(gymnasium.Env[Any, Any]):
+    """A task that is none of Gymnasium's as it has environments; planes of 0 and 1 are float32.
 
     Args:
-        task: its name.
+        task: of the suite, or a game.
         repeat: of actions.
         seed: of the first episodes, until a reset has a seed of its own.
     """
 
     def __init__(self, task: str, repeat: int, seed: np.random.SeedSequence) -> None:
-        self._task = made = open_environment(task, repeat)
-        made.seed(seed)
+        self._task = open_environment(task, repeat)
+        self._task.seed(seed)
         bounds: dict[Any, Any] = {np.uint8: (0, 255, np.uint8), np.bool_: (0, 1, np.float32)}
-        low, high, self._dtype = bounds.get(made.observation_dtype, (-np.inf, np.inf, np.float64))
-        self.observation_space = gymnasium.spaces.Box(low, high, made.observation_shape, self._dtype)
-        self.action_space: Any = gymnasium.spaces.Box(-1.0, 1.0, (made.action_size,), np.float32)
-        if made.discrete:
-            self.action_space = gymnasium.spaces.Discrete(made.action_size)
+        low, high, self._dtype = bounds.get(self._task.observation_dtype, (-np.inf, np.inf, np.float64))
+        self.observation_space = gymnasium.spaces.Box(low, high, self._task.observation_shape, self._dtype)
+        size = self._task.action_size
+        boxed = gymnasium.spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(size) if self._task.discrete else boxed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -105,15 +105,19 @@ class _Task(gymnasium.Env[Any, Any]):
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._task.seed(np.random.SeedSequence(seed))
-        return self._shown(self._task.reset()), {}
+        return self._task.reset().astype(self._dtype, copy=False), {}
 
-    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        found = self._task.step(np.eye(self._task.action_size)[int(action)] if self._task.discrete else action)
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        taken = np.eye(self._task.action_size)[action] if self._task.discrete else action
+        found = self._task.step(taken)
         terminal = found.last and found.discount == 0
-        return self._shown(found.observation), found.reward, terminal, found.last and not terminal, {}
-
-    def _shown(self, observation: NDArray[Any]) -> NDArray[Any]:
-        return observation.reshape(self._task.observation_shape).astype(self._dtype, copy=False)
+        return (
+            found.observation.astype(self._dtype, copy=False),
+            found.reward,
+            terminal,
+            found.last and not terminal,
+            {},
+        )
 
 
 def open_world(
@@ -136,4 +140,4 @@ def open_world(
         made = gymnasium.make(config.task.removeprefix(Kind.GYMNASIUM), disable_env_checker=True)
         return World(made, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
-    return World(_Task(config.task, config.action_repeat, seed), 1, before, after, stopwatch)
+    return World(_Ours(config.task, config.action_repeat, seed), 1, before, after, stopwatch)

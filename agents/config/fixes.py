@@ -16,7 +16,7 @@ FIXES = (
 )
 
 # Not the paper's: only on where it is named, "all" leaves it out.
-OPTIONAL_FIXES = ("noise_log_prob",)
+OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms")
 
 
 def parse_fixes(value: object) -> tuple[str, ...]:

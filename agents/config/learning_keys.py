@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .baselines import check_baseline
-from .fields import Below1, Count, Positive, PositiveFloat, Role, key
+from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
 from .fixes import FIXES, parse_fixes
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
 _DATA = Role.TIMELESS | Role.DATA
+_MOST_SHOWN = 12
 
 
 def _with_codes(name: str | None) -> str | None:
@@ -98,7 +101,7 @@ class OptimizerKeys(TrainConfig):
 
     def share(self) -> Self:
         """With a share of the environments, and of the processes that step them."""
-        shares = {"environments": self.environments // self.learners}
+        shares = {name: -(-getattr(self, name) // self.learners) for name in ("environments", "steps")}
         shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
         return self.model_copy(update=shares)
 
@@ -179,6 +182,24 @@ class OffPolicyKeys(OptimizerKeys):
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+    training_intensity: PositiveFloat | None = key(
+        None,
+        "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
+        " `seed_steps`. `null`: one update per transition.",
+        Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition after those of ``seed_steps``, on average; exactly."""
+        if self.training_intensity is None:
+            return 1
+        return Fraction(repr(self.training_intensity)) / self.batch_size
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take, at most."""
+        return int(transitions * self.updates_per_transition)
 
     @property
     def steps_before_learning(self) -> int:
@@ -193,3 +214,92 @@ class OffPolicyKeys(OptimizerKeys):
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}
+
+
+class OnPolicyKeys(OptimizerKeys):
+    """Learning from what the policy has just done; the defaults are PPO's for continuous control.
+
+    Source:
+        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3.
+    """
+
+    leading: ClassVar[str] = "actor"
+    acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
+
+    fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = with_default(
+        OptimizerKeys, "fixes", (*FIXES, "scaled_norms")
+    )
+    hidden_units: Positive = with_default(OptimizerKeys, "hidden_units", 64)
+    batch_size: Positive = with_default(OptimizerKeys, "batch_size", 64)
+    lr: PositiveFloat = with_default(OptimizerKeys, "lr", 3e-4)
+    adam_eps: PositiveFloat = with_default(OptimizerKeys, "adam_eps", 1e-5)
+    horizon: Positive = key(
+        2048,
+        "Agent steps of every environment in a rollout, after which is learned; `batch_size` divides horizon x"
+        " environments.",
+        Role.OUTSIDE_UPDATES,
+    )
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = key(
+        0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", Role.OUTSIDE_UPDATES | _FREE
+    )
+    value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
+    entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which is raised.")
+    max_grad_norm: PositiveFloat | None = key(
+        0.5, "Gradients with a larger norm, over all parameters together, are scaled down to it; null: none are."
+    )
+    normalize_advantages: bool = key(
+        True, "Advantages of a minibatch have their mean subtracted and are divided by their standard deviation."
+    )
+    lr_schedule: Literal["constant", "linear"] = key(
+        "constant", "`linear`: the learning rate falls to 0 over the updates of the run.", _FREE
+    )
+
+    @property
+    def passes(self) -> int:
+        """How often a rollout is learned from."""
+        return 1
+
+    @property
+    def rollout(self) -> int:
+        """Transitions of a rollout."""
+        return self.horizon * self.environments
+
+    @property
+    def anneal_over(self) -> int | None:
+        """All updates of the run, if the learning rate falls."""
+        return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take."""
+        return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
+
+    def soon_learning(self) -> dict[str, Any]:
+        """The shortest rollout, of which a transition takes as many updates."""
+        return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}
+
+    @model_validator(mode="after")
+    def _check_rollout(self) -> Self:
+        own = self.rollout // self.learners
+        if own % self.batch_size:
+            of_each = f" of each of the {self.learners} learners" if self.learners > 1 else ""
+            raise ValueError(
+                f"batch_size must divide horizon x environments{of_each}, got {self.batch_size}, and {self.horizon} x"
+                f" {self.environments // self.learners} = {own}; allowed are {_divisors(own)}"
+            )
+        if self.normalize_advantages and self.batch_size == 1:
+            raise ValueError("normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false")
+        return self
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        if self.transitions < self.rollout:
+            raise ValueError(
+                f"nothing would be learned: a rollout is horizon x environments = {self.rollout} agent steps, and the"
+                f" run has {self.transitions}; allowed are as many steps or more, or a shorter horizon"
+            )
+        return self
+
+
+def _divisors(number: int) -> str:
+    found = [str(one) for one in range(1, number + 1) if number % one == 0]
+    return ", ".join(found if len(found) <= _MOST_SHOWN else [*found[:3], "...", *found[-3:]])

@@ -142,7 +142,7 @@ class TrainConfig(BaseModel):
     environments: Positive = key(
         1,
         "Environments that training steps together, in two alternating groups if there are several, with one call of"
-        " the policy per group; see docs/environments.md. Updates stay one per transition.",
+        " the policy per group; see docs/environments.md. Updates per transition stay the same.",
         Role.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
@@ -197,6 +197,10 @@ class TrainConfig(BaseModel):
     def share(self) -> Self:
         """What one of several learners of the run has to do; the run's own config where there is one."""
         return self
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take, at most."""
+        return transitions
 
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""

@@ -16,10 +16,13 @@ from .replay import Replay
 from .transfer import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OffPolicyKeys
     from ..environments.parallel import Sizes
+    from .prioritized import PrioritizedReplay
     from .sampling import Sample
 
 
@@ -32,7 +35,7 @@ class Intake(ABC):
         device: likewise.
     """
 
-    replay: Replay | FrameReplay
+    replay: Replay | PrioritizedReplay | FrameReplay
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
@@ -57,12 +60,24 @@ class Intake(ABC):
         """Notes the first observation of an episode of an environment of training, by its number."""
 
     @abstractmethod
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
-        """The transitions of a sample, which began with ``observations``, as the replay buffer takes them."""
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, which began with ``observations``: of each environment what to remember."""
 
     @abstractmethod
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Adds a transition of a sample, that of environment ``i`` of its group, to the replay buffer."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to learn from after a transition."""
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed, beside the replay buffer, to continue identically: nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
+        """Takes over what :meth:`state_dict` returned."""
 
 
 @final

@@ -17,17 +17,21 @@ class Batch:
         rows: everything, side by side.
         observations: (batch, observation).
         observations_and_actions: (batch, observation + action), what critics see.
+        actions: (batch, action).
         next_observations: (batch, observation).
         rewards: (batch, 1).
         discounts: (batch, 1), the environment's: 0 at a terminal state, else 1.
+        weights: (batch, 1), of each transition in the loss; (batch, 0) where all count alike.
     """
 
     rows: torch.Tensor
     observations: torch.Tensor
     observations_and_actions: torch.Tensor
+    actions: torch.Tensor
     next_observations: torch.Tensor
     rewards: torch.Tensor
     discounts: torch.Tensor
+    weights: torch.Tensor
 
 
 @final
@@ -121,9 +125,11 @@ def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Bat
         rows=rows,
         observations=rows[:, :o],
         observations_and_actions=rows[:, : o + a],
+        actions=rows[:, o : o + a],
         next_observations=rows[:, o + a : 2 * o + a],
-        rewards=rows[:, -2:-1],
-        discounts=rows[:, -1:],
+        rewards=rows[:, 2 * o + a : 2 * o + a + 1],
+        discounts=rows[:, 2 * o + a + 1 : 2 * o + a + 2],
+        weights=rows[:, 2 * o + a + 2 :],
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import _foreach_copy_
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class FlatNetwork(ABC):
@@ -57,11 +57,13 @@ class FlatNetwork(ABC):
         """Layers of this network's shapes as views into ``flat``, which is like ``self.flat``."""
         return [part.view(shape) for part, shape in zip(torch.split(flat, self._counts), self._shapes, strict=True)]
 
-    def compute_gradients(self, outputs: torch.Tensor, weights: torch.Tensor) -> None:
+    def compute_gradients(
+        self, outputs: torch.Tensor | Sequence[torch.Tensor], weights: torch.Tensor | Sequence[torch.Tensor]
+    ) -> None:
         """Differentiates sum(weights * outputs) by every parameter; the result lies in ``flat.grad``.
 
         Args:
-            outputs: something computed from ``trainable``.
+            outputs: something computed from ``trainable``; or several such things.
             weights: as ``outputs``, or a number for all of them; a loss scale belongs here.
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
@@ -112,13 +114,13 @@ def perceptron_shapes(sizes: Sequence[int], ensemble: int) -> list[tuple[int, ..
     return [shape for n_in, n_out in pairwise(sizes) for shape in ((ensemble, n_in, n_out), (ensemble, 1, n_out))]
 
 
-def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Generator, *, gain: float = 1.0) -> None:
     """Draws orthogonal weights for perceptrons, in place; biases stay."""
     for weight in layers[0::2]:
         for member in weight:
             # Orthogonal in the layout (out, in), as is usual.
             drawn = torch.empty(member.mT.shape, dtype=torch.float32)
-            member.copy_(torch.nn.init.orthogonal_(drawn, generator=generator).mT)
+            member.copy_(torch.nn.init.orthogonal_(drawn, gain, generator=generator).mT)
 
 
 def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +133,23 @@ def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     Returns:
         (ensemble, batch, out).
     """
+    return torch.baddbmm(layers[-1], hidden_of(layers[:-2], x, torch.relu_), layers[-2])
+
+
+def hidden_of(
+    layers: Sequence[torch.Tensor], x: torch.Tensor, activation_: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Computes the hidden layers of an ensemble of perceptrons.
+
+    Args:
+        layers: their weights and biases as :class:`MLP` has them.
+        x: inputs (batch, in), the same for all members.
+        activation_: changes what each layer gives, in place.
+
+    Returns:
+        (ensemble, batch, out).
+    """
     h = x.expand(layers[0].shape[0], *x.shape)
-    for i in range(0, len(layers) - 2, 2):
-        h = torch.baddbmm(layers[i + 1], h, layers[i]).relu_()
-    return torch.baddbmm(layers[-1], h, layers[-2])
+    for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
+        h = activation_(torch.baddbmm(bias, h, weight))
+    return h

@@ -68,17 +68,18 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
     settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
     if Rounding.STOCHASTIC in settings:
         return  # its draws are numbered action by action
-    actor = learner.networks["actor"]
+    actor = learner.networks[learner.acting_network]
 
-    def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
-        return learner.acting_by(parameters).sample_actions(observations, noise)
+    def sample(parameters: Tensor, numbers: dict[str, Tensor], observations: Tensor, noise: Tensor) -> Tensor:
+        return learner.acting_by(parameters, numbers).sample_actions(observations, noise)
 
     def choose_eagerly(reason: str) -> None:
         if on_notice:
             on_notice(f"actions are chosen eagerly: {reason}")
 
     programs = programs_of(learner)[_ACTING]
-    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=(actor.flat,))
+    fixed = (actor.flat, learner.numbers_to_act)
+    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=fixed)
 
 
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from ..experience.on_policy import Minibatch
 from ..experience.replay import Batch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class TracedLearner:
         self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
         self.tensors |= {name: average.tensors for name, average in learner.traceable_averages.items()}
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
-        self.tensors["numbers"] = {name: torch.tensor(value, **options) for name, value in learner.numbers.items()}
+        self.tensors["numbers"] = {name: torch.as_tensor(value, **options) for name, value in learner.numbers.items()}
 
     def program(self, part: Part) -> Callable[..., Metrics]:
         """A part as a function of ``tensors`` and of what :func:`as_tensors` gives."""
@@ -48,4 +49,4 @@ class TracedLearner:
 
 def as_tensors(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     """The inputs of a part, with the batch as its rows."""
-    return tuple(x.rows if isinstance(x, Batch) else x for x in inputs)
+    return tuple(x.rows if isinstance(x, (Batch, Minibatch)) else x for x in inputs)

@@ -117,7 +117,7 @@ class Run:
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
-        return (self.config.steps - self.state.step) // self.config.action_repeat
+        return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""
@@ -196,17 +196,19 @@ class Run:
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         due = self.state.recorder.due()
+        learned: Metrics | None = None
         while True:
-            with self.stopwatch.measure("replay"):
-                batch = next(due, None)
-            if batch is None:
+            try:
+                with self.stopwatch.measure("replay"):
+                    batch = due.send(learned)
+            except StopIteration:
                 return
             began = time.perf_counter()
-            metrics, seconds = yield batch
+            learned, seconds = yield batch
             self.stopwatch.count(seconds - (time.perf_counter() - began))
             # The first one of a process compiles, or reads from the disk what was compiled.
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
-            self.state.metrics |= metrics
+            self.state.metrics |= learned
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: the recorder's at first, then the learner's."""

@@ -11,12 +11,13 @@ from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Generator, Sequence
 
     import torch
     from numpy.typing import NDArray
 
     from ..algorithms.learner import Learner
+    from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import Sizes
     from ..experience.intake import Intake
@@ -34,8 +35,8 @@ class Recorder(Protocol):
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
         """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
 
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
-        """The transitions of a sample, which began with ``observations``."""
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, which began with ``observations``: for each environment what is kept."""
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Keeps one of them, that of environment ``i`` of the sample's group."""
@@ -43,8 +44,8 @@ class Recorder(Protocol):
     def waits(self, under_way: int) -> bool:
         """Whether no more actions are to be taken, beside those under way, before something is learned."""
 
-    def due(self) -> Iterator[Any]:
-        """The batches to learn from now."""
+    def due(self) -> Generator[Any, Metrics | None, None]:
+        """The batches to learn from now; is sent what the update with each has returned."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from roundoff.agents import Job, RunError, TrainConfig, train, train_together
 from roundoff.agents.adapters.finite import nan_among_locals
+from roundoff.agents.adapters.model import make_model
 from roundoff.agents.adapters.run import AdaptedRun
-from roundoff.agents.environments.opening import open_environment
+from roundoff.agents.adapters.world import open_world
 from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.streams import Stream, sequence
+from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.analysis import plot, report
 from roundoff.extras import MissingExtraError
 from roundoff.sweeps import plan_text
@@ -232,29 +233,28 @@ def test_parts_of_ours_can_be_lent(tmp_path):
     assert digest(weights(tmp_path / "lent")) == digest(weights(tmp_path / "again"))
 
 
-def test_episodes_are_remembered_each_for_itself(tmp_path):
-    """Evaluations in lockstep are those of each episode alone, also where some end before others."""
-    keys = {"eval_episodes": 4, "steps": 32, "eval_every": 32}
-    train(config("RecurrentPPO", **keys), tmp_path)
-    from sb3_contrib import RecurrentPPO
+def test_episodes_are_remembered_each_for_itself():
+    """Episodes in lockstep have the memory that each has alone, also where one ends before others."""
+    made = config("RecurrentPPO")
+    model = make_model(made, lambda number: open_world(made, number, print, print, Stopwatch()))
+    first, second = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    model.begin(3)
+    model.act(first)
+    model.go_on(np.array([True, False, True]))
+    model.act(second[[0, 2]])
+    for place, row in enumerate((0, 2)):
+        begins, goes_on = np.array([True]), np.array([False])
+        alone = model._model
+        _, state = alone.predict(first[[row]], episode_start=begins, deterministic=True)
+        _, state = alone.predict(second[[row]], state=state, episode_start=goes_on, deterministic=True)
+        for part, found in zip(state, model._memory, strict=True):
+            np.testing.assert_allclose(found[:, place], part[:, 0], rtol=1e-5)
 
-    options = ELEVEN["RecurrentPPO"]
-    model = RecurrentPPO("MlpLstmPolicy", gymnasium.make("CartPole-v1"), seed=3, device="cpu", **options).learn(32)
-    returns = []
-    for i in range(4):
-        environment = open_environment("gym:CartPole-v1", 1)
-        environment.seed(sequence(3, Stream.EVALUATION, 32, i))
-        observation, state, total, first = environment.reset(), None, 0.0, True
-        while True:
-            seen = observation.astype(np.float32)[None]
-            action, state = model.predict(seen, state=state, episode_start=np.array([first]), deterministic=True)
-            observation, reward, _, last = environment.step(np.eye(2)[action[0]])
-            total, first = total + reward, False
-            if last:
-                break
-        returns.append(total)
-    assert len(set(returns)) > 1
-    assert records(tmp_path, "eval")[-1]["returns"] == returns
+
+def test_initial_weights_are_numbers_of_the_format(tmp_path):
+    train(config("DQN", format="e8m7", options={**OFF, "learning_starts": 10_000}), tmp_path)
+    for tensor in weights(tmp_path).values():
+        assert torch.equal(tensor, tensor.to(torch.bfloat16).float())
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_runs_of_a_sweep_are_drawn_and_reported(tmp_path):
         "libraries.yaml",
     )
     assert len(planned.runs) == 4
-    jobs = [Job(run.config, tmp_path / "runs" / run.id) for run in planned.runs]
+    jobs = [Job(run.config, tmp_path / run.id) for run in planned.runs]
     outcomes = dict(train_together(jobs))
     assert sorted(outcome.status for outcome in outcomes.values()) == ["crashed", "done", "done", "done"]
     plot(tmp_path)

@@ -1,0 +1,1 @@
+"""A2C: advantage actor-critic, synchronous."""

@@ -1,0 +1,63 @@
+"""The keys of A2C, and what it logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...config.fields import Below1, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
+from ...config.learning_keys import OnPolicyKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class A2CConfig(OnPolicyKeys):
+    """A2C; the defaults are those of the papers for Atari.
+
+    Source:
+        Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", Section 5.1 (5 steps, alpha 0.99, entropy
+        0.01); Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Appendix A.3 (learning rate 7e-4
+        for 16 environments); the norm and eps are those of OpenAI's Baselines.
+    """
+
+    panels: ClassVar[Mapping[str, Panel]] = {
+        "entropy": Panel("entropy of the policy"),
+        "critic_loss": Panel("squared error of the values", log=True),
+        "actor_loss_scale": Panel("loss scale", log=True),
+    }
+
+    algorithm: str = key("a2c", "What learns; each has keys of its own.")
+    environments: Positive = with_default(OnPolicyKeys, "environments", 16)
+    horizon: Positive = with_default(OnPolicyKeys, "horizon", 5)
+    batch_size: Positive = with_default(OnPolicyKeys, "batch_size", 80)
+    optimizer: Literal["adam", "rmsprop"] = with_default(OnPolicyKeys, "optimizer", "rmsprop")
+    lr: PositiveFloat = with_default(OnPolicyKeys, "lr", 7e-4)
+    adam_beta2: Below1 = with_default(OnPolicyKeys, "adam_beta2", 0.99)
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = with_default(OnPolicyKeys, "gae_lambda", 1.0)
+    entropy_weight: NonNegativeFloat = with_default(OnPolicyKeys, "entropy_weight", 0.01)
+    normalize_advantages: bool = with_default(OnPolicyKeys, "normalize_advantages", False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learns_from_all_at_once(cls, data: Any) -> Any:
+        """The batch is the rollout, also where only that is said."""
+        if not isinstance(data, dict):
+            return data
+        sizes = [data.get(name, cls.model_fields[name].default) for name in ("horizon", "environments")]
+        if all(type(size) is int for size in sizes):
+            return {"batch_size": sizes[0] * sizes[1], **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check_batch(self) -> Self:
+        if self.batch_size != self.rollout:
+            raise ValueError(
+                f"a2c learns from a whole rollout at once: batch_size is horizon x environments = {self.rollout}, got"
+                f" {self.batch_size}; leave it out, or set algorithm: ppo"
+            )
+        return self
+
+
+CONFIG = A2CConfig

@@ -1,0 +1,181 @@
+"""Policy gradients with a learned value as their baseline: what PPO and A2C share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...formats import round
+from ..experience.on_policy import minibatch_of
+from ..models.actor_critic import ActorCritic
+from ..models.policies import Categorical, DiagonalNormal, gumbel
+from ..optimizers.decisions import add_product, filled_like
+from ..optimizers.scaled_norms import standardized, standardized_naive
+from ..streams import Stream, torch_generator
+from .learner import Learner
+from .part import Metrics, Part
+
+if TYPE_CHECKING:
+    from ..config.learning_keys import OnPolicyKeys
+    from ..environments.parallel import Sizes
+    from ..experience.on_policy import Minibatch
+    from ..experience.replay import Batch
+    from ..models.policies import Policy
+
+
+class PolicyGradient(Learner):
+    """A policy and a value, moved together by one optimizer.
+
+    loss = -mean(surrogate) + value_weight * mean((V - return)^2) - entropy_weight * mean(entropy). It is not formed:
+    the derivatives by log-probabilities, values and entropies are handed to autograd, times the loss scale. Gradients
+    are then clipped by the norm of all of them.
+
+    Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not depend on the
+    observation; samples have no bounds, environments clip them to [-1, 1]).
+
+    Args:
+        sizes: of observations and actions, and whether these are discrete.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
+        device: where all tensors live.
+
+    Source:
+        Schulman et al., "Proximal Policy Optimization Algorithms", equation (9) and Section 6.1.
+    """
+
+    config: OnPolicyKeys
+
+    def __init__(self, sizes: Sizes, config: OnPolicyKeys, device: torch.device) -> None:
+        super().__init__(sizes.observation_size, sizes.action_size, config, device)
+        self.discrete = sizes.discrete
+        self.policy: Policy
+        self.policy = Categorical() if self.discrete else DiagonalNormal(normal_fix="normal_fix" in config.fixes)
+        self._actor_critic = ActorCritic(
+            sizes.observation_size,
+            config.hidden_widths,
+            sizes.action_size,
+            log_sigma=not self.discrete,
+            dtype=self.dtype,
+            device=device,
+            generator=torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu")),
+        )
+        self.networks = {"actor": self._actor_critic}
+        self.rounded_(self._actor_critic.flat)
+        with self.constructing():
+            self.optimizers = {"actor": self.make_optimizer(self._actor_critic.flat, kahan=True)}
+        self.parts = (Part("actor", PolicyGradient.update_actor, every=1, draws=1),)
+        self.bind()
+
+    @property
+    def network(self) -> ActorCritic:
+        """The only one."""
+        network = self.networks["actor"]
+        assert isinstance(network, ActorCritic)
+        return network
+
+    @abstractmethod
+    def surrogate(
+        self, log_prob: torch.Tensor, old_log_prob: torch.Tensor, advantage: torch.Tensor
+    ) -> tuple[torch.Tensor, Metrics]:
+        """The derivative of the surrogate objective, which is raised, by the actions' log-probabilities.
+
+        Args:
+            log_prob: (n, 1), without a graph.
+            old_log_prob: (n, 1), when the actions were chosen.
+            advantage: (n, 1).
+
+        Returns:
+            (n, 1), and what is worth logging of it.
+        """
+
+    def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
+        """The most likely ones."""
+        return self.policy.best(self.network.policy(observations))
+
+    def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Samples of the policy."""
+        return self.policy.sample(self.network.policy(observations), noise)
+
+    def action_noise(self, count: int) -> torch.Tensor:
+        """Gumbel noise for discrete actions, rounded once; else standard normal."""
+        if not self.discrete:
+            return super().action_noise(count)
+        drawn = gumbel((count, self.action_size), self.generators["act_noise"], self.format.carrier, self.device)
+        return round(drawn, self.format).to(self.dtype)
+
+    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
+        """No part takes noise."""
+        return ()
+
+    def unpacked(self, rows: torch.Tensor) -> Minibatch:
+        """The minibatch that rows are."""
+        return minibatch_of(rows, self.observation_size)
+
+    @torch.no_grad()
+    def judge(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities, advantages and returns of a rollout: (n, 3), by the policy as it is.
+
+        A_t = delta_t + gamma lambda d_t A_(t+1), delta_t = r_t + gamma d_t V(s'_t) - V(s_t), return_t = A_t + V(s_t),
+        where d_t is 0 at a terminal state, else 1. Where an episode ends there is no A_(t+1); where it was cut off,
+        V(s'_t) stands for the rest.
+
+        Args:
+            rollout: as ``Judge`` has it.
+            last: likewise.
+
+        Source:
+            Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);
+            Pardo et al., "Time Limits in Reinforcement Learning": what an episode that is cut off counts.
+        """
+        network, discount = self.network, self.config.discount
+        actions = rollout.observations_and_actions[:, self.observation_size :]
+        with self.before_update():
+            outputs, values = network.both(network.layers, rollout.observations)
+            following = network.value(rollout.next_observations)
+            log_prob = self.policy.log_prob(outputs, actions)
+            deltas = add_product(rollout.rewards, rollout.discounts, following, discount) - values
+            weights = rollout.discounts.masked_fill(last, 0.0) * (discount * self.config.gae_lambda)
+            advantages = _summed_backwards(deltas, weights, self.config.environments)
+            return torch.cat((log_prob, advantages, advantages + values), dim=1)
+
+    def update_actor(self, batch: Minibatch) -> Metrics:
+        """Moves policy and value by a step."""
+        config, network, optimizer, count = self.config, self.network, self.optimizers["actor"], len(batch.rows)
+        outputs, values = network.both(network.trainable, batch.observations)
+        log_prob = self.policy.log_prob(outputs, batch.actions)
+        advantages = batch.advantages
+        if config.normalize_advantages:
+            advantages = (standardized if "scaled_norms" in config.fixes else standardized_naive)(advantages)
+        slope, metrics = self.surrogate(log_prob.detach(), batch.log_probs, advantages)
+        error = values.detach() - batch.returns
+        computed = [log_prob, values]
+        weights = [
+            slope * optimizer.mean_weight(-1, count),
+            error * optimizer.mean_weight(2 * config.value_weight, count),
+        ]
+        if config.entropy_weight:
+            entropy = self.policy.entropy(outputs)
+            computed.append(entropy)
+            weights.append(filled_like(entropy, optimizer.mean_weight(-config.entropy_weight, count)))
+            metrics["entropy"] = entropy.detach()
+        network.compute_gradients(computed, weights)
+        self.next_draws()
+        optimizer.step(config.max_grad_norm)
+        return {"td_error": error, "log_prob": log_prob.detach(), **metrics}
+
+    def summarize(self, metrics: Metrics) -> dict[str, Any]:
+        """As every learner's; the entropy where it is not computed is minus the mean log-probability of actions."""
+        numbers = super().summarize(metrics)
+        log_prob = numbers.pop("log_prob")
+        return {"entropy": -log_prob, **numbers}
+
+
+def _summed_backwards(deltas: torch.Tensor, weights: torch.Tensor, environments: int) -> torch.Tensor:
+    """A_t = delta_t + weight_t A_(t+1), one operation a step; both are (steps * environments, 1), as is the result."""
+    sums = torch.empty_like(deltas)
+    steps = zip(*(x.view(-1, environments).unbind() for x in (deltas, weights, sums)), strict=True)
+    following: torch.Tensor | None = None
+    for delta, weight, total in reversed(list(steps)):
+        following = total.copy_(delta) if following is None else torch.addcmul(delta, weight, following, out=total)
+    return sums

@@ -1,0 +1,1 @@
+"""PPO: proximal policy optimization."""

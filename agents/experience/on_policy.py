@@ -1,0 +1,167 @@
+"""Learning from what the policy has just done: rollouts, each learned from several times and then forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import torch
+
+from ...formats import Format
+from ..streams import Stream, torch_generator
+from .intake import StateIntake
+from .replay import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ..config.learning_keys import OnPolicyKeys
+    from ..environments.parallel import Sizes
+    from .intake import Intake
+    from .replay import Batch
+    from .sampling import Sample
+
+JUDGEMENTS = 3
+"""Numbers that the learner adds to each transition."""
+
+
+@final
+@dataclass(frozen=True)
+class Minibatch:
+    """Some transitions of a rollout; every tensor is a view of ``rows``, (batch, ...).
+
+    Attributes:
+        rows: everything, side by side.
+        observations: (batch, observation).
+        actions: (batch, action), as they were drawn.
+        log_probs: (batch, 1), those of the actions when they were chosen.
+        advantages: (batch, 1).
+        returns: (batch, 1), what values are moved towards.
+    """
+
+    rows: torch.Tensor
+    observations: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
+class Judge(Protocol):
+    """What a learner makes of a rollout before it learns from it."""
+
+    def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities, advantages and returns: (n, 3).
+
+        Args:
+            rollout: all transitions: step by step, and of each step those of all environments.
+            last: (n, 1): whether an episode ended with the transition.
+        """
+
+
+def minibatch_of(rows: torch.Tensor, observation_size: int) -> Minibatch:
+    """The parts of rows (observation, action, log-probability, advantage, return), as views."""
+    o = observation_size
+    return Minibatch(
+        rows=rows,
+        observations=rows[:, :o],
+        actions=rows[:, o:-3],
+        log_probs=rows[:, -3:-2],
+        advantages=rows[:, -2:-1],
+        returns=rows[:, -1:],
+    )
+
+
+@final
+class RolloutRecorder:
+    """Keeps a rollout: ``horizon`` steps of every environment; then it is learned from, and the next one begins.
+
+    No action is chosen before all of the rollout are back and have been learned from, so that each was chosen by the
+    policy that its rollout is learned from with. With several environments, of which two groups alternate, one group
+    therefore waits for the other one at the end of each rollout.
+
+    Args:
+        config: of the run.
+        intake: with a replay buffer that holds a rollout.
+        judge: asked once for each rollout, when it is complete.
+
+    Attributes:
+        intake: the same.
+    """
+
+    def __init__(self, config: OnPolicyKeys, intake: Intake, judge: Judge) -> None:
+        replay = intake.replay
+        assert isinstance(replay, Replay)
+        self.intake = intake
+        self._replay = replay
+        self._size = len(replay.rows)
+        self._batch_size, self._passes = config.batch_size, config.passes
+        self._judge = judge
+        self._last = torch.zeros(self._size, 1, dtype=torch.bool, device=intake.device)
+        self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
+
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an environment's first episode."""
+        self.intake.begin(observation, environment)
+
+    def explore(self, count: int, under_way: int) -> None:  # noqa: ARG002
+        """Nothing: all actions are the learner's."""
+        return
+
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        return self.intake.rows(observations, sample)
+
+    def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+        """Keeps the transition of environment ``i`` of the sample's group."""
+        self._last[self._kept] = bool(sample.steps.last[i])
+        self.intake.remember(row, sample, i)
+
+    def waits(self, under_way: int) -> bool:
+        """Whether those kept and those under way are the whole rollout."""
+        return self._kept + under_way >= self._size
+
+    def due(self) -> Iterator[Minibatch]:
+        """The minibatches to learn from now, after a transition: none, or several times all of the rollout."""
+        if self._kept:
+            return
+        rollout = self._replay.as_batch(self._replay.rows)
+        judged = self._judge(rollout, self._last)
+        rows = torch.cat((rollout.observations_and_actions, judged), dim=1)
+        size = self._replay.observation_size
+        for _ in range(self._passes):
+            if self._batch_size == self._size:
+                yield minibatch_of(rows, size)
+                continue
+            order = torch.randperm(self._size, generator=self._generator, device=rows.device)
+            for places in torch.split(order, self._batch_size):
+                yield minibatch_of(rows.index_select(0, places), size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        return {
+            "rollout": self._replay.state_dict(),
+            "rollout_last": self._last.cpu(),
+            "rollout_generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._replay.load_state_dict(state["rollout"])
+        self._last.copy_(state["rollout_last"])
+        self._generator.set_state(state["rollout_generator"])
+
+    @property
+    def _kept(self) -> int:
+        """Transitions of the rollout so far; 0 also when it is complete."""
+        return self._replay.added % self._size
+
+
+def record_rollouts(
+    config: OnPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, judge: Judge
+) -> RolloutRecorder:
+    """A recorder of rollouts of states."""
+    replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, dtype=dtype, device=device)
+    return RolloutRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), judge)

@@ -1,0 +1,89 @@
+"""A policy's network and a value network as one: what policy gradients learn from vectors with."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GAIN = math.sqrt(2)
+_POLICY_GAIN = 0.01
+
+
+@final
+class ActorCritic(FlatNetwork):
+    """Two perceptrons with tanh between their layers, whose hidden layers are computed together.
+
+    ``layers`` are those of the hidden layers, weights (2, in, out) and biases (2, 1, out), the policy's first; the
+    weights (in, out) and bias (out) of the policy's output and of the value; and log sigma, (actions), if the policy
+    has one. Weights begin orthogonal, with gain sqrt(2), of the policy's output 0.01 and of the value 1; all else as 0.
+    For the other arguments see :class:`~roundoff.agents.models.networks.FlatNetwork`.
+
+    Args:
+        observation_size: numbers in an observation.
+        hidden: widths of the hidden layers, one or more.
+        outputs: of the policy.
+        log_sigma: whether there is a log sigma for each output, which does not depend on observations.
+
+    Source:
+        Schulman et al., "Proximal Policy Optimization Algorithms", Section 6.1; the gains are OpenAI's Baselines'.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        hidden: Sequence[int],
+        outputs: int,
+        *,
+        log_sigma: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        shapes = perceptron_shapes([observation_size, *hidden], 2)
+        self._hidden = len(shapes)
+        self.log_sigma = log_sigma
+        width = hidden[-1]
+        shapes += [(width, outputs), (outputs,), (width, 1), (1,), *([(outputs,)] if log_sigma else [])]
+        super().__init__(shapes, dtype=dtype, device=device, generator=generator)
+
+    def _initialize(self, generator: torch.Generator) -> None:
+        initialize_perceptrons(self.layers[: self._hidden], generator, gain=_GAIN)
+        policy, _, value = self.layers[self._hidden : self._hidden + 3]
+        initialize_perceptrons([policy[None]], generator, gain=_POLICY_GAIN)
+        initialize_perceptrons([value[None]], generator)
+
+    def both(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """What the policy gives for observations (n, observation), and their values.
+
+        Args:
+            layers: ``self.layers`` or ``self.trainable``.
+            x: the observations.
+
+        Returns:
+            The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
+        """
+        h = hidden_of(layers[: self._hidden], x, torch.tanh_)
+        return self._policy(layers, h[0]), self._value(layers, h[1])
+
+    def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the policy gives alone."""
+        return self._policy(self.layers, hidden_of([one[:1] for one in self.layers[: self._hidden]], x, torch.tanh_)[0])
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        """The values alone."""
+        return self._value(self.layers, hidden_of([one[1:] for one in self.layers[: self._hidden]], x, torch.tanh_)[0])
+
+    def _policy(self, layers: Sequence[torch.Tensor], h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weight, bias = layers[self._hidden : self._hidden + 2]
+        return (torch.addmm(bias, h, weight), *layers[self._hidden + 4 :])
+
+    def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor) -> torch.Tensor:
+        weight, bias = layers[self._hidden + 2 : self._hidden + 4]
+        return torch.addmm(bias, h, weight)
