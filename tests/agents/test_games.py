@@ -68,6 +68,9 @@ def test_observations_of_minatar_are_planes_of_zeros_and_ones(game):
     assert environment.action_size == len(environment._game.minimal_action_set())
     state = environment._game.state()
     assert all(np.array_equal(observations[-1][i], state[:, :, i]) for i in range(len(observations[-1])))
+    environment._game.last_action = 1  # a sticky action of one episode is not one of the next
+    environment.reset()
+    assert environment._game.last_action == 0
 
 
 def test_an_episode_of_minatar_ends_in_time_or_by_the_game(monkeypatch):
@@ -144,6 +147,12 @@ def test_beginnings_differ_by_the_number_of_actions_that_do_nothing():
 def test_what_cannot_be_a_task_is_refused_when_the_config_is_read(task, message):
     with pytest.raises(ValidationError, match=message):
         TrainConfig(task=task)
+
+
+@pytest.mark.parametrize("key", [{"random_start": 1}, {"clip_rewards": True}])
+def test_what_an_adapted_algorithm_would_not_do_is_refused(key):
+    with pytest.raises(ValidationError, match=r"is for roundoff's own agents, not for sb3:PPO"):
+        TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", **key)
 
 
 def test_a_game_that_ale_does_not_have_is_refused_before_anything_is_written():
