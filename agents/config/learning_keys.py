@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
-from .fixes import FIXES, parse_fixes
+from .fixes import FIXES, NEED_SINGLE_STEPS, parse_fixes
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
@@ -85,7 +85,6 @@ class OptimizerKeys(TrainConfig):
     communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
-        Role.ARITHMETIC,
         since="0.2",
     )
 
@@ -149,7 +148,7 @@ class OptimizerKeys(TrainConfig):
                 f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
                 " exchange after every step"
             )
-        unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
+        unfit = [name for name in NEED_SINGLE_STEPS if name in self.fixes]
         if self.communicate_every > 1 and unfit:
             raise ValueError(
                 f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"

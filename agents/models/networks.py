@@ -133,7 +133,9 @@ def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     Returns:
         (ensemble, batch, out).
     """
-    return torch.baddbmm(layers[-1], hidden_of(layers[:-2], x, torch.relu_), layers[-2])
+    hidden = layers[:-2]
+    h = hidden_of(hidden, x, torch.relu_) if hidden else x.expand(layers[0].shape[0], *x.shape)
+    return torch.baddbmm(layers[-1], h, layers[-2])
 
 
 def hidden_of(

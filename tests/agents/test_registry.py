@@ -155,7 +155,8 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
 
 
 LATER = {
-    "optimizer": "adam", "training_intensity": None, "random_start": 0, "clip_rewards": False,
+    "learners": 1, "asynchronous": False, "communicate_every": 1, "communicate": None, "optimizer": "adam",
+    "training_intensity": None, "random_start": 0, "clip_rewards": False,
 }  # fmt: skip
 
 
