@@ -13,7 +13,7 @@ from bench import (
     population,
     products,
     programs,
-    sampler,
+    sampling,
     simulate,
     store,
     sweeps,
@@ -34,7 +34,7 @@ pixels.main()
 adapters.main()
 simulate.main()
 accumulation.main()
-sampler.main()
+sampling.main()
 store.main()
 sweeps.main()
 programs.main()
