@@ -13,8 +13,12 @@ from bench import (
     population,
     products,
     programs,
+<<<<<<< HEAD
     q_learning,
     sampler,
+=======
+    sampling,
+>>>>>>> main
     simulate,
     store,
     sweeps,
@@ -36,7 +40,7 @@ adapters.main()
 q_learning.main()
 simulate.main()
 accumulation.main()
-sampler.main()
+sampling.main()
 store.main()
 sweeps.main()
 programs.main()
