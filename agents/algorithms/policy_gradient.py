@@ -81,7 +81,7 @@ class PolicyGradient(Learner):
         """The derivative of the surrogate objective, which is raised, by the actions' log-probabilities.
 
         Args:
-            log_prob: (n, 1), without a graph.
+            log_prob: (n, 1); nothing is recorded of what is computed of it.
             old_log_prob: (n, 1), when the actions were chosen.
             advantage: (n, 1).
 
@@ -147,8 +147,9 @@ class PolicyGradient(Learner):
         advantages = batch.advantages
         if config.normalize_advantages:
             advantages = (standardized if "scaled_norms" in config.fixes else standardized_naive)(advantages)
-        slope, metrics = self.surrogate(log_prob.detach(), batch.log_probs, advantages)
-        error = values.detach() - batch.returns
+        with torch.no_grad():
+            slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
+            error = values - batch.returns
         computed = [log_prob, values]
         weights = [
             slope * optimizer.mean_weight(-1, count),

@@ -69,8 +69,8 @@ class ActorCritic(FlatNetwork):
         Returns:
             The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
         """
-        h = hidden_of(layers[: self._hidden], x, torch.tanh_)
-        return self._policy(layers, h[0]), self._value(layers, h[1])
+        policy, value = hidden_of(layers[: self._hidden], x, torch.tanh_).unbind()
+        return self._policy(layers, policy), self._value(layers, value)
 
     def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the policy gives alone."""
