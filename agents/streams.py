@@ -19,11 +19,26 @@ class Stream(IntEnum):
     REPLAY = 5
     EVALUATION = 6
     AUGMENTATION = 10
+    RANDOM_START = 15
+
+
+_learner: tuple[int, ...] = ()
+
+
+def become_learner(rank: int) -> None:
+    """Makes the streams of this process those of a learner that follows another one, for good; weights are the same.
+
+    Args:
+        rank: its number, 1 or more.
+    """
+    global _learner  # noqa: PLW0603  a process is one learner
+    _learner = (rank,)
 
 
 def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:
     """The seed sequence of a stream of the run with ``seed``; ``more`` numbers select one of a family."""
-    return np.random.SeedSequence((seed, int(stream), *more))
+    whose = () if stream is Stream.WEIGHTS else _learner
+    return np.random.SeedSequence((seed, int(stream), *more, *whose))
 
 
 def torch_generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:

@@ -4,6 +4,7 @@ import torch
 
 from bench import (
     accumulation,
+    adapters,
     compiled,
     families,
     formats,
@@ -30,6 +31,7 @@ compiled.main()
 population.main()
 products.main()
 pixels.main()
+adapters.main()
 simulate.main()
 accumulation.main()
 sampler.main()

@@ -27,6 +27,10 @@ CAPTIONS = {
         times the seconds of `torch.mm`. How accumulators are written:
         [simulation.md](simulation.md#how-sums-are-accumulated).
     """,
+    "adapters": """
+        One update of algorithms of [other libraries](libraries.md), alone and simulated, with Adam's eps at 1e-4; CPU
+        time. A2C and PPO: of a whole rollout. `over_fp32`: times the seconds of fp32.
+    """,
     "compiled": """
         One SAC update, eager and compiled. Reference: a textbook SAC with `torch.nn` and `torch.optim`; e5m10 is
         simulated, with all six fixes.

@@ -12,6 +12,28 @@ import pytest
 HERE = Path(__file__).parent
 
 
+ALL = """
+import io, json, traceback
+from contextlib import redirect_stdout
+
+said = {{}}
+for name, script in {scripts!r}.items():
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        try:
+            exec(script, {{"__name__": name}})
+            said[name] = json.loads(printed.getvalue().splitlines()[-1])
+        except Exception:
+            said[name] = traceback.format_exc()
+print(json.dumps(said))
+"""
+
+
+def run_all(folder, scripts):
+    """What each of the scripts says, by name, run one after the other in one process; of one that fails, its error."""
+    return run(folder, ALL.format(scripts=scripts))
+
+
 def run(folder, script, **variables):
     """What the last line says that a script prints, as JSON; the folder is for what is compiled."""
     pytest.importorskip("triton")

@@ -1,6 +1,24 @@
-"""What a training run leaves in its folder, for tests that compare runs bit for bit."""
+"""Small training runs, and what one leaves in its folder, for tests that compare runs bit for bit."""
 
+from roundoff.agents import TrainConfig
 from roundoff.agents.run import checkpoint
+
+SMALL = {
+    "steps": 6000,
+    "action_repeat": 20,
+    "hidden_units": 8,
+    "batch_size": 8,
+    "lr": 1e-3,
+    "seed_steps": 20,
+    "eval_every": 1500,
+    "eval_episodes": 2,
+    "checkpoint_every": 500,
+}
+
+
+def config(**keys):
+    """Of a run of seconds."""
+    return TrainConfig(**(SMALL | keys))
 
 
 def weights(directory):

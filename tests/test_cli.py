@@ -232,6 +232,19 @@ def test_mistakes_end_with_one_message_and_status_2(arguments, message, tmp_path
     assert list((tmp_path / "foreign").iterdir()) == [tmp_path / "foreign" / "thesis.tex"]
 
 
+def test_a_sweep_of_a_program_has_no_profile(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text("def train(seed: int):\n    return {'loss': 1.0}\n")
+    (tmp_path / "sweep.yaml").write_text("program: train.py:train\nmetric: loss\ngrid:\n  seed: [0, 1]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["roundoff", "sweep", "sweep.yaml", "--profile"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith("--profile is about agents; of a program only the whole time is known: leave it out")
+    assert {path.name for path in tmp_path.iterdir()} <= {"train.py", "sweep.yaml", "__pycache__"}
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder_is_named(tmp_path):
     tmp_path.chmod(0o500)

@@ -19,7 +19,7 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 from roundoff.agents import FIXES
 from roundoff.agents.config import registry
 from roundoff.agents.config.registry import keys
-from roundoff.agents.config.train_config import ALGORITHMS
+from roundoff.agents.config.train_config import ALGORITHMS, LIBRARIES
 from roundoff.analysis import read_experiment
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.programs.run import run_program
@@ -41,7 +41,8 @@ def keys_table():
         others = [f"{of} {text}" for of, text in zip(fields, texts, strict=True) if text != texts[0]]
         default = texts[0] + (f" ({', '.join(others)})" if others else "")
         about = next(iter(fields.values())).description
-        of = "all" if len(fields) == len(ALGORITHMS) else ", ".join(fields)
+        groups = {(*ALGORITHMS, *LIBRARIES): "all", ALGORITHMS: "own"}
+        of = next((word for names, word in groups.items() if {*names} == {*fields}), ", ".join(fields))
         rows.append(f"| `{name}` | {of} | {default} | {about} |")
     return "\n".join(["| key | of | default | what |", "|---|---|---|---|", *rows])
 

@@ -159,6 +159,8 @@ def test_the_table_of_extras_is_that_of_the_project():
         return found - {"roundoff"}
 
     for extra, packages in EXTRAS.items():
+        if extra == "tianshou" and "tianshou" not in distributions:
+            continue  # it cannot stand beside the pandas of constraints.txt: docs/libraries.md
         brought = {
             distributions[package][0].lower().replace("_", "-") for package in packages if package in distributions
         }

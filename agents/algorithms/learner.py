@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -57,7 +57,8 @@ class Learner(ABC):
 
     Attributes:
         dtype: of weights, batches and actions.
-        networks: by name; ``actor`` acts.
+        networks: by name.
+        acting_network: the name of the network that acts, and of the part that moves it.
         averages: slow copies of networks, by name.
         optimizers: by name; those of ``networks``, and of other parameters.
         numbers: hyper-parameters that are data to compiled programs, where they are tensors.
@@ -66,6 +67,8 @@ class Learner(ABC):
         compiled: what has taken over the updates; None if nothing has.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
     """
+
+    acting_network: ClassVar[str] = "actor"
 
     def __init__(self, observation_size: int, action_size: int, config: OptimizerKeys, device: torch.device) -> None:
         fmt = Format.parse(config.format)
@@ -174,6 +177,11 @@ class Learner(ABC):
         """Whether it is the part's turn in this update."""
         return self.updates % part.every == 0
 
+    @property
+    def row_size(self) -> int:
+        """Numbers in a row of a batch."""
+        return 2 * self.observation_size + self.action_size + 2
+
     def unpacked(self, rows: torch.Tensor) -> Any:
         """The batch that rows are, for learners from states."""
         return batch_of(rows, self.observation_size, self.action_size)
@@ -198,10 +206,16 @@ class Learner(ABC):
         assert len(found) == len(self.averages), "programs know no master weights"
         return found
 
-    def acting_by(self, parameters: torch.Tensor) -> Self:
-        """This learner with the parameters of its actor elsewhere, for a program that chooses actions."""
+    @property
+    def numbers_to_act(self) -> dict[str, torch.Tensor]:
+        """Those of ``numbers`` that :meth:`sample_actions` needs, for programs; they are tensors."""
+        return {}
+
+    def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
+        """This learner with the parameters of what acts elsewhere, for a program that chooses actions."""
         other = copy(self)
-        other.networks = {**self.networks, "actor": self.networks["actor"].bound_to(parameters)}
+        other.numbers = {**self.numbers, **numbers}
+        other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
         return other
 
     def next_draws(self) -> None:

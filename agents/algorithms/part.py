@@ -19,7 +19,7 @@ class Part:
     """A part of an update: computed eagerly, as a compiled program, or of a population at once.
 
     Attributes:
-        name: what it moves; ``actor``, where that is the network that acts.
+        name: what it moves; ``Learner.acting_network``, where that is the network that acts.
         compute: a function of the learner and the inputs below, which changes the learner's tensors in place and
             returns tensors whose means are worth logging. It has no branches that depend on numbers in tensors.
         every: how many updates there are from one of its turns to the next.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -15,6 +16,22 @@ from .train_config import TrainConfig
 _FREE = Role.TIMELESS
 _DATA = Role.TIMELESS | Role.DATA
 _MOST_SHOWN = 12
+
+
+def _with_codes(name: str | None) -> str | None:
+    """A format by its canonical name, if its numbers have codes to travel as."""
+    if name is None:
+        return None
+    import torch  # noqa: PLC0415  costs seconds
+
+    from ...formats import Format, FormatError  # noqa: PLC0415  likewise
+
+    fmt = Format.parse(name)
+    try:
+        fmt.encode(torch.zeros(1))
+    except FormatError as error:
+        raise ValueError(f"{fmt} cannot be sent: {error}") from None
+    return str(fmt)
 
 
 class OptimizerKeys(TrainConfig):
@@ -50,6 +67,27 @@ class OptimizerKeys(TrainConfig):
         10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
     )
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
+    learners: Positive = key(
+        1,
+        "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
+        " their gradients; see docs/learners.md.",
+        since="0.2",
+    )
+    asynchronous: bool = key(
+        False,
+        "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
+        " runs do not repeat.",
+        since="0.2",
+    )
+    communicate_every: Positive = key(
+        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", since="0.2"
+    )
+    communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
+        None,
+        "The format in which gradients travel between `learners`, packed; null: as they are.",
+        Role.ARITHMETIC,
+        since="0.2",
+    )
 
     @property
     def anneal_over(self) -> int | None:
@@ -57,9 +95,20 @@ class OptimizerKeys(TrainConfig):
         return None
 
     @property
+    def largest_norm(self) -> float | None:
+        """That of gradients, over all parameters of an optimizer, above which they are scaled down; None: any."""
+        return None
+
+    @property
     def hidden_widths(self) -> list[int]:
         """Of the hidden layers, from the first to the last."""
         return [self.hidden_units] * self.hidden_layers
+
+    def share(self) -> Self:
+        """With a share of the environments, and of the processes that step them."""
+        shares = {"environments": self.environments // self.learners}
+        shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
+        return self.model_copy(update=shares)
 
     @model_validator(mode="before")
     @classmethod
@@ -67,6 +116,50 @@ class OptimizerKeys(TrainConfig):
         if isinstance(data, dict) and data.get("baseline", "none") != "none":
             return {"fixes": "none", **data}
         return data
+
+    @model_validator(mode="after")
+    def _check_learners(self) -> Self:
+        if self.environments % self.learners:
+            raise ValueError(
+                f"learners is {self.learners}, and each has as many of the {self.environments} environments; allowed"
+                " are divisors of environments"
+            )
+        for name in ("communicate", "asynchronous"):
+            if getattr(self, name) and self.learners == 1:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for several learners, and there is one; leave it out, or set"
+                    " learners"
+                )
+        if self.asynchronous:
+            self._check_asynchronous()
+        elif self.communicate_every > 1:
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} is for asynchronous learners; others sum the gradients of"
+                " each step: leave it out, or set asynchronous: true"
+            )
+        return self
+
+    def _check_asynchronous(self) -> None:
+        if self.communicate:
+            raise ValueError(
+                f"communicate: {self.communicate} is for gradients that are sent; asynchronous learners share memory:"
+                " leave it out, or set asynchronous: false"
+            )
+        if self.device != "cpu":
+            raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
+        if self.baseline not in ("none", "naive", "eps"):
+            raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
+        if self.communicate_every > 1 and self.optimizer != "adam":
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
+                " exchange after every step"
+            )
+        unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
+        if self.communicate_every > 1 and unfit:
+            raise ValueError(
+                f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
+                " leave them out of fixes, or exchange after every step"
+            )
 
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:
@@ -94,11 +187,30 @@ class OffPolicyKeys(OptimizerKeys):
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+    training_intensity: PositiveFloat | None = key(
+        None,
+        "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
+        " `seed_steps`. `null`: one update per transition.",
+        Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition after those of ``seed_steps``, on average; exactly."""
+        if self.training_intensity is None:
+            return 1
+        return Fraction(repr(self.training_intensity)) / self.batch_size
 
     @property
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return self.seed_steps
+
+    def share(self) -> Self:
+        """With a share of the random actions before learning and of the transitions kept, too."""
+        shares = {name: -(-getattr(self, name) // self.learners) for name in ("seed_steps", "replay_capacity")}
+        return super().share().model_copy(update=shares)
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
@@ -156,11 +268,18 @@ class OnPolicyKeys(OptimizerKeys):
     @property
     def anneal_over(self) -> int | None:
         """All updates of the run, if the learning rate falls."""
-        return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
+        updates = self.passes * (self.rollout // self.batch_size)
+        return self.transitions // self.rollout * updates if self.lr_schedule == "linear" else None
 
-    def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take."""
-        return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition, once its rollout is complete."""
+        return Fraction(self.passes, self.batch_size)
+
+    @property
+    def largest_norm(self) -> float | None:
+        """``max_grad_norm``."""
+        return self.max_grad_norm
 
     def soon_learning(self) -> dict[str, Any]:
         """The shortest rollout, of which a transition takes as many updates."""
@@ -168,10 +287,16 @@ class OnPolicyKeys(OptimizerKeys):
 
     @model_validator(mode="after")
     def _check_rollout(self) -> Self:
-        if self.rollout % self.batch_size:
+        own = self.share()
+        if own.rollout % own.batch_size:
+            each = f", of each of {self.learners} learners" if self.learners > 1 else ""
             raise ValueError(
-                f"batch_size must divide horizon x environments, got {self.batch_size}, and {self.horizon} x"
-                f" {self.environments} = {self.rollout}; allowed are {_divisors(self.rollout)}"
+                f"batch_size must divide horizon x environments{each}, got {own.batch_size}, and {own.horizon} x"
+                f" {own.environments} = {own.rollout}; allowed are {_divisors(own.rollout)}"
+            )
+        if self.learners > 1 and self.lr_schedule != "constant":
+            raise ValueError(
+                f"lr_schedule: {self.lr_schedule} is for one learner, got learners: {self.learners}; leave it out"
             )
         if self.normalize_advantages and self.batch_size == 1:
             raise ValueError("normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false")

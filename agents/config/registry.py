@@ -7,10 +7,10 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from .fields import Role, is_later, role_of
-from .train_config import ALGORITHMS, config_class, config_of
+from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydantic.fields import FieldInfo
 
@@ -46,6 +46,12 @@ def panels() -> Mapping[str, Panel]:
     return found
 
 
+def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The logged values that the algorithms of some configs want drawn."""
+    wanted = {name for kind in {config_class(config) for config in configs} for name in kind.panels}
+    return [name for name in panels() if name in wanted]
+
+
 def implied(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a config leaves unsaid: its algorithm, and the keys that came later, at their defaults."""
     fields = config_class(config).model_fields
@@ -59,4 +65,4 @@ def leading(config: Mapping[str, Any]) -> str:
 
 def _names() -> list[str]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
-    return sorted(ALGORITHMS, key=lambda name: name != "sac")
+    return [*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES]

@@ -18,9 +18,15 @@ from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
+
+LIBRARIES = ("sb3:NAME", "tianshou:NAME")
+"""How the algorithms of other libraries are written; ``agents/adapters/settings.py`` has their names."""
+
+_LIBRARY_PREFIXES = tuple(name.removesuffix("NAME") for name in LIBRARIES)
 
 # The formats that PyTorch computes in itself, and what it calls them.
 NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
@@ -86,7 +92,8 @@ class TrainConfig(BaseModel):
     algorithm: str = key("sac", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
-        "`<domain>_<task>` of the DeepMind control suite, or `gym:<id>` of a Gymnasium environment.",
+        "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"
+        " `atari:<Game>`; see docs/environments.md.",
         Role.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
@@ -136,7 +143,7 @@ class TrainConfig(BaseModel):
     environments: Positive = key(
         1,
         "Environments that training steps together, in two alternating groups if there are several, with one call of"
-        " the policy per group; see docs/environments.md. Updates stay one per transition.",
+        " the policy per group; see docs/environments.md. Updates per transition stay the same.",
         Role.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
@@ -144,6 +151,19 @@ class TrainConfig(BaseModel):
         "Processes that step the environments of training and evaluation; 0: this one does. The metrics do not depend"
         " on it.",
         Role.EXECUTION | Role.OUTSIDE_UPDATES,
+    )
+    random_start: Count = key(
+        0,
+        "The first episode of each training environment begins with up to so many random actions, a random number, of"
+        " which nothing is learned: several environments are then at different places of their episodes.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
+    )
+    clip_rewards: bool = key(
+        False,
+        "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        since="0.2",
     )
     device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
     threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
@@ -157,9 +177,19 @@ class TrainConfig(BaseModel):
         super().__init__(**keys)
 
     @property
+    def kinds_of_actions(self) -> tuple[str, ...]:
+        """Those that the algorithm can choose, of ``acts``."""
+        return self.acts
+
+    @property
     def steps_before_learning(self) -> int:
         """Agent steps before the first update."""
         return 0
+
+    @property
+    def updates_per_transition(self) -> Fraction | int:
+        """How many updates there are for each transition that is learned from, on average."""
+        return 1
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
@@ -170,9 +200,9 @@ class TrainConfig(BaseModel):
         """Agent steps of the whole run."""
         return -(-self.steps // self.action_repeat)
 
-    def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take, at most."""
-        return transitions
+    def share(self) -> Self:
+        """What one of several learners of the run has to do; the run's own config where there is one."""
+        return self
 
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""
@@ -202,9 +232,10 @@ class TrainConfig(BaseModel):
     def _check_keys(cls, data: Any) -> Any:
         """Says of a key that another algorithm has that it is not one of this one's."""
         for name in data if isinstance(data, dict) else ():
-            owners = [other for other in ALGORITHMS if name in config_of(other).model_fields]
+            owners = [other for other in (*ALGORITHMS, *LIBRARIES) if name in config_of(other).model_fields]
             if owners and name not in cls.model_fields:
-                own = cls.model_fields["algorithm"].default
+                named = str(data.get("algorithm", ""))
+                own = named if named.startswith(_LIBRARY_PREFIXES) else cls.model_fields["algorithm"].default
                 raise ValueError(
                     f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm:"
                     f" {' or '.join(owners)}"
@@ -214,7 +245,7 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check_own_algorithm(self) -> Self:
         own = type(self).model_fields["algorithm"].default
-        if check_name("algorithm", self.algorithm, ALGORITHMS) != own:
+        if check_name("algorithm", self.algorithm, (*ALGORITHMS, *LIBRARIES)) != own:
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
         return self
 
@@ -257,17 +288,22 @@ class TrainConfig(BaseModel):
 def check_actions(config: TrainConfig, *, discrete: bool) -> None:
     """Raises ValueError if the algorithm cannot choose the actions of its task, and says which one can."""
     kind = "discrete" if discrete else "continuous"
-    if kind not in config.acts:
-        able = [name for name in ALGORITHMS if kind in config_of(name).acts]
+    kinds = config.kinds_of_actions
+    if kind not in kinds:
+        able = [name for name in (*ALGORITHMS, *LIBRARIES) if kind in config_of(name).acts]
         raise ValueError(
-            f"algorithm {config.algorithm} takes {' or '.join(config.acts)} actions, and those of {config.task} are"
+            f"algorithm {config.algorithm} takes {' or '.join(kinds)} actions, and those of {config.task} are"
             f" {kind}; " + (f"these algorithms take them: {', '.join(able)}" if able else "no algorithm takes them")
         )
 
 
 @cache
 def config_of(algorithm: str) -> type[TrainConfig]:
-    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder."""
+    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder, or that of its library."""
+    library, colon, _ = algorithm.partition(":")
+    if colon:
+        adapted: type[TrainConfig] = import_module("..adapters.settings", __package__).CONFIGS[library]
+        return adapted
     settings = import_module(f"..algorithms.{algorithm}.settings", __package__)
     found: type[TrainConfig] = settings.CONFIG
     return found
@@ -278,4 +314,5 @@ def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
     # Configs that name no algorithm were written before there were several: those of pixels are DrQ's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")
     # A class of any algorithm refuses a name that does not exist.
-    return config_of(name if name in ALGORITHMS else "sac")
+    known = name in ALGORITHMS or (isinstance(name, str) and name.startswith(_LIBRARY_PREFIXES))
+    return config_of(name if known else "sac")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from dm_control.rl.control import PhysicsError
 
 from ..errors import RunError
+from .episodes import Transition
 from .suite_loading import load_task
 from .tasks import DOMAIN_AND_TASK, check_suite_task
 
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-
-class Transition(NamedTuple):
-    """What a step of the environment gives back."""
-
-    observation: NDArray[Any]
-    """After the step: flat, float64; or the bytes of images."""
-    reward: float
-    """Summed over the repeats of the action."""
-    discount: float
-    """0 at a terminal state; 1 otherwise, also when time is up: a time-out is no property of the state."""
-    last: bool
-    """Whether the episode is over."""
 
 
 @final
@@ -45,6 +33,7 @@ class Environment:
         observation_size: numbers in an observation.
         observation_dtype: of an observation.
         observation_shape: the same, as a shape.
+        frames: 1.
         action_size: numbers in an action.
         discrete: False.
 
@@ -69,6 +58,7 @@ class Environment:
         self.discrete = False
         self.observation_size = sum(int(np.prod(part.shape)) for part in self._env.observation_spec().values())
         self.observation_shape: tuple[int, ...] = (self.observation_size,)
+        self.frames = 1
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
         """Seeds the random generator; takes effect at the next reset."""

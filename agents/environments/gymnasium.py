@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 
 from ..errors import RunError
-from .control_suite import Transition
-from .tasks import GYMNASIUM_PREFIX, may_import, module_of
+from .episodes import SeededEpisodes, Transition
+from .tasks import Kind, may_import, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -74,11 +74,10 @@ def has_discrete_actions(task: str) -> bool:
 
 
 @final
-class GymnasiumEnvironment:
+class GymnasiumEnvironment(SeededEpisodes):
     """One environment of Gymnasium, with flat observations, and actions in [-1, 1] or one of several.
 
-    Every episode is reset with a seed of its own, derived from the sequence given to :meth:`seed` and the number of
-    the episode: those two are its random state. Being terminated ends the return (discount 0), being truncated
+    Every episode is reset with a seed of its own. Being terminated ends the return (discount 0), being truncated
     (out of time) does not (discount 1).
 
     Args:
@@ -90,6 +89,7 @@ class GymnasiumEnvironment:
         observation_size: numbers in an observation.
         observation_dtype: of an observation.
         observation_shape: the same, as a shape.
+        frames: 1.
         action_size: numbers in an action; of discrete actions, how many there are.
         discrete: whether an action is one of several: the place of the largest number counts.
 
@@ -98,6 +98,7 @@ class GymnasiumEnvironment:
     """
 
     def __init__(self, task: str, action_repeat: int, allow_imports: Collection[str] = ()) -> None:
+        super().__init__()
         try:
             check_gymnasium_task(task, allow_imports)
             self._env: Any = _make(task)
@@ -112,19 +113,11 @@ class GymnasiumEnvironment:
         self.observation_dtype: type[np.generic] = np.float64
         self.observation_size = int(np.prod(self._env.observation_space.shape))
         self.observation_shape: tuple[int, ...] = (self.observation_size,)
-        self._entropy: list[int] = [0]
-        self._episode = 0
-
-    def seed(self, sequence: np.random.SeedSequence) -> None:
-        """Seeds the coming episodes."""
-        self._entropy = [int(word) for word in sequence.generate_state(4)]
-        self._episode = 0
+        self.frames = 1
 
     def reset(self) -> NDArray[np.float64]:
         """Begins an episode and returns its first observation, flat."""
-        seed = int(np.random.SeedSequence([*self._entropy, self._episode]).generate_state(1)[0])
-        self._episode += 1
-        observation, _ = self._call(self._env.reset, seed=seed)
+        observation, _ = self._call(self._env.reset, seed=self._next_seed())
         return self._flatten(observation)
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
@@ -148,14 +141,6 @@ class GymnasiumEnvironment:
             raise RunError(f"{self.task} returned the reward {total}; that is the environment's fault, not the agent's")
         return Transition(self._flatten(observation), total, float(not terminated), bool(terminated or truncated))
 
-    def random_state(self) -> dict[str, Any]:
-        """The seed and the number of the next episode; meaningful between episodes."""
-        return {"entropy": list(self._entropy), "episode": self._episode}
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`random_state` returned."""
-        self._entropy, self._episode = list(state["entropy"]), state["episode"]
-
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(*arguments, **options)
@@ -170,12 +155,12 @@ class GymnasiumEnvironment:
 
 
 def _make(task: str) -> Any:
-    name = task.removeprefix(GYMNASIUM_PREFIX)
+    name = task.removeprefix(Kind.GYMNASIUM)
     try:
         return gymnasium.make(name, disable_env_checker=True)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(GYMNASIUM_PREFIX + other for other in near)}?" if near else f"{error}"
+        hint = f"did you mean {' or '.join(Kind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"{task}: something that it needs is not installed ({error}){_extra(name)}") from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
 
-from .tasks import GYMNASIUM_PREFIX, module_of
+from .tasks import PACKAGES, Kind, kind_of, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .control_suite import Transition
+    from .episodes import Transition
 
 
 class TaskEnvironment(Protocol):
@@ -25,7 +25,9 @@ class TaskEnvironment(Protocol):
     Attributes:
         observation_size: numbers in an observation.
         observation_shape: how they are arranged: (n,), or (planes, height, width) of images.
-        observation_dtype: of an observation.
+        observation_dtype: of an observation: ``float64``; ``uint8`` of images, whose brightest is 255; ``bool`` of
+            planes of 0 and 1.
+        frames: how many images an observation consists of, old to new; 1 of all that are none.
         action_size: numbers in an action; of discrete actions, how many there are.
         discrete: whether an action is one of several, given as a row of zeros with a one in its place; else it is
             numbers in [-1, 1].
@@ -34,6 +36,7 @@ class TaskEnvironment(Protocol):
     observation_size: int
     observation_shape: tuple[int, ...]
     observation_dtype: type[np.generic]
+    frames: int
     action_size: int
     discrete: bool
 
@@ -63,7 +66,12 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
         MissingExtraError: a package is not installed.
         ValueError: the task's own module is not allowed, or its environment is none to train in.
     """
-    require("gymnasium" if task.startswith(GYMNASIUM_PREFIX) else "dm_control", "tensorboard")
+    kind = kind_of(task)
+    require(PACKAGES[kind], "tensorboard")
+    if kind is Kind.ATARI:
+        from .atari import check_atari_task  # noqa: PLC0415  likewise
+
+        check_atari_task(task)
     if module_of(task) is None:
         return None
     from .gymnasium import check_gymnasium_task, has_discrete_actions  # noqa: PLC0415  likewise
@@ -78,7 +86,8 @@ def open_environment(
     """Opens the environment of a task.
 
     Args:
-        task: ``<domain>_<task>`` of the DeepMind control suite, or ``gym:<id>`` of Gymnasium.
+        task: ``<domain>_<task>`` of the DeepMind control suite, ``gym:<id>`` of Gymnasium, ``minatar:<game>`` or
+            ``atari:<Game>``.
         action_repeat: how often each action is repeated (less at the end of an episode).
         pixels: ``size``, ``frames`` and ``fast`` of a :class:`PixelEnvironment`; None for states.
         allow_imports: modules that ``gym:<module>:<id>`` may import, or packages that hold them.
@@ -92,10 +101,19 @@ def open_environment(
             from .pixels import PixelEnvironment  # noqa: PLC0415
 
             return PixelEnvironment(task, action_repeat, **pixels)
-        if task.startswith(GYMNASIUM_PREFIX):
+        kind = kind_of(task)
+        if kind is Kind.GYMNASIUM:
             from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
 
             return GymnasiumEnvironment(task, action_repeat, allow_imports)
+        if kind is Kind.MINATAR:
+            from .minatar import MinAtarEnvironment  # noqa: PLC0415
+
+            return MinAtarEnvironment(task, action_repeat)
+        if kind is Kind.ATARI:
+            from .atari import AtariEnvironment  # noqa: PLC0415
+
+            return AtariEnvironment(task, action_repeat)
         from .control_suite import Environment  # noqa: PLC0415
 
         return Environment(task, action_repeat)

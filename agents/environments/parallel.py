@@ -50,6 +50,8 @@ class Sizes(Protocol):
 
     observation_size: int
     observation_shape: tuple[int, ...]
+    observation_dtype: type[np.generic]
+    frames: int
     action_size: int
     discrete: bool
 
@@ -72,6 +74,8 @@ class VectorEnvironment:
     Attributes:
         observation_size: numbers in an observation.
         observation_shape: how they are arranged.
+        observation_dtype: their type.
+        frames: how many images an observation consists of.
         action_size: numbers in an action; of discrete actions, how many there are.
         discrete: whether an action is one of several; see ``TaskEnvironment``.
         groups: the groups.
@@ -99,6 +103,7 @@ class VectorEnvironment:
             opening = {**opening, "allow_imports": [module]}
         self.observation_size, self.action_size = first.observation_size, first.action_size
         self.observation_shape, self.discrete = first.observation_shape, first.discrete
+        self.observation_dtype, self.frames = first.observation_dtype, first.frames
         count = sum(groups)
         sizes = (count, self.observation_size, self.action_size, first.observation_dtype)
         slots = np.split(np.arange(count), np.cumsum(groups)[:-1])

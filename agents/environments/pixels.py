@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from .control_suite import Environment, Transition
+from .control_suite import Environment
+from .episodes import Transition
 from .renderer import Renderer
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class PixelEnvironment:
         discrete: False.
         observation_size: numbers in an observation, 9 size^2 for three frames.
         observation_shape: (3 frames, size, size).
+        frames: images of an observation.
         observation_dtype: of an observation.
 
     Raises:
@@ -51,6 +53,7 @@ class PixelEnvironment:
         self.observation_size = 3 * frames * size * size
         self.observation_shape: tuple[int, ...] = (3 * frames, size, size)
         self.observation_dtype: type[np.generic] = np.uint8
+        self.frames = frames
         self._size, self._fast = size, fast
         self._camera = _CAMERAS.get(task.partition("_")[0], 0)
         self._images: deque[NDArray[np.uint8]] = deque(maxlen=frames)

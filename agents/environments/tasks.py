@@ -1,10 +1,11 @@
-"""The names of the control tasks, known without importing the simulator."""
+"""The names of tasks, known without importing a simulator."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,12 +37,33 @@ _TASKS = {
 DOMAIN_AND_TASK = {f"{domain}_{task}": (domain, task) for domain, tasks in _TASKS.items() for task in tasks}
 TASKS = tuple(sorted(DOMAIN_AND_TASK))
 
-# What the names of Gymnasium's environments begin with, as in gym:Pendulum-v1.
-GYMNASIUM_PREFIX = "gym:"
+MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+
+
+class Kind(StrEnum):
+    """What a task is one of; the value is what names of that kind begin with."""
+
+    SUITE = ""
+    """Of the DeepMind control suite, as in ``cartpole_swingup``."""
+    GYMNASIUM = "gym:"
+    """An id of Gymnasium's, as in ``gym:Pendulum-v1``."""
+    MINATAR = "minatar:"
+    """A game of MinAtar, as in ``minatar:breakout``."""
+    ATARI = "atari:"
+    """A game of the Arcade Learning Environment, as in ``atari:Pong``."""
+
+
+PACKAGES = {Kind.SUITE: "dm_control", Kind.GYMNASIUM: "gymnasium", Kind.MINATAR: "minatar", Kind.ATARI: "ale_py"}
+"""What must be installed for each kind, by the name to import."""
+
+
+def kind_of(task: str) -> Kind:
+    """The kind that the name of a task says."""
+    return next((kind for kind in Kind if kind and task.startswith(kind)), Kind.SUITE)
 
 
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_WITH_MODULE = re.compile(rf"{GYMNASIUM_PREFIX}({_MODULE}):[\w./-]+")
+_WITH_MODULE = re.compile(rf"{Kind.GYMNASIUM}({_MODULE}):[\w./-]+")
 
 
 def module_of(task: str) -> str | None:
@@ -52,7 +74,7 @@ def module_of(task: str) -> str | None:
 
 def modules_named_in(text: str) -> list[str]:
     """The modules of all tasks that are named in a text, such as an argument of a command."""
-    return re.findall(rf"{GYMNASIUM_PREFIX}({_MODULE}):", text)
+    return re.findall(rf"{Kind.GYMNASIUM}({_MODULE}):", text)
 
 
 def may_import(module: str, allowed: Collection[str]) -> bool:
@@ -69,6 +91,30 @@ def check_suite_task(name: str) -> str:
     """
     if name in DOMAIN_AND_TASK:
         return name
-    near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"allowed are {', '.join(TASKS)}, and gym:<id>"
-    raise ValueError(f'unknown task "{name}"; {hint}')
+    others = f"{', '.join(TASKS)}, gym:<id>, minatar:<game> and atari:<Game>"
+    raise ValueError(unknown_task(name, TASKS, f"allowed are {others}"))
+
+
+def check_game(name: str) -> str:
+    """Returns ``name`` if it can be one of a game of MinAtar or Atari; which games there are of Atari, ale-py knows.
+
+    Raises:
+        ValueError: it cannot; the message says what is allowed.
+    """
+    if kind_of(name) is Kind.MINATAR:
+        if name.removeprefix(Kind.MINATAR) not in MINATAR_GAMES:
+            games = ", ".join(Kind.MINATAR + game for game in MINATAR_GAMES)
+            raise ValueError(f'unknown task "{name}"; allowed are {games}')
+    elif not re.fullmatch(rf"{Kind.ATARI}[A-Z][A-Za-z0-9]*", name):
+        raise ValueError(f'unknown task "{name}"; a game is written as in {Kind.ATARI}SpaceInvaders')
+    return name
+
+
+def unknown_task(name: str, names: Collection[str], allowed: str) -> str:
+    """The message for a task that there is not, with the nearest names; ``allowed`` where none is near."""
+    kind = kind_of(name)
+    near = difflib.get_close_matches(
+        name.removeprefix(kind), [one.removeprefix(kind) for one in names], n=3, cutoff=0.5
+    )
+    hint = f"did you mean {' or '.join(kind + one for one in near)}?" if near else allowed
+    return f'unknown task "{name}"; {hint}'

@@ -1,4 +1,4 @@
-"""Rounds observations, actions and rewards to the run's format and stores them."""
+"""Rounds observations, actions and rewards to the run's format and stores them, each kind in its way."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from ...formats import round
+from ...formats import Format, round
+from ..errors import RunError
 from .augmentation import images_to_format
+from .frame_replay import FrameReplay
+from .replay import Replay
 from .transfer import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from ...formats import Format
-    from .frame_replay import FrameReplay
-    from .replay import Replay
+    from ..config.learning_keys import OffPolicyKeys
+    from ..environments.parallel import Sizes
+    from .prioritized import PrioritizedReplay
     from .sampling import Sample
 
 
@@ -30,7 +35,7 @@ class Intake(ABC):
         device: likewise.
     """
 
-    replay: Replay | FrameReplay
+    replay: Replay | PrioritizedReplay | FrameReplay
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
@@ -51,21 +56,33 @@ class Intake(ABC):
         """Observations (n, numbers) as the agent takes them."""
 
     @abstractmethod
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
+    def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
 
     @abstractmethod
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
-        """The transitions of a sample, which began with ``observations``, as the replay buffer takes them."""
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, which began with ``observations``: of each environment what to remember."""
 
     @abstractmethod
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Adds a transition of a sample, that of environment ``i`` of its group, to the replay buffer."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to learn from after a transition."""
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed, beside the replay buffer, to continue identically: nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
+        """Takes over what :meth:`state_dict` returned."""
+
 
 @final
 class StateIntake(Intake):
-    """States: numbers, rounded. Rows hold everything."""
+    """States: numbers, rounded, or planes of 0 and 1, in one row. Rows hold everything."""
 
     def __init__(self, replay: Replay, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(fmt, dtype, device)
@@ -75,7 +92,7 @@ class StateIntake(Intake):
         """(n, observation)."""
         return self.to_format(observations)
 
-    def begin(self, observation: NDArray[Any]) -> None:
+    def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Every row has its observation."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
@@ -91,7 +108,7 @@ class StateIntake(Intake):
 
 @final
 class PixelIntake(Intake):
-    """Stacks of images: bytes, divided by 255 and rounded for the agent. One environment, since images lie in order.
+    """Stacks of images: bytes, divided by 255 and rounded for the agent; each image is kept once.
 
     Args:
         replay: of images.
@@ -104,7 +121,7 @@ class PixelIntake(Intake):
     def __init__(
         self,
         replay: FrameReplay,
-        image_shape: tuple[int, int, int],
+        image_shape: tuple[int, ...],
         fmt: Format,
         dtype: torch.dtype,
         device: torch.device,
@@ -118,9 +135,13 @@ class PixelIntake(Intake):
         images = torch.from_numpy(observations).view(len(observations), -1, *self._image_shape[1:])
         return images_to_format(to_device(images, self.device), self.format, self.dtype)
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Adds the first image of an episode to the replay buffer."""
-        self.replay.begin(self._newest(observation))
+    def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
+        """Adds the images of an episode's first observation to the replay buffer; of repeated first ones, the last."""
+        images = torch.from_numpy(observation).view(-1, *self._image_shape)
+        first = 0
+        while first + 1 < len(images) and torch.equal(images[first], images[first + 1]):
+            first += 1
+        self.replay.begin(*images[first:], simulator=environment)
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:  # noqa: ARG002
         """(n, action + 2)."""
@@ -128,10 +149,38 @@ class PixelIntake(Intake):
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Adds the row and the newest image, and the first one of the next episode."""
-        steps = sample.steps
-        self.replay.add(row, self._newest(steps.next_observations[i]))
+        steps, environment = sample.steps, sample.first + i
+        newest = torch.from_numpy(steps.next_observations[i]).view(-1, *self._image_shape)[-1]
+        self.replay.add(row, newest, environment)
         if steps.last[i]:
-            self.begin(steps.observations[i])
+            self.begin(steps.observations[i], environment)
 
-    def _newest(self, observation: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(observation).view(-1, *self._image_shape)[-1]
+
+def make_intake(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Intake:
+    """How observations are kept, by what they are, in a buffer no longer than the run: a short one claims no more.
+
+    Images are kept once, in the order of each environment's episodes; planes of 0 and 1 as bytes; numbers as they are.
+
+    Raises:
+        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
+    """
+    fmt = Format.parse(config.format)
+    if sizes.observation_dtype is not np.uint8:
+        capacity, planes = min(config.replay_capacity, config.transitions), sizes.observation_dtype is np.bool_
+        replay = Replay(capacity, sizes.observation_size, sizes.action_size, dtype=dtype, device=device, planes=planes)
+        return StateIntake(replay, fmt, dtype, device)
+    count, stack = config.environments, sizes.frames
+    planes_of_all, *rest = sizes.observation_shape
+    image_shape = (planes_of_all // stack, *rest)
+    # The shortest episodes have two images and one transition.
+    capacity = min(config.replay_capacity, count * max(2 * -(-config.transitions // count), stack + 1))
+    if capacity // count <= stack:
+        raise RunError(
+            f"replay_capacity counts images, and each of {count} environments needs at least {stack + 1}; got"
+            f" {config.replay_capacity}"
+        )
+    row_size = sizes.action_size + 2
+    images = FrameReplay(
+        capacity, image_shape, stack=stack, row_size=row_size, dtype=dtype, device=device, simulators=count
+    )
+    return PixelIntake(images, image_shape, fmt, dtype, device)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from ...formats import Format
 from ..streams import Stream, sequence, torch_generator
-from .intake import StateIntake
-from .replay import Replay
+from .intake import make_intake
+from .prioritized import PrioritizedReplay
+from .sampling import random_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Sequence
 
     import torch
     from numpy.typing import NDArray
@@ -48,9 +48,9 @@ class OffPolicyRecorder:
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
-        self.intake.begin(observation)
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
+        self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> NDArray[np.floating[Any]] | None:
         """Uniform random actions, (count, action), for as long as nothing is learned; then None.
@@ -61,12 +61,10 @@ class OffPolicyRecorder:
         """
         if self.transitions + under_way >= self._config.seed_steps:
             return None
-        if self._discrete:
-            return np.eye(self._action_size)[self._random.integers(self._action_size, size=count)]
-        drawn = self._random.uniform(-1, 1, (count, self._action_size))
-        return self.intake.from_format(self.intake.to_format(drawn))
+        drawn = random_actions(self._random, count, self._action_size, discrete=self._discrete)
+        return drawn if self._discrete else self.intake.from_format(self.intake.to_format(drawn))
 
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         return self.intake.rows(observations, sample)
 
@@ -79,15 +77,27 @@ class OffPolicyRecorder:
         """Whether no more actions are to be taken before something is learned: never."""
         return False
 
-    def due(self) -> Iterator[Batch | FrameBatch]:
-        """The batches to learn from now, after a transition: one, or none at first."""
-        if self.transitions > self._config.seed_steps:
-            yield self.intake.replay.sample(self._config.batch_size, self._generator)
+    def due(self) -> Generator[Batch | FrameBatch, dict[str, torch.Tensor] | None, None]:
+        """The batches to learn from now, after a transition: none at first, then one, or as many as are due.
+
+        Of n transitions since ``seed_steps``, floor(n updates_per_transition) updates are made. A replay buffer with
+        priorities is told those that each update returns.
+        """
+        replay = self.intake.replay
+        learned_from = self.transitions - self._config.seed_steps
+        if learned_from <= 0 or not self.intake.ready:
+            return
+        rate = self._config.updates_per_transition
+        for _ in range(int(learned_from * rate) - int((learned_from - 1) * rate)):
+            learned = yield replay.sample(self._config.batch_size, self._generator)
+            if isinstance(replay, PrioritizedReplay) and learned is not None:
+                replay.prioritize(learned["priority"])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""
         return {
             "replay": self.intake.replay.state_dict(),
+            **self.intake.state_dict(),
             "replay_generator": self._generator.get_state(),
             "seed_actions": json.dumps(self._random.bit_generator.state),
             "agent_steps": self.transitions,
@@ -96,13 +106,12 @@ class OffPolicyRecorder:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self.intake.replay.load_state_dict(state["replay"])
+        self.intake.load_state_dict(state)
         self._generator.set_state(state["replay_generator"])
         self._random.bit_generator.state = json.loads(state["seed_actions"])
         self.transitions = state["agent_steps"]
 
 
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """A recorder of states. Its buffer is no longer than the run, so that a short one claims no memory for more."""
-    capacity = min(config.replay_capacity, config.transitions)
-    replay = Replay(capacity, sizes.observation_size, sizes.action_size, dtype=dtype, device=device)
-    return OffPolicyRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), sizes)
+    """A recorder of what the environments show; see ``make_intake``."""
+    return OffPolicyRecorder(config, make_intake(config, sizes, dtype, device), sizes)

@@ -17,17 +17,21 @@ class Batch:
         rows: everything, side by side.
         observations: (batch, observation).
         observations_and_actions: (batch, observation + action), what critics see.
+        actions: (batch, action).
         next_observations: (batch, observation).
         rewards: (batch, 1).
         discounts: (batch, 1), the environment's: 0 at a terminal state, else 1.
+        weights: (batch, 1), of each transition in the loss; (batch, 0) where all count alike.
     """
 
     rows: torch.Tensor
     observations: torch.Tensor
     observations_and_actions: torch.Tensor
+    actions: torch.Tensor
     next_observations: torch.Tensor
     rewards: torch.Tensor
     discounts: torch.Tensor
+    weights: torch.Tensor
 
 
 @final
@@ -43,15 +47,26 @@ class Replay:
         action_size: numbers in an action.
         dtype: any floating-point type.
         device: where the rows live. Memory is claimed as it fills (on CPU).
+        planes: observations are 0 and 1 alone, and kept as bytes, ``planes``; ``rows`` has the rest. What goes in and
+            comes out is the same.
     """
 
     def __init__(
-        self, capacity: int, observation_size: int, action_size: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        capacity: int,
+        observation_size: int,
+        action_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        planes: bool = False,
     ) -> None:
         self.observation_size = observation_size
         self.action_size = action_size
         # Left as it is, so that the system gives memory with the first row that is written there.
-        self.rows = torch.empty(capacity, 2 * observation_size + action_size + 2, dtype=dtype, device=device)
+        numbers = action_size + 2 if planes else 2 * observation_size + action_size + 2
+        self.rows = torch.empty(capacity, numbers, dtype=dtype, device=device)
+        self.planes = torch.empty(capacity, 2 * observation_size, dtype=torch.uint8, device=device) if planes else None
         self.added = 0
 
     def __len__(self) -> int:
@@ -59,13 +74,27 @@ class Replay:
 
     def add(self, row: torch.Tensor) -> None:
         """Adds one transition: a 1-D row as described above."""
-        self.rows[self.added % len(self.rows)].copy_(row)
+        place = self.added % len(self.rows)
+        if self.planes is not None:
+            before, action, after, outcome = torch.split(row, self._widths)
+            self.planes[place].copy_(torch.cat((before, after)))
+            row = torch.cat((action, outcome))
+        self.rows[place].copy_(row)
         self.added += 1
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         """Draws ``batch_size`` transitions; ``generator`` is of this buffer's device."""
         index = torch.randint(len(self), (batch_size,), generator=generator, device=self.rows.device)
-        return self.as_batch(self.rows.index_select(0, index))
+        return self.take(index)
+
+    def take(self, index: torch.Tensor) -> Batch:
+        """The transitions with some numbers: int64, (n,), on this buffer's device."""
+        rows = self.rows.index_select(0, index)
+        if self.planes is not None:
+            before, after = torch.split(self.planes.index_select(0, index).to(rows.dtype), self.observation_size, dim=1)
+            action, outcome = torch.split(rows, [self.action_size, 2], dim=1)
+            rows = torch.cat((before, action, after, outcome), dim=1)
+        return self.as_batch(rows)
 
     def as_batch(self, rows: torch.Tensor) -> Batch:
         """The parts of given rows."""
@@ -73,12 +102,20 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """The rows filled so far, and how many were ever added."""
-        return {"rows": filled_part(self.rows, len(self)), "added": self.added}
+        planes = {} if self.planes is None else {"planes": filled_part(self.planes, len(self))}
+        return {"rows": filled_part(self.rows, len(self)), **planes, "added": self.added}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them over."""
         self.added = state["added"]
         self.rows[: len(self)].copy_(state["rows"])
+        if self.planes is not None:
+            self.planes[: len(self)].copy_(state["planes"])
+
+    @property
+    def _widths(self) -> list[int]:
+        """Of the parts of a row."""
+        return [self.observation_size, self.action_size, self.observation_size, 2]
 
 
 def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Batch:
@@ -88,9 +125,11 @@ def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Bat
         rows=rows,
         observations=rows[:, :o],
         observations_and_actions=rows[:, : o + a],
+        actions=rows[:, o : o + a],
         next_observations=rows[:, o + a : 2 * o + a],
-        rewards=rows[:, -2:-1],
-        discounts=rows[:, -1:],
+        rewards=rows[:, 2 * o + a : 2 * o + a + 1],
+        discounts=rows[:, 2 * o + a + 1 : 2 * o + a + 2],
+        weights=rows[:, 2 * o + a + 2 :],
     )
 
 

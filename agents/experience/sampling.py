@@ -26,6 +26,8 @@ class Sample(NamedTuple):
     """What they led to."""
     returns: NDArray[np.float64]
     """(n,): rewards of the episodes so far."""
+    first: int = 0
+    """The number of its first environment among all."""
 
 
 @final
@@ -41,13 +43,15 @@ class Sampler:
 
     Args:
         groups: seeded.
+        clip_rewards: those of samples are clipped to [-1, 1]; returns are of the rewards as they were.
 
     Attributes:
         turn: the group that is to get actions next; it has no step under way.
     """
 
-    def __init__(self, groups: Sequence[EnvironmentGroup]) -> None:
+    def __init__(self, groups: Sequence[EnvironmentGroup], *, clip_rewards: bool = False) -> None:
         self._groups = groups
+        self._clip_rewards = clip_rewards
         self.turn = 0
         self._pending = [False for _ in groups]
         self._actions: list[list[list[NDArray[Any]]]] = [[[] for _ in range(len(group))] for group in groups]
@@ -58,9 +62,21 @@ class Sampler:
         """Actions whose outcome has not been given back."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
-    def begin(self) -> list[NDArray[Any]]:
-        """Begins the first episodes; returns the observations of each group, (n, observation)."""
-        return [group.reset() for group in self._groups]
+    def begin(self, starts: Sequence[NDArray[np.floating[Any]]] | None = None) -> list[NDArray[Any]]:
+        """Begins the first episodes.
+
+        Args:
+            starts: of each environment, in the order of the groups, actions that it begins with, (number, action). They
+                are no experience, but part of the episode: of its return, and of what is repeated.
+
+        Returns:
+            The observations of each group, (n, observation).
+        """
+        if starts is None:
+            return [group.reset() for group in self._groups]
+        counts = [len(group) for group in self._groups]
+        ends = np.cumsum(counts).tolist()
+        return [self._repeat(i, starts[end - n : end]) for i, (n, end) in enumerate(zip(counts, ends, strict=True))]
 
     def act(self, actions: NDArray[np.floating[Any]]) -> Sample | None:
         """Gives actions to the group whose turn it is, and passes the turn on.
@@ -110,6 +126,7 @@ class Sampler:
     def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[Any]:
         group = self._groups[number]
         observations = group.reset()
+        own: list[list[NDArray[Any]]] = [[] for _ in histories]
         for i in range(max(map(len, histories))):
             active = np.array([i < len(taken) for taken in histories])
             still = next(taken[i] for taken in histories if i < len(taken))  # any will do for those that do not step
@@ -117,7 +134,12 @@ class Sampler:
             steps = group.collect()
             observations[active] = steps.observations[active]
             self._returns[number][active] += steps.rewards[active]
-        self._actions[number] = [list(taken) for taken in histories]
+            for k in np.flatnonzero(active).tolist():
+                own[k].append(histories[k][i])
+                if steps.last[k]:  # in what was saved, no episode ends
+                    own[k].clear()
+                    self._returns[number][k] = 0.0
+        self._actions[number] = own
         return observations
 
     def _submit(self, number: int, actions: NDArray[np.floating[Any]]) -> None:
@@ -131,8 +153,17 @@ class Sampler:
         self._pending[number] = False
         self._returns[number] += steps.rewards
         taken = self._actions[number]
-        sample = Sample(number, np.stack([own[-1] for own in taken]), steps, self._returns[number].copy())
+        first = sum(map(len, self._groups[:number]))
+        actions = np.stack([own[-1] for own in taken])
+        if self._clip_rewards:
+            steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
+        sample = Sample(number, actions, steps, self._returns[number].copy(), first)
         for i in np.flatnonzero(steps.last):
             taken[i].clear()
         self._returns[number][steps.last] = 0.0
         return sample
+
+
+def random_actions(random: np.random.Generator, count: int, size: int, *, discrete: bool) -> NDArray[np.float64]:
+    """Uniform random actions, (count, size): numbers in [-1, 1), or rows of zeros with a one in each."""
+    return np.eye(size)[random.integers(size, size=count)] if discrete else random.uniform(-1, 1, (count, size))

@@ -322,6 +322,29 @@ class AdamBase(torch.optim.Optimizer, ABC):
         else:
             add_quotients_(params, moments, denominators, [number.rate for number in numbers])
 
+    @torch.no_grad()
+    def add_steps(
+        self, moments: list[Tensor], seconds: list[Tensor], sums: list[Tensor], roots: list[Tensor], steps: int
+    ) -> None:
+        """Adds to moments, which are another's, what some steps would have: see ``MultiStepAdam``.
+
+        Args:
+            moments: first moments, changed in place.
+            seconds: second moments (of hAdam their roots), likewise.
+            sums: a_g of those steps, for each.
+            roots: a_h.
+            steps: how many there were; after none, nothing changes.
+        """
+        if not steps:
+            return
+        beta1, beta2 = self.param_groups[0]["betas"]
+        if steps > 1:  # of which the last one follows
+            _foreach_mul_(moments, beta1 ** (steps - 1))
+            _foreach_mul_(seconds, self.second_factor(math.sqrt(beta2) ** (steps - 1)))
+        _foreach_mul_(moments, beta1)
+        _foreach_add_(moments, sums, alpha=1 - beta1)
+        self._update_second(seconds, roots, beta2)
+
     def bound_to(self, tensors: dict[str, Tensor]) -> Self:
         """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
         (group,) = self.param_groups

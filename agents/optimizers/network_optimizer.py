@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 _CLIPPING_EPS = 1e-6
 
 
+class Together(Protocol):
+    """The learners of a run, of which each has the same parameters to move."""
+
+    def mean_count(self, count: int) -> int:
+        """By what the weight of one of ``count`` numbers of a learner is divided in a mean."""
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Updates the parameters of an optimizer by its gradients, and what the others give."""
+
+
 @final
 class NetworkOptimizer:
     """Steps one flat parameter tensor by the gradients in its ``grad``.
@@ -43,13 +53,16 @@ class NetworkOptimizer:
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
+        group: the learners that move these parameters together; None: there is one.
     """
+
+    group: Together | None = None
 
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
-        self._scaled_norms = "scaled_norms" in config.fixes
+        self._scaled_norms, self._largest_norm = "scaled_norms" in config.fixes, config.largest_norm
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
@@ -84,12 +97,19 @@ class NetworkOptimizer:
 
     @apart
     def mean_weight(self, factor: float, count: int) -> Any:
-        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers."""
+        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
+        if self.group:
+            count = self.group.mean_count(count)
+        return self._scaled(factor, count)
+
+    @apart
+    def _scaled(self, factor: float, count: int = 1) -> Any:
+        """``scale * factor / count``."""
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
-    def clip_gradients(self, most: float) -> None:
+    def _clip_gradients(self, most: float) -> None:
         """Scales the gradients down where their norm, without the loss scale, is above ``most``.
 
         g <- g / max(1, (norm + 1e-6) / most), as in ``torch.nn.utils.clip_grad_norm_``. Gradients that are not finite
@@ -98,11 +118,20 @@ class NetworkOptimizer:
         """
         gradient = self.flat.grad
         assert gradient is not None
-        norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self.mean_weight(most, 1))
+        norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self._scaled(most))
         gradient.div_(norm.add_(_CLIPPING_EPS / most).clamp_(min=1.0))
 
     def step(self) -> None:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
+        if self.group:
+            self.group.step(self)
+        else:
+            self.step_alone()
+
+    def step_alone(self) -> None:
+        """The same with the gradients that are there; they are clipped first, if the config wants it."""
+        if self._largest_norm is not None:
+            self._clip_gradients(self._largest_norm)
         if self._coerced_to is not None:
             assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)

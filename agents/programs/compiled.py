@@ -19,7 +19,7 @@ from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 from .traced_learner import TracedLearner, as_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -68,17 +68,18 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
     settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
     if Rounding.STOCHASTIC in settings:
         return  # its draws are numbered action by action
-    actor = learner.networks["actor"]
+    actor = learner.networks[learner.acting_network]
 
-    def sample(parameters: Tensor, observations: Tensor, noise: Tensor) -> Tensor:
-        return learner.acting_by(parameters).sample_actions(observations, noise)
+    def sample(parameters: Tensor, numbers: dict[str, Tensor], observations: Tensor, noise: Tensor) -> Tensor:
+        return learner.acting_by(parameters, numbers).sample_actions(observations, noise)
 
     def choose_eagerly(reason: str) -> None:
         if on_notice:
             on_notice(f"actions are chosen eagerly: {reason}")
 
     programs = programs_of(learner)[_ACTING]
-    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=(actor.flat,))
+    fixed = (actor.flat, learner.numbers_to_act)
+    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=fixed)
 
 
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
@@ -94,20 +95,26 @@ def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> s
 
 def reason_against(config: TrainConfig) -> str | None:
     """Why the updates of such a learner cannot be compiled, in words; None if it may be possible."""
+    return next(_reasons_against(config), None)
+
+
+def _reasons_against(config: TrainConfig) -> Iterator[str]:
     if config.reason_not_compiled:
-        return config.reason_not_compiled
+        yield config.reason_not_compiled
+        return
     assert isinstance(config, OptimizerKeys)
     if config.native:
-        return "native half precision is computed by PyTorch's own kernels"
+        yield "native half precision is computed by PyTorch's own kernels"
+    if config.learners > 1:
+        yield "learners exchange gradients in the middle of an update"
     if config.baseline not in _BASELINES:
-        return f"the baseline {config.baseline} is not compiled"
+        yield f"the baseline {config.baseline} is not compiled"
     if (config.anneal_over or 0) >= LONGEST_TABLE:
-        return f"a learning rate that changes over {config.anneal_over} updates takes too long a table"
+        yield f"a learning rate that changes over {config.anneal_over} updates takes too long a table"
     for key in ("adam_beta1", "adam_beta2") if config.optimizer == "adam" else ():
         beta = getattr(config, key)
         if steps_until_constant(beta) > LONGEST_TABLE:
-            return f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"
-    return None
+            yield f"{key} = {beta} is so near to 1 that the table of its bias corrections would be too long"
 
 
 _Programs = defaultdict[str, dict[Any, Any]]

@@ -84,7 +84,7 @@ class Population:
         for i, learner in enumerate(members):
             learner.compiled = _Member(self, i)
             compile_acting(learner)
-        self._actors = [learner.networks["actor"].flat for learner in members]
+        self._actors = [learner.networks[learner.acting_network].flat for learner in members]
 
     def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
         """As ``learner.update``, of several.
@@ -105,8 +105,8 @@ class Population:
         for part in leader.parts:
             if leader.is_due(part):
                 metrics |= self._steps[part.name](self._tensors, *part.inputs(*inputs))
-                if part.name == "actor":  # members act alone
-                    torch._foreach_copy_(self._actors, list(self._tensors["actor"]["parameters"]))
+                if part.name == leader.acting_network:  # members act alone
+                    torch._foreach_copy_(self._actors, list(self._tensors[part.name]["parameters"]))
         return {i: {name: values[i] for name, values in metrics.items()} for i in batches}
 
     def write_back(self, i: int) -> None:
@@ -123,10 +123,9 @@ class Population:
     @staticmethod
     def _nothing(learner: Learner) -> _Inputs:
         batch_size = learner.config.batch_size
-        row_size = 2 * learner.observation_size + learner.action_size + 2
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
         noises = [torch.zeros(n, learner.action_size, **options) for n in learner.noise_sizes(batch_size)]
-        return torch.zeros(batch_size, row_size, **options), tuple(noises)
+        return torch.zeros(batch_size, learner.row_size, **options), tuple(noises)
 
 
 @final

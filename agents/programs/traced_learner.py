@@ -34,7 +34,7 @@ class TracedLearner:
         self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
         self.tensors |= {name: average.tensors for name, average in learner.traceable_averages.items()}
         options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
-        self.tensors["numbers"] = {name: torch.tensor(value, **options) for name, value in learner.numbers.items()}
+        self.tensors["numbers"] = {name: torch.as_tensor(value, **options) for name, value in learner.numbers.items()}
 
     def program(self, part: Part) -> Callable[..., Metrics]:
         """A part as a function of ``tensors`` and of what :func:`as_tensors` gives."""

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, final
 
-from roundoff.files import read_json, write_json
+from roundoff.files import make_directory, read_json, write_json
 
 from ..errors import FileError, RunError
 
@@ -99,6 +99,18 @@ class RunDirectory:
         self.numerics = self.path / "numerics.csv"
         self.timing = self.path / "timing.json"
         self.snapshots = self.path / "snapshots"
+        self.learners = self.path / "learners"
+
+    def checkpoint_of(self, learner: int, step: int) -> Path:
+        """What a learner that follows another one saves with the checkpoint of a step."""
+        return self.learners / f"{learner}-{step}.pt"
+
+    def room_for_checkpoint_of(self, learner: int, step: int) -> Path:
+        """The same, to be written; of older ones, the newest stays, which may be that of the leader's checkpoint."""
+        make_directory(self.learners)
+        for old in sorted(self.learners.glob(f"{learner}-*.pt"), key=lambda path: int(path.stem.split("-")[1]))[:-1]:
+            old.unlink()
+        return self.checkpoint_of(learner, step)
 
     def claim(self, config: Config) -> None:
         """Makes the folder the one of the run with ``config``, or checks that it is.

@@ -47,6 +47,7 @@ def evaluate(
     *,
     seed: int,
     step: int,
+    go_on: Callable[[NDArray[np.bool_]], None] = lambda _: None,
 ) -> Evaluation:
     """Runs one episode in each environment, all in lockstep, with one call of the policy per step.
 
@@ -57,6 +58,7 @@ def evaluate(
         policy: actions (n, action) for observations (n, ...) of the episodes that still run.
         seed: of the run.
         step: when in the run, in environment steps.
+        go_on: called after each step, with which of the rows that the policy was given go on; for one with a memory.
     """
     environments.seed([sequence(seed, Stream.EVALUATION, step, i) for i in range(len(environments))])
     observations = environments.reset()
@@ -72,5 +74,6 @@ def evaluate(
         steps = environments.collect()
         observations = steps.observations
         returns[running] += steps.rewards[running]
+        go_on(~steps.last[running])
         running &= ~steps.last
     return Evaluation(tuple(returns.tolist()))

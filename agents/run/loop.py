@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
-from roundoff.files import write_json
-from roundoff.origin import origin
-
 from ..errors import FileError
 from ..experience.replay import Replay
+from ..learners.single import LearnerLost, SingleLearner
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
+from .ending import write_ending
 from .evaluate import Evaluation, evaluate
-from .metrics import MetricsLog
+from .metrics import MetricsLog, NoLog
 from .profile import Profile
 from .snapshots import write_networks, write_states
 from .state import RunState
@@ -28,6 +27,7 @@ from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample
+    from ..learners.single import Learners
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 
@@ -51,13 +52,13 @@ class Progress:
         step: environment steps taken.
         steps: environment steps of the whole run.
         last_return: mean return of the last evaluation of this process; None before the first.
-        loss_scale: that of the learner's leading optimizer.
+        loss_scale: that of the learner's leading optimizer; None where a library learns, which has none.
     """
 
     step: int
     steps: int
     last_return: float | None
-    loss_scale: float
+    loss_scale: float | None
 
 
 @final
@@ -71,6 +72,7 @@ class Run:
         environments: not seeded yet.
         on_progress: see :func:`train`.
         stop: likewise.
+        learners: those of which this is one; None: it is alone. The leader evaluates, logs and writes results.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
@@ -87,14 +89,16 @@ class Run:
         on_progress: Callable[[Progress], None] | None,
         stop: StopRequest,
         *,
+        learners: Learners | None = None,
         wait: bool = False,
     ) -> None:
         self.config = config
+        self.learners: Learners = learners or SingleLearner()
         self.files = files
         self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
-        self.state = RunState(config, environments, device)
+        self.state = RunState(config.share(), environments, device)
         self.learner = self.state.learner
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
@@ -104,17 +108,17 @@ class Run:
         self._waited = wait if on_gpu else None
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
-        if files.checkpoint.exists():
-            self._resume()
-        else:
-            self.state.begin()
+        self._evaluated_at = -1
+        self._resume_or_begin()
+        self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
         self.stopwatch.pause()
 
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
-        return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
+        transitions = (self.config.steps - self.state.step) // self.config.action_repeat
+        return int(transitions * self.config.updates_per_transition)
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""
@@ -129,23 +133,28 @@ class Run:
         """
         self.stopwatch.go_on()
         self._report()
-        with MetricsLog(self.files.path, length=self.log_length, step=self.state.step) as log:
+        with self._log() as log:
             crash = None
-            while self.state.step < self.config.steps and crash is None:
-                if self.stop.made:
-                    self._save(log)
-                    raise Stopped(self.state.step)
-                if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
-                    self._save(log)
-                crash = yield from self._agent_step(log)
-            if crash is None and self.state.step % self.config.eval_every >= self.config.action_repeat:
+            try:
+                while self.state.step < self.config.steps and crash is None:
+                    if self.learners.is_to_stop(self.stop.made):
+                        self._save(log)
+                        raise Stopped(self.state.step)
+                    if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
+                        self._save(log)
+                    crash = yield from self._agent_step(log)
+            except LearnerLost:
+                crash = self.learners.why_lost()
+                if crash is None:
+                    raise
+            if crash is None and self._evaluated_at != self.state.step:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.state.numerics:
                 crash = Crash(crash.step, f"{crash.reason}; {self.state.numerics.first_nonfinite()}")
                 log.write("numerics", self.state.step, self.state.numerics.record())
         return self._finish(crash)
 
-    def _agent_step(self, log: MetricsLog) -> _Updating:
+    def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done."""
         if self.state.recorder.waits(self.state.sampler.under_way):
             with self.stopwatch.measure("environment"):
@@ -158,7 +167,7 @@ class Run:
             following = self.state.sampler.act(actions)
         return (yield from self._learn(following, log)) if following else None
 
-    def _learn(self, sample: Sample, log: MetricsLog) -> _Updating:
+    def _learn(self, sample: Sample, log: MetricsLog | NoLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("copies"):
@@ -170,9 +179,10 @@ class Run:
                 return None
             with self.stopwatch.measure("replay"):
                 self.state.recorder.add(rows[i], sample, i)
-            self.state.step += config.action_repeat
+            before = self.state.step
+            self.state.step = self.learners.advance(before, config.action_repeat)
             yield from self._update()
-            if self.state.step % config.eval_every < config.action_repeat:
+            if self.state.step // config.eval_every != before // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
                 if crash:
@@ -187,17 +197,19 @@ class Run:
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         due = self.state.recorder.due()
+        learned: Metrics | None = None
         while True:
-            with self.stopwatch.measure("replay"):
-                batch = next(due, None)
-            if batch is None:
+            try:
+                with self.stopwatch.measure("replay"):
+                    batch = due.send(learned)
+            except StopIteration:
                 return
             began = time.perf_counter()
-            metrics, seconds = yield batch
+            learned, seconds = yield batch
             self.stopwatch.count(seconds - (time.perf_counter() - began))
             # The first one of a process compiles, or reads from the disk what was compiled.
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
-            self.state.metrics |= metrics
+            self.state.metrics |= learned
 
     def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: the recorder's at first, then the learner's."""
@@ -209,15 +221,19 @@ class Run:
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 
-    def _evaluate(self, log: MetricsLog) -> Crash | None:
+    def _evaluate(self, log: MetricsLog | NoLog) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        if not self.learners.leads:
+            return None
+        self._evaluated_at = self.state.step
         numbers = itertools.count()
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
             seen = self.intake.perceive(observations)
             return self.intake.from_format(self.learner.act(seen, deterministic=True, number=next(numbers)))
 
-        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=self.state.step)
+        step = self._moment()
+        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
         if evaluation.crashed:
             return Crash(self.state.step, "the policy took a non-finite action in evaluation")
         self.last_evaluation = evaluation
@@ -226,16 +242,31 @@ class Run:
             "return_std": evaluation.std,
             "returns": list(evaluation.returns),
         }
-        log.write("eval", self.state.step, values)
+        log.write("eval", step, values)
         if self.config.keep_networks:
-            write_networks(self.files.snapshots, self.state.step, self.learner.layers())
+            write_networks(self.files.snapshots, step, self.learner.layers())
         if self.state.numerics:
-            log.write("numerics", self.state.step, self.state.numerics.record())
+            log.write("numerics", step, self.state.numerics.record())
         self._report()
         return None
 
-    def _save(self, log: MetricsLog) -> None:
-        """Writes a checkpoint."""
+    def _moment(self) -> int:
+        """The step of an evaluation: of learners that are not in step, the moment that one of them has passed."""
+        if self.learners.in_step:
+            return self.state.step
+        config, step = self.config, self.state.step
+        return config.steps if step >= config.steps else step // config.eval_every * config.eval_every
+
+    def _log(self) -> MetricsLog | NoLog:
+        if not self.learners.leads:
+            return NoLog()
+        return MetricsLog(self.files.path, length=self.log_length, step=self.state.step)
+
+    def _save(self, log: MetricsLog | NoLog) -> None:
+        """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
+        learners = self.learners
+        if not learners.leads and not learners.in_step:
+            return
         with self.stopwatch.measure("checkpoints"):
             self.last_checkpoint = self.state.step
             state = {
@@ -244,20 +275,36 @@ class Run:
                 "seconds": self.stopwatch.total,
                 "metrics_length": log.synced_length(),
             }
-            checkpoint.save(self.files.checkpoint, state)
+            if not learners.leads:
+                checkpoint.save(self.files.room_for_checkpoint_of(learners.rank, self.state.step), state)
+            learners.meet()
+            if learners.leads:
+                checkpoint.save(self.files.checkpoint, state)
 
-    def _resume(self) -> None:
-        """Takes over the checkpoint."""
-        state = checkpoint.load(self.files.checkpoint)
+    def _resume_or_begin(self) -> None:
+        """Goes on from the checkpoint, if there is one."""
+        step = -1
+        if self.learners.leads and self.files.checkpoint.exists():
+            self._resume(self.files.checkpoint)
+            step = self.state.step
+        step = self.learners.first_step(step)
+        if step < 0:
+            self.state.begin()
+        elif not self.learners.leads:
+            self._resume(self.files.checkpoint_of(self.learners.rank, step))
+
+    def _resume(self, path: Path) -> None:
+        """Takes over a checkpoint."""
+        state = checkpoint.load(path)
         try:
-            check_same_config(state["config"], self.config, str(self.files.checkpoint))
+            check_same_config(state["config"], self.config, str(path))
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
             self.log_length = state["metrics_length"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
-                f"{self.files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+                f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"
             ) from error
 
@@ -266,24 +313,21 @@ class Run:
         if crash:
             result = Result("crashed", 0.0, 0.0, self.state.step, crash)
         else:
-            assert self.last_evaluation is not None
-            result = Result("done", self.last_evaluation.mean, self.last_evaluation.std, self.state.step)
-        with self.stopwatch.measure("checkpoints"):
-            checkpoint.save(self.files.agent, dict(self.learner.weights()))
-            if self.config.keep_networks:
-                assert isinstance(self.intake.replay, Replay)  # refused for pixels
+            last = self.last_evaluation or Evaluation(())
+            assert self.last_evaluation or not self.learners.leads
+            result = Result("done", last.mean, last.std, self.state.step)
+        if not self.learners.leads:
+            return result
+        if self.config.keep_networks:
+            assert isinstance(self.intake.replay, Replay)  # refused for pixels
+            with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-            if self.state.numerics:
-                self.state.numerics.write_table(self.files.numerics)
-        seconds = self.stopwatch.total
-        timing = {"seconds": seconds, "steps_per_second": self.state.step / seconds, **self.profile().as_json()}
-        write_json(self.files.timing, timing | origin())
-        write_json(self.files.result, result.as_json())
-        self.files.checkpoint.unlink(missing_ok=True)
+        write_ending(self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile)
         return result
 
     def _report(self) -> None:
         self.last_report = time.perf_counter()
+        self.learners.look_after()
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             loss_scale = self.learner.loss_scale

@@ -115,6 +115,24 @@ class MetricsLog:
         self._events.flush()
 
 
+@final
+class NoLog:
+    """What a learner has that follows another one: its curves are the leader's."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Nothing is written."""
+
+    def synced_length(self) -> int:
+        """Nothing was."""
+        return 0
+
+
 def _event_file(directory: Path) -> Any:
     """A new event file, written at once: TensorBoard's own writer has a thread, whose errors nobody could catch."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow

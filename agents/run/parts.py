@@ -11,12 +11,13 @@ from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Generator, Sequence
 
     import torch
     from numpy.typing import NDArray
 
     from ..algorithms.learner import Learner
+    from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import Sizes
     from ..experience.intake import Intake
@@ -28,14 +29,14 @@ class Recorder(Protocol):
 
     intake: Intake
 
-    def begin(self, observation: NDArray[Any]) -> None:
-        """Notes the first observation of an episode."""
+    def begin(self, observation: NDArray[Any], environment: int) -> None:
+        """Notes the first observation of an episode of an environment of training, by its number."""
 
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
         """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
 
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
-        """The transitions of a sample, which began with ``observations``."""
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, which began with ``observations``: for each environment what is kept."""
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
         """Keeps one of them, that of environment ``i`` of the sample's group."""
@@ -43,8 +44,8 @@ class Recorder(Protocol):
     def waits(self, under_way: int) -> bool:
         """Whether no more actions are to be taken, beside those under way, before something is learned."""
 
-    def due(self) -> Iterator[Any]:
-        """The batches to learn from now."""
+    def due(self) -> Generator[Any, Metrics | None, None]:
+        """The batches to learn from now; is sent what the update with each has returned."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""
@@ -69,15 +70,19 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
 
 
 def open_environments(
-    config: TrainConfig, on_stop: Callable[[], None], allow_imports: Collection[str] = ()
+    config: TrainConfig,
+    on_stop: Callable[[], None],
+    allow_imports: Collection[str] = (),
+    *,
+    evaluation: bool = True,
 ) -> VectorEnvironment:
-    """The groups to train in, one or two that alternate, and that to evaluate in; not seeded yet.
+    """The groups to train in, one or two that alternate, and that to evaluate in, which may be empty; not seeded yet.
 
     Raises:
         RunError: there is no such task, its module is not allowed, or there is no renderer; or a worker failed.
     """
     half = config.environments // 2
-    groups = [config.environments - half, *([half] if half else []), config.eval_episodes]
+    groups = [config.environments - half, *([half] if half else []), config.eval_episodes if evaluation else 0]
     opening: dict[str, Any] = {"task": config.task, "action_repeat": config.action_repeat}
     opening["allow_imports"] = list(allow_imports)
     opening |= config.world()

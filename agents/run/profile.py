@@ -22,6 +22,7 @@ _IN_WORDS = {
     "updates": "updates",
     "first update": "the first update, which is compiled or read from the disk",
     "evaluation": "evaluations",
+    "library": "the library, which acts and learns",
     "logging": "writing the log",
     "checkpoints": "writing checkpoints",
     "other": "what has no name here",

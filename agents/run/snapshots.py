@@ -44,7 +44,7 @@ def write_states(folder: Path, replay: Replay) -> None:
     """
     stored = len(replay)
     indices = torch.linspace(0, max(stored - 1, 0), min(stored, STATES), dtype=torch.float64).long()
-    batch = replay.as_batch(replay.rows[indices.to(replay.rows.device)])
+    batch = replay.take(indices.to(replay.rows.device))
     make_directory_inside(folder.parent, folder.name)
     with atomic_writer(folder / "states.npz") as file:
         np.savez(file, inputs=_array(batch.observations_and_actions))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from ..experience.sampling import Sampler
+import numpy as np
+
+from ..experience.sampling import Sampler, random_actions
 from ..streams import Stream, sequence
 from .observed import Numerics
 from .parts import make_learner
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
@@ -42,7 +45,8 @@ class RunState:
         numbers = iter(range(config.environments))
         for group in training:
             group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
-        self.sampler = Sampler(training)
+        self.sampler = Sampler(training, clip_rewards=config.clip_rewards)
+        self._starts = _random_starts(config, environments) if config.random_start else None
         self.learner, self.recorder = make_learner(config, environments, device)
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         self.observations: list[torch.Tensor] = []
@@ -51,10 +55,9 @@ class RunState:
 
     def begin(self) -> None:
         """Begins the first episodes."""
-        observations = self.sampler.begin()
-        for part in observations:
-            for observation in part:
-                self.recorder.begin(observation)
+        observations = self.sampler.begin(self._starts)
+        for number, observation in enumerate(one for part in observations for one in part):
+            self.recorder.begin(observation, number)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,3 +81,13 @@ class RunState:
         if self.numerics:
             self.numerics.load_state_dict(state["numerics"])
         self.step = state["step"]
+
+
+def _random_starts(config: TrainConfig, environments: VectorEnvironment) -> list[NDArray[np.float64]]:
+    """Of each environment of training, the actions that its first episode begins with."""
+    size, discrete = environments.action_size, environments.discrete
+    drawing = [np.random.default_rng(sequence(config.seed, Stream.RANDOM_START, i)) for i in range(config.environments)]
+    return [
+        random_actions(random, int(random.integers(config.random_start + 1)), size, discrete=discrete)
+        for random in drawing
+    ]

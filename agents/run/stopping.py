@@ -14,15 +14,16 @@ PATIENCE = 20.0
 
 
 class Stopped(Exception):  # noqa: N818  no error: it was asked to
-    """A run has saved a checkpoint and ended before its time, because it was asked to.
+    """A run has ended before its time, because it was asked to, and has saved a checkpoint if it has any.
 
     Attributes:
         step: environment steps that it had taken.
+        saved: whether it goes on from there; else it begins anew.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, saved: bool = True) -> None:
         super().__init__(f"stopped at step {step}")
-        self.step = step
+        self.step, self.saved = step, saved
 
 
 @final

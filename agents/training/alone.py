@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roundoff.extras import require
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
+from ..adapters.run import AdaptedRun
+from ..adapters.settings import AdapterConfig
 from ..errors import RunError
+from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -18,6 +22,7 @@ from ..run.loop import Run
 from ..run.parts import check_run, open_environments
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
+from .learners import others_learning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -67,7 +72,9 @@ def train(
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
-    with open_run(config, directory, on_progress, stop, allow_imports, wait=on_profile is not None) as run:
+    with open_run(
+        config, directory, on_progress, stop, allow_imports, wait=on_profile is not None, on_notice=on_notice
+    ) as run:
         if isinstance(run, Result):
             if on_profile:
                 on_profile(read_profile(RunDirectory(directory).timing))
@@ -88,7 +95,8 @@ def open_run(
     allow_imports: Collection[str],
     *,
     wait: bool = False,
-) -> Iterator[Run | Result]:
+    on_notice: Callable[[str], None] | None = None,
+) -> Iterator[Run | AdaptedRun | Result]:
     """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
     if files.result.exists():  # also where the folder is write-protected by now
@@ -96,26 +104,35 @@ def open_run(
     else:
         device = open_device(config.device, config.format if config.native else None)  # before anything is written
         check_run(config, allow_imports)
+        if isinstance(config, AdapterConfig):
+            require(config.package)
         make_directory(directory)
         with directory_lock(directory):
             remove_temporaries(files.path)
             files.claim(config)
             if not files.result.exists():
                 stop = stop or StopRequest()
-                with (
-                    _enough_memory(config),
-                    _threads(config.threads),
-                    open_environments(config, stop.make, allow_imports) as environments,
-                ):
-                    yield Run(config, files, device, environments, on_progress, stop, wait=wait)
+                with _enough_memory(config), _threads(config.threads):
+                    if isinstance(config, AdapterConfig):
+                        yield AdaptedRun(config, files, device, on_progress, stop, allow_imports, wait=wait)
+                        return
+                    with (
+                        others_learning(config, files, device, allow_imports, on_notice) as learners,
+                        open_environments(config.share(), stop.make, allow_imports) as environments,
+                    ):
+                        yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
                 return
     result = files.read_result()
     assert result is not None
     yield result
 
 
-def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
+def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
     """Brings a run to its end; see :func:`train`."""
+    if isinstance(run, AdaptedRun):
+        if on_notice:
+            on_notice(f"updates run eagerly: {run.config.reason_not_compiled}")
+        return run.train()
     notice = compile_updates(run.learner, run.updates_to_come, wanted=compiled, on_notice=on_notice)
     if on_notice:
         on_notice(notice)
@@ -124,7 +141,10 @@ def train_alone(run: Run, *, compiled: bool | None, on_notice: Callable[[str], N
         batch = next(training)
         while True:
             began = time.perf_counter()
-            metrics = run.learner.update(batch)
+            try:
+                metrics = run.learner.update(batch)
+            except LearnerLost as lost:
+                training.throw(lost)
             run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:

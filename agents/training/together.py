@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ...simulate.compiling.program import reason_against_compiling
+from ..adapters.run import AdaptedRun
+from ..learners.single import SingleLearner
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
 from ..run.directory import Result
+from ..run.loop import Run
 from .alone import open_run, train_alone
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..config.train_config import TrainConfig
-    from ..run.loop import Progress, Run, Training
+    from ..run.loop import Progress, Training
     from ..run.stopping import StopRequest
 
 
@@ -39,7 +42,7 @@ class _Open(NamedTuple):
 
     number: int
     job: Job
-    run: Run
+    run: Run | AdaptedRun
     open: ExitStack
 
 
@@ -63,14 +66,19 @@ def train_together(
         runs: list[_Open] = []
         for number, job in enumerate(jobs):
             own = everything.enter_context(ExitStack())
+            opening = open_run(
+                job.config, job.directory, job.on_progress, stop, job.allow_imports, on_notice=job.on_notice
+            )
             try:
-                run = own.enter_context(open_run(job.config, job.directory, job.on_progress, stop, job.allow_imports))
+                run = own.enter_context(opening)
             except Exception as error:  # noqa: BLE001  the other runs are not concerned
                 yield number, error
                 continue
             if isinstance(run, Result):
                 own.close()
                 yield number, run
+            elif isinstance(run, Run) and not isinstance(run.learners, SingleLearner):  # the others are waiting
+                yield _alone(_Open(number, job, run, own), compiled=compiled)
             else:
                 runs.append(_Open(number, job, run, own))
         for alike in _alike(runs, compiled=compiled):
@@ -91,8 +99,10 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
     return list(groups.values())
 
 
-def _kind(run: Run, *, forced: bool) -> Any:
+def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
     """What the members of a population have in common; None if a run is trained alone."""
+    if isinstance(run, AdaptedRun):
+        return None
     if not forced and not worth_sharing(run.config, run.updates_to_come):
         return None
     shared = shared_kind(run.config)
@@ -113,7 +123,7 @@ def _population(runs: Sequence[_Open]) -> Population | None:
         return None
     keep_freed_memory()
     try:
-        population = Population([opened.run.learner for opened in runs])
+        population = Population([opened.run.learner for opened in runs if isinstance(opened.run, Run)])
     except Exception as error:  # noqa: BLE001  a full disk, a mistake of the compiler's
         _notify(runs, f"trained alone, since {len(runs)} runs together could not be compiled ({error})")
         return None
@@ -128,7 +138,7 @@ def _notify(runs: Sequence[_Open], text: str) -> None:
 
 
 def _train(population: Population, runs: Sequence[_Open]) -> Iterator[tuple[int, Result | Exception]]:
-    training = {i: opened.run.training() for i, opened in enumerate(runs)}
+    training = {i: opened.run.training() for i, opened in enumerate(runs) if isinstance(opened.run, Run)}
     outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
     while training:
         batches: dict[int, Any] = {}

@@ -18,6 +18,7 @@ from .logged_values import draw_training, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
+from .relative import draw_relative, relative_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,14 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str],
     return table if several else None
 
 
+def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
+    """Where conditions are beside each other, whose scores are not of one size."""
+    if not experiment.conditions.keys or experiment.metric.sign < 0:
+        return None
+    table = relative_table(experiment)
+    return table if len(set(table["significand_bits"])) > 1 else None
+
+
 def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
     return plane_table(degradation_table(experiment, summary))
 
@@ -87,6 +96,7 @@ FIGURES = {
         f"degradation-{name}": Drawable(partial(_widths, across=across), partial(draw_degradation, x=across))
         for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
     },
+    "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),
     "heatmap": Drawable(heatmap_table, draw_heatmap),
     "comparison": Drawable(_comparison, draw_comparison),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...agents.config.fields import Panel
-from ...agents.config.registry import panels
+from ...agents.config.registry import drawn_values, panels
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE, records
@@ -44,7 +44,8 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     """
     runs, logged = experiment.runs, experiment.training
     series = [experiment.conditions.series(run) for run in records(runs)]
-    wanted = [name for name in panels() if name in logged and experiment.metric.of_agents]
+    wanted = drawn_values(experiment.configs.values()) if experiment.metric.of_agents else []
+    wanted = [name for name in wanted if name in logged]
     wanted = wanted or [str(name) for name in logged if name not in _ABOUT][:_MOST]
     if not wanted:
         return None

@@ -27,20 +27,20 @@ def is_on_gpu(operands: Sequence[Any]) -> bool:
 
 
 @contextmanager
-def in_float32(operation: str) -> Iterator[None]:
-    """For the block, a product of float32 tensors on a GPU is computed in float32.
+def in_float32(*operations: str) -> Iterator[None]:
+    """For the block, products of float32 tensors on a GPU are computed in float32.
 
     PyTorch's settings (``fp32_precision``) are then what they were; a later ``torch.backends.fp32_precision = ...`` no
     longer reaches those that were TF32. Other threads that multiply meanwhile do it in float32, too.
 
     Args:
-        operation: the name of the product, a convolution or a recurrent layer.
+        operations: the names of the products, convolutions and recurrent layers.
     """
     backends: Any = torch.backends
     settings = [backends.cuda.matmul]
-    if "conv" in operation:
+    if any("conv" in operation for operation in operations):
         settings.append(backends.cudnn.conv)
-    elif "rnn" in operation:
+    if any("rnn" in operation for operation in operations):
         settings.append(backends.cudnn.rnn)
     with _lock, ExitStack() as at_the_end:
         for setting in settings:

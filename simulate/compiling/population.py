@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...formats import FormatError, Rounding
-from .program import Program, formats_of, reason_against_compiling
+from ..aten.tf32 import in_float32
+from .program import Program, formats_of, products_of, reason_against_compiling
 from .refusals import reason_against_tracing
 
 if TYPE_CHECKING:
@@ -117,9 +119,11 @@ class PopulationStep:
         first = [x[0] for x in leaves]
         traced = trace(step, first, simulation, formats_of(simulation, floating.dtype, floating.device))
         self._check_constants(traced.graph)
-        traced = for_members(traced, len(self._simulations))
+        products = products_of(traced.graph, self._simulations)
+        with in_float32(*products) if products else nullcontext():  # in which kernels are compared
+            traced = for_members(traced, len(self._simulations))
         aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
-        return Program(compile_graph(traced), traced._replace(aliases=aliases), [])
+        return Program(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)
 
     def _check_constants(self, graph: GraphModule) -> None:
         """Refuses roundings that are constants of the graph, if members have other ones."""

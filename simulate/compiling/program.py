@@ -6,18 +6,28 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ..aten.tables import is_contraction
+from ..aten.tf32 import in_float32, is_on_gpu
 from ..dispatch.graph_writer import FormatsAsData
+from ..dispatch.plan import UNSIMULATED
+from ..numbers.kernel_calls import called
 from .refusals import last_words
 from .surroundings.arguments import check_lazy, check_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch.fx import GraphModule, Node
+
     from ..dispatch.simulation import Simulation
     from .graphs.tracing import Traced
     from .surroundings.state import Effects
+
+
+_NARROW = "narrow_product"
+"""The product of tensor cores; on a card without them it is PyTorch's own."""
 
 
 class Program(NamedTuple):
@@ -29,6 +39,8 @@ class Program(NamedTuple):
     """The tensors that may be negatives or conjugates in name only."""
     effects: Effects | None = None
     """What it leaves around the step: its first results are for that."""
+    products: tuple[str, ...] = ()
+    """Operations that a GPU is to compute without TF32."""
 
     def check(self, tensors: list[torch.Tensor]) -> None:
         """Refuses arguments that the program would take for others than they are."""
@@ -39,6 +51,12 @@ class Program(NamedTuple):
 
     def run(self, inputs: list[torch.Tensor]) -> Any:
         """What the program computes; kernels that it calls record no graph of autograd."""
+        if self.products:
+            with in_float32(*self.products):
+                return self._run(inputs)
+        return self._run(inputs)
+
+    def _run(self, inputs: list[torch.Tensor]) -> Any:
         if not torch.is_grad_enabled():
             return self.call(inputs)
         torch._C._set_grad_enabled(False)  # noqa: SLF001  torch.no_grad() takes as long as a small kernel
@@ -71,6 +89,29 @@ def first_for(
         if further is not None:
             return program, [*inputs, *further]
     return None
+
+
+def products_of(graph: GraphModule, simulations: Sequence[Simulation | None]) -> tuple[str, ...]:
+    """The names of the products in the graph of a step that a GPU computes, if it is simulated.
+
+    Args:
+        graph: of the step.
+        simulations: of each member of a population; or the only one.
+    """
+    if all(simulation is None or simulation.policy == UNSIMULATED for simulation in simulations):
+        return ()
+    on_gpu = (
+        node
+        for node in graph.graph.nodes
+        if node.op == "call_function" and is_on_gpu(tree_leaves([x.meta.get("val") for x in node.all_input_nodes]))
+    )
+    return tuple(sorted(name for name in set(map(_name, on_gpu)) if is_contraction(name) or name == _NARROW))
+
+
+def _name(node: Node) -> str:
+    if node.target is torch.ops.roundoff.kernel.default:
+        return called(str(node.args[0]))
+    return str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]
 
 
 def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.device) -> FormatsAsData:

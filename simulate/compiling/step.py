@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
 from ..numbers.host_numbers import NumberError, Record
-from .program import Program, device_of, first_for, formats_of, reason_against_compiling
+from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling
 from .refusals import last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
@@ -243,7 +243,8 @@ class CompiledStep(Generic[_P, _R]):
         except Exception as error:  # noqa: BLE001  a full disk, a mistake of inductor's: no reason to end a training run
             self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=6)
             return None
-        return Program(program, traced, perhaps_lazy, *effects)
+        products = products_of(traced.graph, [self.simulation])
+        return Program(program, traced, perhaps_lazy, effects[0] if effects else None, products)
 
     def _goes_on_without(self, error: FormatError, state: State | None) -> bool:
         """Whether the step can run eagerly, this time or from now on, where it could not be traced."""

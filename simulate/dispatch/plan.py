@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Operation = OpOverload | HigherOrderOperator
 
-_UNSIMULATED = Policy("fp32")
+UNSIMULATED = Policy("fp32")
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 
 
@@ -111,7 +111,7 @@ class Plan:
         self.spares = self.arithmetic.islands == Islands.EXACT
         self.island: Plan | None = None
         self.is_island = is_island
-        self.contracts = is_contraction(name) and policy != _UNSIMULATED
+        self.contracts = is_contraction(name) and policy != UNSIMULATED
         self.moves: Moves | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation

@@ -82,6 +82,11 @@ def _run(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[t
     return list(tree_flatten(results)[0])
 
 
+def called(call: str) -> str:
+    """The name of the operation that a call of :func:`kernel` is of."""
+    return _parsed(call)[0]
+
+
 @cache
 def _parsed(call: str) -> tuple[str, str, list[Any], dict[str, Any]]:
     name, overload, args, kwargs = json.loads(call)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 EXTRAS = {
     "sweep": ("pydantic", "yaml", "rich", "pyarrow", "tensorboard", "matplotlib", "scipy", "PIL", "typing_extensions"),
     "rl": ("dm_control", "dm_env", "mujoco", "gymnasium"),
+    "sb3": ("stable_baselines3", "sb3_contrib"),
+    "tianshou": ("tianshou",),
     "qtorch": ("qtorch", "ninja"),
     "ray": ("ray",),
 }
@@ -24,13 +26,22 @@ class MissingExtraError(RoundoffError, ImportError):
     """A package is not installed that an extra of roundoff brings; the message has the command that installs it."""
 
 
+OTHERS = {"minatar": "minatar", "ale_py": "ale-py"}
+"""What no extra brings, since its licence is the GPL: by the name to import, the name to install."""
+
+
 def missing(package: str) -> MissingExtraError | None:
-    """The error that says how to install ``package``; None if no extra brings it.
+    """The error that says how to install ``package``; None if roundoff does not use it.
 
     Args:
         package: the name to import; that of a module inside it will do.
     """
     top = package.partition(".")[0]
+    if top in OTHERS:
+        command = f"pip install {OTHERS[top]}"
+        return MissingExtraError(
+            f"this needs {top}, which is under the GPL and no part of roundoff: {command}", name=top
+        )
     extra = next((extra for extra, packages in EXTRAS.items() if top in packages), None)
     return MissingExtraError(f'this needs {top}: pip install "roundoff[{extra}]"', name=top) if extra else None
 

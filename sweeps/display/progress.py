@@ -171,7 +171,7 @@ class RunDisplay:
         rate = (progress.step - self._first_step) / max(time.monotonic() - self._started, 1e-3)
         shown = "" if progress.last_return is None else f", return {progress.last_return:.1f}"
         left = f", time left {_duration((progress.steps - progress.step) / rate)}" if rate > 0 else ""
-        scale = f", loss scale {progress.loss_scale:g}"
+        scale = "" if progress.loss_scale is None else f", loss scale {progress.loss_scale:g}"
         line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{scale}{left}"
         if self._console.is_terminal:
             self._status.update(line)

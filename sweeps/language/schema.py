@@ -11,11 +11,12 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from ...agents import FIXES
+from ...agents.adapters.settings import adapted
 from ...agents.config.baselines import BASELINES
 from ...agents.config.fixes import OPTIONAL_FIXES
 from ...agents.config.registry import fields, keys
-from ...agents.config.train_config import ALGORITHMS, config_of
-from ...agents.environments.tasks import GYMNASIUM_PREFIX, TASKS
+from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
+from ...agents.environments.tasks import TASKS, Kind
 from ..subjects.agents import AGENTS
 from ..wording import RANGE
 from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
@@ -63,14 +64,14 @@ def _keys() -> dict[str, Any]:
     """What is allowed for every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
     written: dict[str, dict[str, Any]] = {
-        "algorithm": {"enum": list(ALGORITHMS)},
-        "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^{GYMNASIUM_PREFIX}"}]},
+        "algorithm": {"enum": [*ALGORITHMS, *adapted()]},
+        "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},
         "device": {"type": "string", "pattern": r"^(cpu|cuda(:\d+)?)$"},
     }
-    schemas = {name: config_of(name).model_json_schema()["properties"] for name in ALGORITHMS}
+    schemas = {name: config_of(name).model_json_schema()["properties"] for name in (*ALGORITHMS, *LIBRARIES)}
     found = {}
     for key in sorted(keys()):
         algorithms = fields(key)

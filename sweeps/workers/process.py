@@ -186,7 +186,7 @@ class _HeldRun:
             return
         self.give_back()
         if isinstance(error, Stopped):
-            self.notice(f"{error}, and saved")
+            self.notice(f"{error}, and saved" if error.saved else f"{error}; it begins anew")
         elif isinstance(error, RoundoffError):
             _send(self._events, run=self._id, event="failed", reason=str(error))
         else:

@@ -9,12 +9,12 @@ from roundoff.simulate import BlameError
 SHORT = {
     "format": "e5m10",
     "fixes": "none",
-    "steps": 1200,
+    "steps": 800,
     "action_repeat": 20,
     "hidden_units": 8,
     "batch_size": 8,
     "seed_steps": 20,
-    "eval_every": 1200,
+    "eval_every": 800,
     "eval_episodes": 1,
 }
 

@@ -108,8 +108,8 @@ def test_random_bits_between_roundings_are_left_to_the_eager_agent():
 
 
 TINY = {
-    **SMALL, **RESTLESS, "format": "e5m10", "action_repeat": 8, "steps": 1600, "seed_steps": 20, "eval_every": 800,
-    "eval_episodes": 1, "checkpoint_every": 400,
+    **SMALL, **RESTLESS, "format": "e5m10", "action_repeat": 20, "steps": 2000, "seed_steps": 20, "eval_every": 1000,
+    "eval_episodes": 1, "checkpoint_every": 500,
 }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
     stop = StopRequest()
 
     def stop_in_the_middle(progress):
-        if progress.step >= 800:
+        if progress.step >= 1000:
             stop.make()
 
     with pytest.raises(Stopped):
@@ -140,7 +140,7 @@ def test_a_run_goes_on_when_the_compiler_fails(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return works(traced)
 
-    config = TrainConfig(**TINY | {"steps": 480, "eval_every": 240})
+    config = TrainConfig(**TINY | {"steps": 800, "eval_every": 400})
     notices = []
     train(config, tmp_path / "eager", compiled=False)
     assert reason_against_compiling() is None  # which compiles something of its own, once in a process

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from roundoff.agents import RunError
 from roundoff.agents.experience.frame_replay import FrameReplay
+from roundoff.agents.experience.intake import PixelIntake
+from roundoff.formats import Format
 
 CPU = torch.device("cpu")
 
 
-def make(capacity, stack=3, shape=(1, 1, 2)):
-    return FrameReplay(capacity, shape, stack=stack, row_size=3, dtype=torch.float32, device=CPU)
+def make(capacity, stack=3, shape=(1, 1, 2), simulators=1):
+    options = {"stack": stack, "row_size": 3, "dtype": torch.float32, "device": CPU, "simulators": simulators}
+    return FrameReplay(capacity, shape, **options)
 
 
 def image(number):
@@ -26,30 +29,32 @@ def image(number):
 class World:
     """Plays episodes into a replay, and remembers every transition as the environment gave it."""
 
-    def __init__(self, replay):
+    def __init__(self, replay, simulator=0, first=0):
         self.replay = replay
+        self.simulator, self.first = simulator, first
         self.images = 0
         self.transitions = {}  # row -> stacks, and the oldest image needed
 
     def _look(self):
         self.images += 1
-        return image(self.images - 1)
+        return image(self.first + self.images - 1)
 
     def play(self, length):
         stack = self.replay.stack
         seen = [self._look()] * stack
         oldest = self.images - 1
-        self.replay.begin(seen[-1])
+        self.replay.begin(seen[-1], simulator=self.simulator)
         for _ in range(length):
-            number = len(self.transitions)
+            number = self.first + len(self.transitions)
             row = torch.tensor([float(number), 0.5, 1.0])
             self.transitions[number] = (torch.cat(seen), max(oldest, self.images - stack))
             seen = [*seen[1:], self._look()]
             self.transitions[number] += (torch.cat(seen),)
-            self.replay.add(row, seen[-1])
+            self.replay.add(row, seen[-1], self.simulator)
 
     def kept(self):
-        return {n for n, (_, oldest, _) in self.transitions.items() if oldest >= self.images - self.replay.capacity}
+        share = self.replay.capacity // len(self.replay._rings)
+        return {n for n, (_, oldest, _) in self.transitions.items() if oldest >= self.images - share}
 
     def check(self, generator):
         batch = self.replay.sample(30 * self.replay.capacity, generator)
@@ -70,6 +75,50 @@ def test_samples_are_what_the_environment_gave(stack, more, lengths, seed):
     for length in lengths:
         world.play(length)
         world.check(generator)
+
+
+def test_each_simulator_has_a_ring_of_its_own_and_all_are_sampled_alike():
+    for restored in (False, True):
+        replay = make(3 * 9 + 2, simulators=3)
+        assert replay.capacity == 27
+        worlds = [World(replay, simulator, 1000 * simulator) for simulator in range(3)]
+        generator = torch.Generator().manual_seed(0)
+        for lengths in ((2, 5, 1), (7, 1, 1), (3, 2, 6)):  # rings fill at their own speeds
+            for world, length in zip(worlds, lengths, strict=True):
+                world.play(length)
+            if restored:
+                state, replay = replay.state_dict(), make(27, simulators=3)
+                replay.load_state_dict(state)
+                for world in worlds:
+                    world.replay = replay
+            numbers = replay.sample(20_000, generator)
+            counts = torch.bincount(numbers.rows[:, 0].long())
+            kept = sorted(set().union(*(world.kept() for world in worlds)))
+            assert counts.nonzero().flatten().tolist() == kept
+            assert len(replay) == len(kept)
+            expected = 20_000 / len(kept)
+            assert (counts[kept] - expected).abs().max() < 6 * expected**0.5
+            for k, row in enumerate(numbers.rows[:300, 0].long().tolist()):
+                observation, _, following = worlds[row // 1000].transitions[row]
+                assert torch.equal(numbers.observations[k], observation)
+                assert torch.equal(numbers.next_observations[k], following)
+
+
+def test_an_episode_may_begin_with_several_images():
+    """As after actions that were not learned from: what the agent saw is what is kept."""
+    replay = make(12)
+    a, b, c, d = (image(number) for number in range(4))
+    intake = PixelIntake(replay, (1, 1, 2), Format.parse("fp32"), torch.float32, CPU)
+    for seen, kept in (((a, a, a), 1), ((a, a, b), 2), ((a, b, b), 3), ((b, c, d), 3)):
+        before = replay._rings[0]._images_added
+        intake.begin(torch.cat(seen).flatten().numpy())
+        assert replay._rings[0]._images_added - before == kept
+        replay.add(torch.zeros(3), a)
+        ring = replay._rings[0]
+        ring._needed = type(ring._needed)([ring._needed[-1]])  # the last transition alone is drawn
+        batch = replay.sample(1, torch.Generator())
+        assert torch.equal(batch.observations[0], torch.cat(seen))
+        assert torch.equal(batch.next_observations[0], torch.cat((*seen[1:], a)))
 
 
 def test_a_restored_buffer_gives_the_same_samples():

@@ -63,7 +63,13 @@ def kill_at(patched, update):
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"format": "e5m10"}, {"format": "fp16", "native": True, "original_images": False}]
+    "keys",
+    [
+        {},
+        {"format": "e5m10"},
+        {"format": "fp16", "native": True, "original_images": False},
+        {"environments": 2, "random_start": 20},
+    ],
 )
 def test_interrupted_it_continues_to_the_same_bytes(painted, tmp_path, monkeypatch, keys):
     one = config(**keys)
@@ -73,7 +79,8 @@ def test_interrupted_it_continues_to_the_same_bytes(painted, tmp_path, monkeypat
             kill_at(patched, update)
             train(one, tmp_path / "run")
     state = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
-    assert state["replay"]["images_added"] > 30  # the ring was full
+    rings = state["replay"].get("simulators", [state["replay"]])
+    assert all(ring["images_added"] > 30 / len(rings) for ring in rings)  # they were full
     size = (tmp_path / "run" / "checkpoint.pt").stat().st_size
     assert size < 30 * 3 * 15 * 15 + 250_000
     seen = []
@@ -152,10 +159,10 @@ def test_workers_render_the_same_episodes(tmp_path):
     ("keys", "words"),
     [
         ({"task": "gym:Pendulum-v1"}, ["control suite", "gym:Pendulum-v1", "observations: states"]),
-        ({"environments": 2}, ["environments: 1", "got 2"]),
+        ({"environments": 2, "replay_capacity": 7}, ["environments x (frames + 1) = 8", "got 7"]),
     ],
 )
-def test_what_has_no_images_in_order_is_refused(keys, words):
+def test_what_has_no_images_or_no_room_for_them_is_refused(keys, words):
     with pytest.raises(ValidationError) as caught:
         config(**keys)
     for word in words:

@@ -61,15 +61,15 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
 
 
 def test_stopped_and_continued(tmp_path):
-    runs = configs(*MEMBERS, lr=1e-3, seed_steps=20)
+    runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=800, eval_every=400, checkpoint_every=200)
     stop, notices = StopRequest(), []
 
     def stop_in_the_middle(progress):
-        if progress.step >= 800:
+        if progress.step >= 400:
             stop.make()
 
     outcomes = train_together(jobs(tmp_path / "together", runs, on_progress=stop_in_the_middle), stop, compiled=True)
-    assert {str(outcome) for _, outcome in outcomes} == {"stopped at step 800"}
+    assert {str(outcome) for _, outcome in outcomes} == {"stopped at step 400"}
     continued = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert notices == ["updates are compiled, of 3 runs together"] * 3
     assert continued == trained_alone(tmp_path / "alone", runs)

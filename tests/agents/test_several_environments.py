@@ -15,8 +15,11 @@ from runs import weights
 
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
+from roundoff.agents.environments.opening import open_environment
+from roundoff.agents.experience.sampling import Sampler
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
+from roundoff.agents.streams import Stream, sequence
 
 WALK = "gym:odd_environments:Walk-v0"
 SMALL = {
@@ -237,3 +240,66 @@ def test_memory_does_not_grow(tmp_path):
     early = max(size for step, size in seen.items() if step <= 500)
     late = max(size for step, size in seen.items() if step <= 2000)
     assert late - early < 4
+
+
+def test_random_actions_at_the_start_are_no_experience_but_part_of_the_episode(tmp_path, monkeypatch):
+    rows, starts = [], []
+    monkeypatch.setattr("roundoff.agents.experience.replay.Replay.add", lambda self, row: rows.append(row.tolist()))
+    begin = Sampler.begin
+
+    def watched(self, given=None):
+        starts.extend(given)
+        return begin(self, given)
+
+    monkeypatch.setattr(Sampler, "begin", watched)
+    train(config(environments=4, random_start=9, seed_steps=1000), tmp_path)
+    lengths = [len(start) for start in starts]
+    assert len(lengths) == 4
+    assert len(set(lengths)) > 1
+    assert max(lengths) <= 9
+    assert len(rows) == 240
+    # What is left of the first episodes is played, and an episode of no end has 20 steps.
+    ends = [next((k for k, row in enumerate(rows[i::4]) if row[-1] == 0 or k == 19), None) for i in range(4)]
+    for i, (length, end) in enumerate(zip(lengths, ends, strict=True)):
+        environment = open_environment(WALK, 1)
+        environment.seed(sequence(0, Stream.ENVIRONMENT, i))
+        observation = environment.reset()
+        for action in starts[i]:
+            step = environment.step(action)
+            observation = environment.reset() if step.last else step.observation
+        assert rows[i][:2] == pytest.approx(observation.tolist(), rel=1e-6)
+        assert end is not None
+        assert end < 20 - length or step.last or rows[i + 4 * end][-1] == 1
+
+
+@pytest.mark.parametrize("keys", [{"random_start": 30, "environments": 3}, {"clip_rewards": True, "random_start": 5}])
+def test_a_random_start_continues_to_the_same_bytes(tmp_path, keys):
+    one = config(steps=60, **keys)
+    train(one, tmp_path / "straight")
+    stops = 0
+    while not (tmp_path / "run" / "result.json").exists():
+        try:
+            train(one, tmp_path / "run", stop=AfterSteps(1 + 5 * stops))
+        except Stopped:
+            stops += 1
+    assert stops >= 2
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+    train(config(steps=60), tmp_path / "other")
+    assert outcome(tmp_path / "other") != outcome(tmp_path / "straight")
+
+
+def test_clipped_rewards_are_learned_from_and_returns_are_whole(tmp_path, monkeypatch):
+    rows = []
+    monkeypatch.setattr("roundoff.agents.experience.replay.Replay.add", lambda self, row: rows.append(row.tolist()))
+    keys = {"task": "gym:Pendulum-v1", "seed_steps": 1000, "steps": 400, "eval_every": 400, "eval_episodes": 1}
+    train(config(clip_rewards=True, **keys), tmp_path)
+    rewards = [row[-2] for row in rows]
+    assert min(rewards) == -1
+    assert max(rewards) > -1
+    first, _ = (record["episode_return"] for record in records(tmp_path, "train"))
+    assert first < sum(rewards[:200]) - 100
+
+
+def test_the_new_keys_leave_the_names_of_runs_as_they_were():
+    assert not {"random_start", "clip_rewards"} & config().as_json().keys()
+    assert config(random_start=3).as_json()["random_start"] == 3

@@ -147,8 +147,8 @@ def test_traced_it_has_the_same_bits(uncompiled):
 
 
 TINY = {
-    "algorithm": "td3", **SMALL, "task": "gym:Goal-v0", "steps": 300, "seed_steps": 40, "eval_every": 150,
-    "eval_episodes": 1, "checkpoint_every": 100,
+    "algorithm": "td3", **SMALL, "task": "gym:Goal-v0", "steps": 120, "seed_steps": 20, "eval_every": 60,
+    "eval_episodes": 1, "checkpoint_every": 40,
 }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncom
     stop = StopRequest()
 
     def stop_in_the_middle(progress):
-        if progress.step >= 150:
+        if progress.step >= 60:
             stop.make()
 
     with pytest.raises(Stopped):

@@ -9,37 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from runs import outcome, weights
+from runs import SMALL, config, outcome, weights
 
 from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.device import open_device
 from roundoff.agents.run.metrics import MetricsLog
-from roundoff.agents.run.stopping import Stopped, StopRequest
-
-SMALL = {
-    "steps": 6000,
-    "action_repeat": 20,
-    "hidden_units": 8,
-    "batch_size": 8,
-    "lr": 1e-3,
-    "seed_steps": 20,
-    "eval_every": 1500,
-    "eval_episodes": 2,
-    "checkpoint_every": 500,
-}
-
-
-def config(**keys):
-    return TrainConfig(**(SMALL | keys))
 
 
 def records(directory):
@@ -88,10 +70,10 @@ def test_the_end_is_evaluated_even_between_evaluations(tmp_path):
 def test_same_config_same_bytes(tmp_path, format):
     outcomes = []
     for name in ("a", "b"):
-        train(config(format=format, steps=3000), tmp_path / name)
+        train(config(format=format, steps=1500), tmp_path / name)
         outcomes.append(outcome(tmp_path / name))
     assert outcomes[0] == outcomes[1]
-    train(config(format=format, steps=3000, seed=1), tmp_path / "c")
+    train(config(format=format, steps=1500, seed=1), tmp_path / "c")
     assert outcome(tmp_path / "c") != outcomes[0]
 
 
@@ -136,17 +118,17 @@ class Interrupter:
     ("task", "keys"),
     [
         ("cartpole_swingup", {}),
-        ("cartpole_swingup", {"format": "e5m10", "loss_scale_growth_interval": 50}),
-        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 60, "seed_steps": 75}),
-        ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 2050}),
-        ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 50}),
+        ("cartpole_swingup", {"format": "e5m10", "loss_scale_growth_interval": 15}),
+        ("ball_in_cup_catch", {"fixes": "none", "replay_capacity": 30, "seed_steps": 38}),
+        ("reacher_easy", {"fixes": ["kahan_momentum"], "steps": 1050}),
+        ("finger_turn_easy", {"fixes": ["compound_loss_scaling"], "loss_scale_growth_interval": 15}),
         ("walker_walk", {"fixes": ["kahan_gradients", "hadam"], "actor_update_every": 2}),
         ("cheetah_run", {}),
-        ("cartpole_swingup", {"format": "e5m10", "observe": True, "policy": {"rounding": "stochastic"}, "steps": 1500}),
+        ("cartpole_swingup", {"format": "e5m10", "observe": True, "policy": {"rounding": "stochastic"}}),
     ],
 )
 def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):
-    one = config(task=task, **({"steps": 2000, "eval_every": 1000} | keys))
+    one = config(task=task, **({"steps": 1000, "eval_every": 500, "checkpoint_every": 250} | keys))
     interrupter = Interrupter(monkeypatch)
     train(one, tmp_path / "straight")
     moments = interrupter.moments
@@ -165,12 +147,12 @@ def test_interrupted_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypat
 
 
 def test_observing_changes_nothing_but_adds_records(tmp_path):
-    keys = {"format": "e5m10", "steps": 3000}
+    keys = {"format": "e5m10", "steps": 1000, "eval_every": 500}
     plain, observed = train(config(**keys), tmp_path / "plain"), train(config(**keys, observe=True), tmp_path / "seen")
     assert plain == observed
     extra = [r for r in records(tmp_path / "seen") if r["kind"] == "numerics"]
     assert [r for r in records(tmp_path / "seen") if r["kind"] != "numerics"] == records(tmp_path / "plain")
-    assert [r["step"] for r in extra] == [1500, 3000]
+    assert [r["step"] for r in extra] == [500, 1000]
     assert set(extra[0]) == {"kind", "step", "forward", "backward", "optimizer"}
     backward = extra[1]["backward"]
     assert sum(backward["exponents"].values()) <= backward["results"]
@@ -188,13 +170,19 @@ def test_the_crash_of_an_observed_run_names_the_operation(tmp_path):
     assert records(tmp_path)[-1]["kind"] == "numerics"
 
 
+@pytest.fixture(scope="module")
+def weights_of_every_op(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("every-op")
+    train(config(format="e5m10", steps=1000), folder)
+    return weights(folder)
+
+
 @pytest.mark.parametrize(
     "policy", ["mixed-precision", "storage", {"granularity": "primitive"}, {"accumulate": "e5m10/8"}]
 )
-def test_policies_train(tmp_path, policy):
-    assert train(config(format="e5m10", steps=1000, policy=policy), tmp_path / "run").status == "done"
-    train(config(format="e5m10", steps=1000), tmp_path / "every-op")
-    assert weights(tmp_path / "run") != weights(tmp_path / "every-op")
+def test_policies_train(tmp_path, policy, weights_of_every_op):
+    assert train(config(format="e5m10", steps=1000, policy=policy), tmp_path).status == "done"
+    assert weights(tmp_path) != weights_of_every_op
 
 
 def test_stochastic_rounding_draws_from_the_seed(tmp_path):
@@ -207,18 +195,6 @@ def test_stochastic_rounding_draws_from_the_seed(tmp_path):
     assert a["weights"] != nearest["weights"]
 
 
-def test_checkpoints_are_used(tmp_path, monkeypatch):
-    """The test above would also pass if every continuation began anew."""
-    interrupter = Interrupter(monkeypatch)
-    interrupter.countdown = 500
-    with pytest.raises(Killed):
-        train(config(), tmp_path)
-    assert (tmp_path / "checkpoint.pt").exists()
-    seen = []
-    train(config(), tmp_path, seen.append)
-    assert seen[0].step >= 1000
-
-
 PROGRAM = """
 import sys
 from roundoff.agents import TrainConfig, train
@@ -227,7 +203,7 @@ train(TrainConfig(**eval(sys.argv[1])), sys.argv[2])
 
 
 def test_killed_by_the_operating_system(tmp_path):
-    keys = SMALL | {"steps": 10_000, "eval_every": 10_000}
+    keys = SMALL | {"steps": 6000, "eval_every": 6000}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, repr(keys), str(tmp_path / "run")])
     try:
         while not (tmp_path / "run" / "checkpoint.pt").exists():
@@ -243,10 +219,21 @@ def test_killed_by_the_operating_system(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
+LARGER = {"steps": 2000, "eval_every": 500, "hidden_units": 32}
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory):
+    """What a run leaves that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("larger")
+    train(config(**LARGER), folder)
+    return outcome(folder)
+
+
 @pytest.mark.parametrize("room", [100, 600, 2000, 20_000])
-def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path, room):
+def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path, room, larger):
     """No file may grow beyond the room there is, which is how a full disk looks to one that writes."""
-    one = config(steps=2000, eval_every=500, hidden_units=32)
+    one = config(**LARGER)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
@@ -259,8 +246,7 @@ def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path, room):
     assert str(tmp_path / "run") in str(said.value)
     assert not list((tmp_path / "run").rglob("*.tmp"))
     train(one, tmp_path / "run")
-    train(one, tmp_path / "straight")
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+    assert outcome(tmp_path / "run") == larger
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
@@ -320,16 +306,16 @@ ARITHMETIC = [
 @pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=["plain", "nearest", "stochastic"])
 def test_what_only_looks_at_a_run_does_not_disturb_it(tmp_path, arithmetic):
     """Records of training, weights and the last evaluation are the same, however often and closely it is looked at."""
-    looking = {"eval_every": 500, "keep_networks": True, "checkpoint_every": 100}
+    looking = {"eval_every": 250, "keep_networks": True, "checkpoint_every": 100}
     if arithmetic["format"] != "fp32":  # which would be simulated, to be observed
         looking["observe"] = True
     seen = []
-    for name, keys in (("straight", {"eval_every": 2000}), ("looked at", looking)):
-        train(config(**({"steps": 2000} | arithmetic | keys)), tmp_path / name)
+    for name, keys in (("straight", {"eval_every": 1000}), ("looked at", looking)):
+        train(config(**({"steps": 1000} | arithmetic | keys)), tmp_path / name)
         training = [r for r in records(tmp_path / name) if r["kind"] == "train"]
         evaluations = [r for r in records(tmp_path / name) if r["kind"] == "eval"]
         found = weights(tmp_path / name)
-        assert (len(training), len(evaluations), len(found)) == (2, 2000 // keys["eval_every"], 4)
+        assert (len(training), len(evaluations), len(found)) == (1, 1000 // keys["eval_every"], 4)
         seen.append((training, evaluations[-1], found))
     assert seen[0] == seen[1]
 
@@ -369,16 +355,30 @@ def test_a_path_that_is_no_folder(tmp_path):
         train(config(), tmp_path / "file")
 
 
-@pytest.fixture
-def interrupted(tmp_path, monkeypatch):
-    """A run killed after a checkpoint."""
-    with monkeypatch.context() as patched:
+@pytest.fixture(scope="module")
+def as_interrupted(tmp_path_factory):
+    """A run killed after a checkpoint, for all tests."""
+    run = tmp_path_factory.mktemp("interrupted") / "run"
+    with pytest.MonkeyPatch.context() as patched:
         interrupter = Interrupter(patched)
         interrupter.countdown = 500
         with pytest.raises(Killed):
-            train(config(), tmp_path / "run")
-    assert (tmp_path / "run" / "checkpoint.pt").exists()
-    return tmp_path / "run"
+            train(config(), run)
+    assert (run / "checkpoint.pt").exists()
+    return run
+
+
+@pytest.fixture
+def interrupted(as_interrupted, tmp_path):
+    """The same, for one test."""
+    return shutil.copytree(as_interrupted, tmp_path / "run")
+
+
+def test_checkpoints_are_used(interrupted):
+    """Tests of runs that continue would also pass if every continuation began anew."""
+    seen = []
+    train(config(), interrupted, seen.append)
+    assert seen[0].step >= 1000
 
 
 def test_what_was_written_after_the_checkpoint_is_cut_off(interrupted):
@@ -441,66 +441,6 @@ def test_a_damaged_result_is_an_error(tmp_path, content):
         train(config(steps=1000), tmp_path)
 
 
-def test_a_device_that_is_not_there(tmp_path):
-    name = f"cuda:{torch.cuda.device_count() + 3}"
-    with pytest.raises(RunError, match=f"device is {name}, but PyTorch finds .* CUDA device"):
-        train(config(device=name), tmp_path)
-
-
-class Card:
-    """What PyTorch says of a machine with one old card, or of none."""
-
-    def __init__(self, monkeypatch, cards, version="13.0"):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Turing")
-        monkeypatch.setattr(torch.version, "cuda", version)
-
-
-@pytest.mark.parametrize(
-    ("cards", "version", "keys", "message"),
-    [
-        (0, None, {"device": "cuda"}, "no CUDA devices.*install PyTorch with CUDA"),
-        (0, "13.0", {"device": "cuda"}, "no CUDA devices.*check the driver.*support CUDA 13.0"),
-        (
-            1,
-            "13.0",
-            {"device": "cuda:1"},
-            "1 CUDA device on .*; use device=cpu, or one from cuda:0 to cuda:0",
-        ),
-        (1, "13.0", {"device": "cuda", "format": "bf16", "native": True}, "a Turing of .* 7.5, .* needs 8.0 or more"),
-    ],
-)
-def test_a_device_is_refused_before_anything_is_written(tmp_path, monkeypatch, cards, version, keys, message):
-    Card(monkeypatch, cards, version)
-    with pytest.raises(RunError, match=message):
-        train(config(**keys), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_old_card_does_what_it_can(monkeypatch):
-    Card(monkeypatch, 1)
-    for name, native in (("cuda", None), ("cuda:0", "e5m10"), ("cpu", "e8m7")):
-        assert open_device(name, native) == torch.device(name)
-
-
-def test_too_little_memory_is_one_message_and_loses_nothing(tmp_path, monkeypatch):
-    keys = config(steps=700)
-    train(keys, tmp_path / "whole", compiled=False)
-
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nIncluding non-PyTorch memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SAC, "update", full)
-        with pytest.raises(RunError, match=r"memory of cpu is not enough .*allocate 2 GiB.; .*--population 1") as told:
-            train(keys, tmp_path / "run", compiled=False)
-    assert "non-PyTorch" not in str(told.value)
-    train(keys, tmp_path / "run", compiled=False)
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
-
-
 def test_the_number_of_threads_is_put_back(tmp_path):
     before = torch.get_num_threads()
     train(config(steps=500, threads=before + 1), tmp_path)
@@ -557,31 +497,3 @@ def test_memory_does_not_grow(tmp_path, keys):
     train(config(steps=60_000, replay_capacity=200, eval_every=5000, checkpoint_every=5000, **keys), tmp_path, look)
     early = max(bytes_held for step, bytes_held in seen if step <= 6000)
     assert seen[-1][1] - early < 2e6
-
-
-@pytest.mark.parametrize(
-    "devices",
-    [
-        ("cpu", "cpu", "cpu"),
-        pytest.param(
-            ("cpu", "cuda", "cpu"),
-            marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")],
-        ),
-    ],
-    ids="-".join,
-)
-def test_a_run_goes_on_on_another_device(tmp_path, devices):
-    """Its checkpoint does not say where it was made, nor does its config."""
-    seen = []
-    for device, until in zip(devices, (300, 600, None), strict=True):
-        stop = StopRequest()
-
-        def watch(progress, until=until, stop=stop):
-            seen.append(progress.step)
-            if until and progress.step >= until:
-                stop.make()
-
-        with suppress(Stopped) if until else nullcontext():
-            result = train(config(steps=900, device=device), tmp_path, watch, stop)
-    assert result.status == "done"
-    assert seen == sorted(seen)

@@ -11,6 +11,7 @@ from PIL import Image
 from roundoff.analysis import AnalysisError, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.drawing.style import SIZES
+from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.statistics.summary import summarize
 
@@ -131,6 +132,32 @@ def test_conditions_get_rows_and_lines_of_their_own(tmp_path):
         "e5mX, fixes all: mean, 95 % bootstrap interval",
         "e5mX, fixes none: mean, 95 % bootstrap interval",
     ]
+
+
+def test_scores_are_shares_of_those_of_fp32_of_the_same_task_and_condition(tmp_path):
+    scores = {("fp32", 0): 400, ("e5m10", 0): 400, ("e5m2", 0): 100, ("fp32", 6): 10, ("e5m10", 6): 5, ("e5m2", 6): 0}
+    runs = [
+        write_run(tmp_path, fmt, seed, fixes=FIXES[:count], score=score * (1 + 0.1 * seed), name=f"{count}")
+        for (fmt, count), score in scores.items()
+        for seed in (0, 1)
+    ]
+    runs += [
+        write_run(tmp_path, fmt, 0, task="pendulum_swingup", fixes=FIXES[:0], score=0.0, name="0")
+        for fmt in ("fp32", "e5m2")
+    ]
+    write_sweep(tmp_path, runs)
+    table = relative_table(read_experiment(tmp_path))
+    found = {(row.series, row.format): (row.share, row.share_low, row.share_high) for row in table.itertuples()}
+    assert {key: round(value[0], 6) for key, value in found.items()} == {
+        ("e5mX, fixes none", "e5m10"): 1.0, ("e5mX, fixes none", "e5m2"): 0.25,
+        ("e5mX, fixes all", "e5m10"): 0.5, ("e5mX, fixes all", "e5m2"): 0.0,
+    }  # fmt: skip
+    assert set(table["task"]) == {"cartpole_swingup"}  # of the other one, nothing is a share of 0
+    low, high = found["e5mX, fixes none", "e5m10"][1:]
+    assert (round(low, 3), round(high, 3)) == (round(1 / 1.1, 3), 1.1)
+    assert found["e5mX, fixes all", "e5m2"][1:] == (0, 0)
+    (axis,) = draw("relative", read_experiment(tmp_path)).axes
+    assert axis.get_ylim()[0] == 0
 
 
 def test_conditions_are_compared_by_short_names(tmp_path):

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from ...experience.augmentation import images_to_format, random_shift
-from ...experience.frame_replay import FrameReplay
-from ...experience.intake import PixelIntake
-from ...experience.off_policy import OffPolicyRecorder
+from ...experience.off_policy import record_states
 from ...models.networks import forward
 from ...streams import Stream, torch_generator
 from ..sac.agent import SoftActorCritic
@@ -20,6 +18,7 @@ from .encoder import Parts, PixelNetwork, convolve, features
 if TYPE_CHECKING:
     from ...environments.parallel import Sizes
     from ...experience.frame_replay import FrameBatch
+    from ...experience.off_policy import OffPolicyRecorder
     from ..part import Metrics
     from .settings import DrQConfig
 
@@ -151,10 +150,4 @@ class DrQ(SoftActorCritic):
 def make(config: DrQConfig, sizes: Sizes, device: torch.device) -> tuple[DrQ, OffPolicyRecorder]:
     """The learner with its initial weights, and what keeps its images."""
     learner = DrQ(sizes.action_size, config, device)
-    image_shape = (3, config.image_size, config.image_size)
-    # The shortest episodes have two images and one transition.
-    capacity = min(config.replay_capacity, max(2 * config.transitions, config.frames + 1))
-    options: dict[str, Any] = {"dtype": learner.dtype, "device": device}
-    images = FrameReplay(capacity, image_shape, stack=config.frames, row_size=sizes.action_size + 2, **options)
-    intake = PixelIntake(images, image_shape, learner.format, learner.dtype, device)
-    return learner, OffPolicyRecorder(config, intake, sizes)
+    return learner, record_states(config, sizes, learner.dtype, device)

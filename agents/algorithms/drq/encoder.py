@@ -8,6 +8,8 @@ import torch
 from torch.nn import functional
 
 from ...models.networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
+from ...models.planes import Convolution, convolution_shapes, convolved_shape, initialize_convolutions
+from ...models.planes import convolve as convolve_all
 from ...models.weight_standardization import scale_down, standardize_matrix, standardize_units
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 _STRIDES = (2, 1, 1, 1)
 _CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases
+_WINDOW = 3
 _HEAD = 4  # tensors: weights and bias of the linear layer, gain and bias of the normalization
 
 
@@ -66,24 +69,20 @@ class PixelNetwork(FlatNetwork):
     ) -> None:
         self._convolutional = convolutional
         filters, features = config.filters, config.feature_size
-        # 3x3 without padding: the first halves, the others take a pixel on each side.
-        side = (config.image_size - 3) // 2 + 1 - 2 * (len(_STRIDES) - 1)
-        shapes: list[tuple[int, ...]] = []
-        if convolutional:
-            channels = 3 * config.frames
-            for _ in _STRIDES:
-                shapes += [(filters, channels, 3, 3), (filters,)]
-                channels = filters
-        shapes += [(features, filters * side * side), (features,), (features,), (features,)]
+        convolutions = [Convolution(filters, _WINDOW, stride) for stride in _STRIDES]
+        planes = 3 * config.frames
+        inputs = torch.Size(convolved_shape(convolutions, (planes, config.image_size, config.image_size))).numel()
+        shapes = convolution_shapes(convolutions, planes) if convolutional else []
+        shapes += [(features, inputs), (features,), (features,), (features,)]
         shapes += perceptron_shapes([features + extra, *config.hidden_widths, outputs], ensemble)
         super().__init__(shapes, dtype=dtype, device=device, generator=generator)
 
     def _initialize(self, generator: torch.Generator) -> None:
         parts = Parts.of(self.layers, convolutional=self._convolutional)
         weight, _, gain, _ = parts.head
-        for layer, amplification in [(w, 2**0.5) for w in parts.convolutions[0::2]] + [(weight, 1.0)]:
-            drawn = torch.empty(layer.shape, dtype=torch.float32)
-            layer.copy_(torch.nn.init.orthogonal_(drawn, amplification, generator=generator))
+        initialize_convolutions(parts.convolutions, generator)
+        drawn = torch.empty(weight.shape, dtype=torch.float32)
+        weight.copy_(torch.nn.init.orthogonal_(drawn, generator=generator))
         gain.fill_(1)
         initialize_perceptrons(parts.perceptrons, generator)
 
@@ -101,9 +100,8 @@ def convolve(convolutions: Sequence[torch.Tensor], images: torch.Tensor) -> torc
     Source:
         Low-precision SAC, Appendix G.
     """
-    for i, stride in enumerate(_STRIDES):
-        images = functional.conv2d(images, convolutions[2 * i], convolutions[2 * i + 1], stride=stride).relu_()
-    return images.flatten(1)
+    filters = len(convolutions[0])
+    return convolve_all(convolutions, [Convolution(filters, _WINDOW, stride) for stride in _STRIDES], images)
 
 
 def features(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...environments.tasks import GYMNASIUM_PREFIX
+from ...environments.tasks import Kind, kind_of
 
 # Four 3x3 convolutions, the first with stride 2, leave at least one pixel.
 SMALLEST_IMAGE = 15
@@ -45,15 +45,10 @@ def check_observations(config: Any) -> None:
                     f" set observations: pixels, or leave {key} out"
                 )
         return
-    if config.task.startswith(GYMNASIUM_PREFIX):
+    if kind_of(config.task) is not Kind.SUITE:
         raise ValueError(
             f"observations: pixels is for tasks of the control suite, got task: {config.task};"
             " set observations: states, or choose another task"
-        )
-    if config.environments > 1:
-        raise ValueError(
-            "images are kept in the order of one environment's episodes: observations: pixels needs environments: 1,"
-            f" got {config.environments}; environment_workers may render the episodes of evaluations"
         )
     if config.keep_networks:
         raise ValueError(
@@ -65,8 +60,10 @@ def check_observations(config: Any) -> None:
             f"image_size must be at least {SMALLEST_IMAGE}, for the four convolutions to leave a pixel,"
             f" got {config.image_size}"
         )
-    if config.replay_capacity < config.frames + 1:
+    least = config.environments * (config.frames + 1)
+    if config.replay_capacity < least:
+        each = f"frames + 1 = {least}" if config.environments == 1 else f"environments x (frames + 1) = {least}"
         raise ValueError(
-            f"replay_capacity counts images if observations: pixels, and must be at least frames + 1 ="
-            f" {config.frames + 1}, got {config.replay_capacity}"
+            f"replay_capacity counts images if observations: pixels, and must be at least {each}, got"
+            f" {config.replay_capacity}"
         )

@@ -73,8 +73,9 @@ def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tenso
     flat = [x if x is None else _flat(x, batch) for x in operands]
     lie_alone = tuple(x if x is None else _Layout.of(x) for x in alone)
     lie_together = tuple(x if x is None else _Layout.of(x) for x in flat)
+    precision = torch.backends.cuda.matmul.fp32_precision if last.is_cuda else None
     for kernel in (_onednn, target):
-        if _same_bits(kernel, target, lie_alone, lie_together, torch.get_num_threads()):
+        if _same_bits(kernel, target, lie_alone, lie_together, (torch.get_num_threads(), precision)):
             product: torch.Tensor = _call(kernel, flat)
             return product.view(members, batch, *product.shape[1:])
     return None
@@ -102,7 +103,7 @@ def _same_bits(
     target: Any,
     alone: tuple[Any, ...],
     together: tuple[Any, ...],
-    threads: int,  # noqa: ARG001  they may matter, too
+    settings: tuple[Any, ...],  # noqa: ARG001  they may matter, too
 ) -> bool:
     a, b = together[-2:]
     if kernel is _onednn and kernel is not target:

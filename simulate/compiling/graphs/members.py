@@ -164,9 +164,11 @@ def _split(target: Any, _members: int, x: _Stacked, sizes: Any, dim: int = 0) ->
     return target(x.tensor, sizes, _axis(dim, x.rank))
 
 
-def _argmax(_target: Any, members: int, x: _Stacked) -> torch.Tensor:
-    """Over all of a member's tensor."""
-    return x.tensor.reshape(members, -1).argmax(1)
+def _argmax(_target: Any, members: int, x: _Stacked, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    """Along an axis, or over all of a member's tensor."""
+    if dim is None:
+        return x.tensor.reshape(members, -1).argmax(1)
+    return x.tensor.argmax(_axis(dim, x.rank), keepdim)
 
 
 def _reduction(target: Any, _members: int, x: _Stacked, dims: Any = None, *rest: Any, **kwargs: Any) -> torch.Tensor:

@@ -8,7 +8,8 @@ from comparing import numbers, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.formats import Format, RandomBits, Rounding, lists
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
+from roundoff.formats.base import family, memory
 from roundoff.formats.base.modes import How
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.random_words import CHUNK, hash_reference, key_base, keys
@@ -105,6 +106,57 @@ def test_any_format(fmt, mode, seed, length):
         assert same_bits(on_device(fmt, x, mode), fmt.rounded(x, mode))
 
 
+@pytest.fixture
+def as_if_on_a_gpu(monkeypatch):
+    """Rounding asks the kernels of tensors in the CPU's memory, too."""
+
+    def switch(on):
+        monkeypatch.setattr(family, "in_memory", (lambda _: False) if on else memory.in_memory)
+        monkeypatch.setattr(family, "has_kernels", (lambda _: True) if on else memory.has_kernels)
+
+    return switch
+
+
+def unusual(dtype):
+    """Tensors of one number, of none, and of numbers that several places share."""
+    x = numbers(1, 6, 40).to(dtype).nan_to_num(0.3, 2.0, -3.0)
+    one = [x[2, 3], torch.tensor(torch.nan, dtype=dtype)]
+    none = [x[:0], torch.empty(3, 0, dtype=dtype), torch.empty(0, 3, 2, dtype=dtype)]
+    return [*one, *none, x[:, None].expand(6, 2, 40), x[:, :1].expand(6, 33).t(), x[2, 3].expand(7)]
+
+
+def told(run, *given, **options):
+    """What is computed, or why it is not."""
+    try:
+        return run(*given, **options)
+    except FormatError as error:
+        return str(error)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", FORMATS)
+def test_unusual_tensors(name, as_if_on_a_gpu):
+    """Shape, bits and refusals are those of the CPU."""
+    fmt = Format.parse(name)
+    for x in unusual(fmt.carrier):
+        for mode, random in ((Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, RandomBits(3, 5))):
+            if not rounds(fmt, mode):
+                continue
+            as_if_on_a_gpu(on=False)
+            expected = told(round, x, fmt, rounding=mode, random=random)
+            as_if_on_a_gpu(on=True)
+            if mode is Rounding.NEAREST_EVEN:
+                found = told(round, x, fmt)
+            else:
+                target = torch.full(x.shape, -7.0, dtype=x.dtype)
+                found = told(fmt.round_into, x, target, mode, None, random) or target
+            if isinstance(expected, str):
+                assert found == expected
+                continue
+            assert found.shape == expected.shape
+            assert same_bits(found.contiguous(), expected.contiguous()), (x.shape, x.stride(), mode)
+
+
 def test_every_family_has_kernels():
     covered = {type(Format.parse(name)) for name in FORMATS}
     ours = {family.kind for family in FAMILIES.values() if family.kind.__module__.startswith("roundoff.")}
@@ -143,3 +195,24 @@ def test_lists(monkeypatch, name, mode):
     lists.round_list(tensors, fmt, mode, (lambda: next(draws)) if mode is Rounding.STOCHASTIC else None)
     assert all(map(same_bits, tensors, expected))
     assert len(launches) == 1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["e5m10", "fp8_e4m3", "q4.6", "int8", "posit8_1"])
+@pytest.mark.parametrize("mode", [Rounding.NEAREST_EVEN, Rounding.STOCHASTIC], ids=str)
+def test_lists_of_nothing_and_of_what_is_no_number(monkeypatch, as_if_on_a_gpu, name, mode):
+    fmt = Format.parse(name)
+    lists_of = [[], [torch.empty(0)], [torch.empty(3, 0), torch.empty(0, 2)]]
+    if fmt.has_nan:
+        nan = torch.full((3,), torch.nan)
+        lists_of += [[nan], [torch.tensor(torch.nan), torch.empty(0), numbers(1, 40), torch.tensor([-0.0, -torch.nan])]]
+    for tensors in lists_of:
+        randoms = [RandomBits(1, i) if mode is Rounding.STOCHASTIC else None for i in range(len(tensors))]
+        expected = [fmt.rounded(x, mode, None, random) for x, random in zip(tensors, randoms, strict=True)]
+        draws = iter(randoms)
+        as_if_on_a_gpu(on=True)
+        monkeypatch.setattr(lists, "has_kernels", lambda _: True)
+        lists.round_list(tensors, fmt, mode, draws.__next__ if mode is Rounding.STOCHASTIC else None)
+        as_if_on_a_gpu(on=False)
+        assert all(map(same_bits, tensors, expected))
+        assert next(draws, None) is None

@@ -4,11 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.simulate.aten import tf32
+from roundoff.simulate.compiling.graphs import member_products, members, tracing
+from roundoff.simulate.compiling.population import PopulationStep
+from roundoff.simulate.compiling.program import products_of
+from roundoff.simulate.numbers.kernel_calls import call_kernel
 
 
 class Seen(TorchDispatchMode):
@@ -120,18 +125,106 @@ def test_pytorchs_own_settings_read_as_before(name):
         torch.set_float32_matmul_precision(before)
 
 
+def layers(x, kernel, learned):
+    """A convolution and a matrix product, forward and backward."""
+    leaf = learned.detach().requires_grad_()
+    loss = (torch.nn.functional.conv1d(x, kernel) @ leaf).square().sum()
+    return [loss, *torch.autograd.grad(loss, leaf)]
+
+
+@pytest.fixture
+def ran(uncompiled, settings, monkeypatch):
+    """What is allowed while each operation of a program runs; programs are not compiled, which is what takes time."""
+
+    def run(traced):
+        def program(inputs):
+            with Seen(settings) as seen:
+                result = traced.graph(*inputs)
+            found.append(seen.while_running)
+            return result
+
+        return program
+
+    found = []
+    monkeypatch.setattr(tracing, "compile_graph", run)
+    return found
+
+
+OPERANDS = (2, 3, 8), (4, 3, 5), (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("simulation", "allowed"),
+    [(None, "tf32"), (simulate("fp32"), "tf32"), (simulate("e5m7"), "ieee")],
+    ids=["plain", "fp32", "e5m7"],
+)
+def test_what_is_allowed_while_a_compiled_step_runs(ran, settings, simulation, allowed):
+    program = roundoff.compile(layers, simulation)
+    for _ in range(2):
+        program(*map(torch.randn, OPERANDS))
+    assert program.reason is None
+    assert len(ran) == 2
+    for seen in ran:
+        assert seen["convolution"] == {"matmul": allowed, "conv": allowed, "rnn": "tf32"}
+        assert (seen.get("mm") or seen["bmm"])["matmul"] == allowed
+    assert set(precisions(settings).values()) == {"tf32"}
+
+
+def test_a_compiled_step_without_convolutions_leaves_their_setting(ran, settings):
+    roundoff.compile(lambda x: [x @ x], simulate("e5m7"))(torch.randn(4, 4))
+    assert ran[0]["mm"] == {"matmul": "ieee", "conv": "tf32", "rnn": "tf32"}
+    roundoff.compile(lambda x: [x + x], simulate("e5m7"))(torch.randn(4, 4))
+    assert set(ran[1]["add"].values()) == {"tf32"}
+
+
+def test_what_is_allowed_while_a_population_runs(ran, settings, monkeypatch):
+    """Also while its products are tried."""
+    tried = []
+    multiply = member_products.multiply
+    monkeypatch.setattr(members, "multiply", lambda *given: (tried.append(precisions(settings)), multiply(*given))[1])
+    rows = [torch.randn(2, 1, 16, 16) for _ in range(2)]
+    PopulationStep(lambda x, y: [x @ y], [simulate("e5m7"), simulate("e5m2")])(*rows)
+    assert ran[0]["bmm"] == tried[0] == {"matmul": "ieee", "conv": "tf32", "rnn": "tf32"}
+    PopulationStep(lambda x, y: [x @ y], [None, None])(*rows)
+    assert set(ran[1]["bmm"].values()) == set(tried[1].values()) == {"tf32"}
+
+
+def test_products_that_other_operators_compute_are_found(settings):
+    """Those of tensor cores, which other cards leave to PyTorch, and kernels that are given numbers as tensors."""
+    x = torch.randn(16, 16)
+
+    def calls(x):
+        half = torch.ops.roundoff.narrow_product(None, x, x, torch.float16)
+        return half, call_kernel(torch.ops.aten.addmm.default, (x, x, x), {"alpha": 0.5}, lambda _: None), x.exp()
+
+    found = products_of(make_fx(calls)(x), [simulate("e5m7")])
+    assert found == ("addmm", "narrow_product")
+
+
+def test_where_no_gpu_takes_part_a_compiled_step_sets_nothing(ran, settings, monkeypatch):
+    monkeypatch.setattr(tf32, "_DEVICE", "cuda")
+    roundoff.compile(lambda x: [x @ x], simulate("e5m7"))(torch.randn(4, 4))
+    assert ran[0]["mm"]["matmul"] == "tf32"
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu_operands_keep_their_bits():
     """A product with the identity, and with a kernel of one tap, shows every bit of the operand."""
+
+    def products(x, one):
+        return [x @ one, torch.nn.functional.conv2d(x.view(1, 64, 8, 8), one.view(64, 64, 1, 1))]
+
     x = 1 + torch.arange(64 * 64, device="cuda").view(64, 64) * 2.0**-23
     policy = Policy("fp32", rules=(Rule("relu", format="e5m7"),))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
+        one = torch.eye(64, device="cuda")
         with simulate(policy):
-            assert torch.equal(x @ torch.eye(64, device="cuda"), x)
-            kernel = torch.eye(64, device="cuda").view(64, 64, 1, 1)
-            assert torch.equal(torch.nn.functional.conv2d(x.view(1, 64, 8, 8), kernel), x.view(1, 64, 8, 8))
+            eagerly = products(x, one)
+        for found in (eagerly, roundoff.compile(products, simulate(policy))(x, one)):
+            assert torch.equal(found[0], x)
+            assert torch.equal(found[1], x.view(1, 64, 8, 8))
     finally:
         torch.set_float32_matmul_precision(before)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from pretending import run
+from pretending import run, run_all
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -36,7 +36,7 @@ for name in ["e5m10", "bf16", "e5m3"]:
     assert program.reason is None
     pairs = list(zip([*expected, theirs[2]], [*found, mine[2]]))
     wrong[name] = [i for i, (a, b) in enumerate(pairs) if not same_bits(a, b)]
-    (FOLDER / f"{{name}}.json").write_text(json.dumps([gpu.sources, gpu.programs]))
+    (FOLDER / f"{place}_{{name}}.json").write_text(json.dumps([gpu.sources, gpu.programs]))
 print(json.dumps(wrong))
 """
 
@@ -51,12 +51,28 @@ RESULTS = """[
     ]"""
 
 
+FEW = STEP.replace('"e5m10", "bf16", "e5m3"', '"e5m10", "bf16"')
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """The bits that were wrong, and what was made, of a step with many operations."""
+def ran(tmp_path_factory):
+    """What the scripts of this module say, all run in one process; and the folder they have written to."""
     folder = tmp_path_factory.mktemp("programs")
-    wrong = run(folder, STEP.format(names=RESULTS))
-    return wrong, {name: json.loads((folder / f"{name}.json").read_text()) for name in wrong}
+    scripts = {
+        "many": STEP.format(names=RESULTS, place="many"),
+        "few": FEW.format(names="[x + y, (x * y + 1).abs()]", place="few"),
+        "optimizers": OPTIMIZERS,
+        "population": POPULATION,
+    }
+    return run_all(folder, scripts), folder
+
+
+@pytest.fixture(scope="module")
+def programs(ran):
+    """The bits that were wrong, and what was made, of a step with many operations."""
+    said, folder = ran
+    wrong = said["many"]
+    return wrong, {name: json.loads((folder / f"many_{name}.json").read_text()) for name in wrong}
 
 
 def test_bits_of_the_eager_simulation(programs):
@@ -76,11 +92,11 @@ def test_what_loops_call(programs):
         assert not re.search(r"tmp\d+ / tmp\d+|tl\.fma|sigmoid|tl_math\.(?!abs)", text)
 
 
-def test_a_rounding_stands_in_the_loop_of_what_it_rounds(tmp_path):
-    text = STEP.format(names="[x + y, (x * y + 1).abs()]").replace('"e5m10", "bf16", "e5m3"', '"e5m10", "bf16"')
-    assert run(tmp_path, text) == {"e5m10": [], "bf16": []}
+def test_a_rounding_stands_in_the_loop_of_what_it_rounds(ran):
+    said, folder = ran
+    assert said["few"] == {"e5m10": [], "bf16": []}
     for name in ("e5m10", "bf16"):
-        sources, programs = json.loads((tmp_path / f"{name}.json").read_text())
+        sources, programs = json.loads((folder / f"few_{name}.json").read_text())
         assert len(sources) == 1
         assert programs[0].count(".run(") == 1
         assert "torch.ops.roundoff" not in programs[0].split("def call(")[1]
@@ -166,9 +182,9 @@ print(json.dumps([wrong, sorted(gpu.devices), *calls]))
 """
 
 
-def test_a_population(tmp_path):
+def test_a_population(ran):
     """A format for each member; products of all are one, and what sums is called for each."""
-    assert run(tmp_path, POPULATION) == [[], ["cuda"], 2, 4]
+    assert ran[0]["population"] == [[], ["cuda"], 2, 4]
 
 
 OPTIMIZERS = """
@@ -209,9 +225,9 @@ print(json.dumps(found))
 """
 
 
-def test_numbers_of_optimizers_go_to_the_kernels(tmp_path):
+def test_numbers_of_optimizers_go_to_the_kernels(ran):
     """One program for all calls, also where a number follows from the count of steps."""
-    assert run(tmp_path, OPTIMIZERS) == [[None, True, 1, True]] * 2
+    assert ran[0]["optimizers"] == [[None, True, 1, True]] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is about machines without a GPU")

@@ -1,0 +1,1 @@
+"""Algorithms of other libraries, unchanged, as runs of this one."""

@@ -1,0 +1,306 @@
+"""A run of an algorithm of another library: the library learns, and the run watches it from the environments."""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from roundoff.errors import RoundoffError
+
+from ...simulate import exact
+from ..algorithms.learner import simulation_of
+from ..environments.parallel import VectorEnvironment
+from ..errors import RunError
+from ..run.directory import Crash, Result
+from ..run.ending import write_ending
+from ..run.evaluate import Evaluation, evaluate
+from ..run.loop import Progress
+from ..run.metrics import MetricsLog
+from ..run.observed import Numerics
+from ..run.profile import Profile
+from ..run.stopping import Stopped
+from ..run.stopwatch import Stopwatch
+from ..streams import Stream, sequence
+from .finite import LastOutput, damaged_weight, nan_among_locals
+from .model import make_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from numpy.typing import NDArray
+
+    from ..run.directory import RunDirectory
+    from ..run.stopping import StopRequest
+    from .model import Model
+    from .settings import AdapterConfig
+    from .world import World
+
+_SECONDS_BETWEEN_REPORTS = 1.0
+_EVALUATION = 1 << 31  # half of the steps that a simulation can count: stochastic rounding in evaluations has its own
+
+
+class _Leave(BaseException):  # so that no ``except Exception`` of a library holds it up
+    """Leaves the library in the middle of a step.
+
+    Args:
+        crash: why; None if the run was asked to stop.
+    """
+
+    def __init__(self, crash: Crash | None = None) -> None:
+        super().__init__(crash)
+        self.crash = crash
+
+
+@final
+class AdaptedRun:
+    """A run of a library's algorithm, from its beginning to its end; it cannot be continued.
+
+    Args:
+        config: of the run.
+        files: its folder, claimed and locked.
+        device: of its tensors.
+        on_progress: see :func:`roundoff.agents.train`.
+        stop: likewise.
+        allow_imports: likewise.
+
+    Attributes:
+        model: the library's; None before :meth:`train`.
+    """
+
+    def __init__(
+        self,
+        config: AdapterConfig,
+        files: RunDirectory,
+        device: torch.device,
+        on_progress: Callable[[Progress], None] | None,
+        stop: StopRequest,
+        allow_imports: Collection[str],
+        *,
+        wait: bool = False,
+    ) -> None:
+        self.config, self.files, self.device = config, files, device
+        self.on_progress, self.stop = on_progress, stop
+        self.model: Model | None = None
+        on_gpu = device.type == "cuda"
+        self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
+        self._waited = wait if on_gpu else None
+        self._allow_imports = list(allow_imports)
+        self._step = self._evaluated_at = 0
+        self._simulation = simulation_of(config)
+        self._looking_on = simulation_of(config.model_copy(update={"observe": False}))
+        self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
+        self._last: Evaluation | None = None
+        self._last_report = 0.0
+
+    def profile(self) -> Profile:
+        """Where the time has gone until now."""
+        return Profile(self.stopwatch.spent(), self._step // self.config.action_repeat, self._waited)
+
+    def train(self) -> Result:
+        """Trains from the beginning to the end.
+
+        Raises:
+            Stopped: as was asked; nothing of the run can be continued.
+            RunError: the library refuses the options or the task, or an environment failed.
+            Exception: whatever else the library raises while all its numbers are finite.
+        """
+        for old in self.files.path.glob("tensorboard/events*"):  # of a process that was killed
+            old.unlink()
+        opening = {"task": self.config.task, "action_repeat": self.config.action_repeat}
+        opening |= {"allow_imports": self._allow_imports}
+        workers = min(self.config.environment_workers, self.config.eval_episodes)
+        with (
+            MetricsLog(self.files.path, length=0, step=0) as self._log,
+            VectorEnvironment(
+                opening, [self.config.eval_episodes], [False], workers=workers, on_stop=self.stop.make
+            ) as evaluation,
+            _randomness(self.device, self.config.seed),
+        ):
+            (self._group,) = evaluation.groups
+            self._report()
+            crash = self._learn()
+            if crash and self._numerics:
+                crash = Crash(crash.step, f"{crash.reason}; {self._numerics.first_nonfinite()}")
+                self._log.write("numerics", self._step, self._numerics.record())
+        return self._finish(crash)
+
+    def _learn(self) -> Crash | None:
+        """Lets the library learn; how that crashed, if it did."""
+        with self.stopwatch.measure("library"):
+            model = self.model = self._make()
+        try:
+            with (
+                warnings.catch_warnings(),
+                self.stopwatch.measure("library"),
+                self._simulation or nullcontext(),
+            ):
+                warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
+                _round_(model)
+                model.learn(self.config.transitions)
+            self._evaluate()  # behind the last update
+        except _Leave as left:
+            if left.crash is None:
+                raise Stopped(self._step, saved=False) from None
+            return left.crash
+        except Exception as error:
+            if isinstance(error, RoundoffError):  # an environment's, or a disk's
+                raise
+            if damaged := damaged_weight(model.weights()):
+                found = f"the weights {damaged} are not finite"
+            elif where := nan_among_locals(error):
+                found = f"there was NaN in {where}"
+            else:
+                raise
+            text = str(error).partition("\n")[0][:200]
+            return Crash(self._step, f"{found}, and {self.config.algorithm} raised {type(error).__name__}: {text}")
+        return None
+
+    def _make(self) -> Model:
+        try:
+            return make_model(self.config, self._open)
+        except (TypeError, ValueError, AssertionError, AttributeError, KeyError, NotImplementedError) as error:
+            raise RunError(
+                f"{self.config.algorithm} cannot be made with options {self.config.options} for {self.config.task}:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+
+    def _open(self, number: int) -> World:
+        from .world import open_world  # noqa: PLC0415  imports the simulators
+
+        total = 0.0
+
+        def after(reward: float, last: bool) -> None:
+            nonlocal total
+            self._step += self.config.action_repeat
+            total += reward
+            if last:
+                self._end_episode(total)
+                total = 0.0
+
+        return open_world(self.config, number, self._before_step, after, self.stopwatch)
+
+    def _before_step(self, action: Any) -> None:
+        """Called by an environment before each step of training."""
+        if self._simulation is not None:
+            self._simulation.step = self._step // self.config.action_repeat % _EVALUATION
+        every = self.config.eval_every
+        if self._step // every > self._evaluated_at // every and self._step < self.config.steps:
+            with exact():  # what is computed to look at numbers is not the library's
+                self._evaluate()
+        if self.stop.made:
+            raise _Leave
+        if not np.isfinite(action).all():
+            raise _Leave(Crash(self._step, "the policy took a non-finite action in training"))
+        if time.perf_counter() - self._last_report > _SECONDS_BETWEEN_REPORTS:
+            self._report()
+
+    def _end_episode(self, total: float) -> None:
+        assert self.model is not None
+        with self.stopwatch.measure("logging"):
+            self._log.write("train", self._step, {"episode_return": total, **self.model.logged()})
+        self._report()
+
+    def _evaluate(self) -> None:
+        """Evaluates the model as it is, outside of its own random streams; training goes on as if nothing had happened.
+
+        Raises:
+            _Leave: weights or actions are not finite.
+        """
+        model, config = self.model, self.config
+        assert model is not None
+        self._evaluated_at = self._step
+        if damaged := damaged_weight(model.weights()):
+            raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
+        if self._looking_on is not None:
+            self._looking_on.step = _EVALUATION + self._step % _EVALUATION
+        seed = int(sequence(config.seed, Stream.EVALUATION, self._step).generate_state(1)[0])
+        modes = {module: module.training for module in model.network.modules()}
+        output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
+        model.begin(config.eval_episodes)
+
+        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
+            with self._looking_on or nullcontext():
+                actions = model.act(self._seen(observations))
+            if discrete and not output.is_finite():  # else the actions themselves say it
+                return np.full((len(observations), 1), np.nan)
+            return self._as_ours(actions)
+
+        try:
+            with self.stopwatch.measure("evaluation"), torch.no_grad(), _randomness(self.device, seed):
+                found = evaluate(self._group, policy, seed=config.seed, step=self._step, go_on=model.go_on)
+        finally:
+            output.remove()
+            for module, training in modes.items():
+                module.training = training
+        if found.crashed:
+            raise _Leave(Crash(self._step, "the policy took a non-finite action in evaluation"))
+        self._last = found
+        values = {"return_mean": found.mean, "return_std": found.std, "returns": list(found.returns)}
+        self._log.write("eval", self._step, values)
+        if self._numerics:
+            self._log.write("numerics", self._step, self._numerics.record())
+        self._report()
+
+    def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """What our environments show, as the library's do."""
+        assert self.model is not None
+        space = self.model.observation_space
+        return observations.astype(space.dtype).reshape(len(observations), *space.shape)
+
+    def _as_ours(self, actions: NDArray[Any]) -> NDArray[np.floating[Any]]:
+        """Actions of the library's environments as ours take them, (n, action)."""
+        assert self.model is not None
+        space = self.model.action_space
+        if not hasattr(space, "low"):
+            chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
+            return np.eye(int(space.n))[chosen]
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
+        return ours.reshape(len(actions), -1)
+
+    def _finish(self, crash: Crash | None) -> Result:
+        assert self.model is not None
+        if crash:
+            result = Result("crashed", 0.0, 0.0, self._step, crash)
+        else:
+            assert self._last is not None
+            result = Result("done", self._last.mean, self._last.std, self._step)
+        weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
+        write_ending(self.files, result, weights, self._numerics, self.stopwatch, self.profile)
+        return result
+
+    def _report(self) -> None:
+        self._last_report = time.perf_counter()
+        if self.on_progress:
+            mean = self._last.mean if self._last else None
+            self.on_progress(Progress(self._step, self.config.steps, mean, None))
+
+
+def _round_(model: Model) -> None:
+    """Makes initial weights numbers of the format, as far as the policy rounds what is moved."""
+    with torch.no_grad():
+        for tensor in model.weights().values():
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.clone())
+
+
+@contextmanager
+def _randomness(device: torch.device, seed: int) -> Iterator[None]:
+    """The global generators of Python, NumPy and PyTorch, seeded for the block, and as they were behind it."""
+    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(kept)
+            np.random.set_state(kept_numpy)  # noqa: NPY002

@@ -1,0 +1,97 @@
+"""Stable-Baselines3 and sb3-contrib as they are."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from .parts import with_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from .settings import AdapterConfig
+    from .world import World
+
+
+@final
+class _Latest(KVWriter):  # type: ignore[misc]  # of no known type
+    """Keeps what the library logs of its updates."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def write(self, key_values: dict[str, Any], *_: Any, **__: Any) -> None:
+        """Called with all that was recorded since the last call."""
+        for name, value in key_values.items():
+            if name.startswith("train/") and isinstance(value, int | float | np.number):
+                self.values[name.removeprefix("train/")] = float(value)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@final
+class SB3:
+    """An algorithm of the library.
+
+    Args:
+        config: of the run.
+        worlds: open the environments to learn in.
+    """
+
+    def __init__(self, config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> None:
+        module, _, name = config.places[config.name][0].partition(":")
+        options = {"policy": "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy", **with_parts(config.options)}
+        environments = DummyVecEnv([lambda make=make: Monitor(make()) for make in worlds])
+        self.action_space, self.observation_space = environments.action_space, environments.observation_space
+        if isinstance(options.get("action_noise"), int | float):
+            size = self.action_space.shape[0]
+            options["action_noise"] = NormalActionNoise(np.zeros(size), options["action_noise"] * np.ones(size))
+        algorithm = getattr(import_module(module), name)
+        self._model = algorithm(env=environments, seed=config.seed, device=config.device, verbose=0, **options)
+        self.network: torch.nn.Module = self._model.policy
+        self._log = _Latest()
+        self._model.set_logger(Logger(folder=None, output_formats=[self._log]))
+        self._memory: Any = None
+        self._first = np.zeros(0, dtype=bool)
+
+    def learn(self, steps: int) -> None:  # noqa: D102
+        self._model.learn(steps)
+
+    def begin(self, count: int) -> None:  # noqa: D102
+        self._memory, self._first = None, np.ones(count, dtype=bool)
+
+    def act(self, observations: NDArray[Any]) -> NDArray[Any]:  # noqa: D102
+        actions, self._memory = self._model.predict(
+            observations, state=self._memory, episode_start=self._first, deterministic=True
+        )
+        self._first = np.zeros(len(observations), dtype=bool)
+        return np.asarray(actions)
+
+    def go_on(self, rows: NDArray[Any]) -> None:  # noqa: D102
+        self._first = self._first[rows]
+        if self._memory is not None:
+            self._memory = tuple(part[:, rows] for part in self._memory)
+
+    def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
+        temperature = getattr(self._model, "log_ent_coef", None)  # of SAC and those made of it; no part of the policy
+        learned = {"log_ent_coef": temperature.detach()} if isinstance(temperature, torch.Tensor) else {}
+        return {**self.network.state_dict(), **learned}
+
+    def logged(self) -> dict[str, float]:  # noqa: D102
+        return dict(self._log.values)
+
+
+def make(config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> SB3:
+    """The model that a config asks for."""
+    return SB3(config, worlds)

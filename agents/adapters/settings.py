@@ -1,0 +1,176 @@
+"""The keys of runs with an algorithm of another library; imports neither the library nor PyTorch."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from roundoff.errors import check_name
+
+from ..config.fields import Panel, key
+from ..config.train_config import TrainConfig
+from .parts import check_parts
+from .signatures import parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LARGEST_SEED = 2**32 - 1
+"""What NumPy's global generator takes, which the libraries seed."""
+
+
+def check_options(options: Any) -> dict[str, Any]:
+    """Options as plain data; raises ValueError for what is none."""
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise ValueError(f"options is a mapping of names to values, got {options!r}")
+    plain: dict[str, Any] = json.loads(json.dumps(options, sort_keys=True, allow_nan=False))
+    check_parts(plain)
+    return plain
+
+
+class AdapterConfig(TrainConfig):
+    """A run of an algorithm of another library, unchanged."""
+
+    acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
+    reason_not_compiled: ClassVar[str | None] = "its algorithm is another library's"
+    only: ClassVar[Mapping[str, str]]
+    """The kind of actions of algorithms that can choose no other."""
+    places: ClassVar[Mapping[str, tuple[str, ...]]]
+    """The algorithms by name, and the classes that options are handed to: ``<package>.<module>:<class>``."""
+    own_options: ClassVar[tuple[str, ...]]
+    """Options that no constructor takes, and the adapter does."""
+    set_by_run: ClassVar[Mapping[str, str]]
+    """What constructors take and the run hands them, and the key that says what."""
+
+    options: Annotated[dict[str, Any], BeforeValidator(check_options)] = key(
+        {},
+        "What the library's constructor is given, by its own names; see docs/libraries.md. Names such as"
+        " `roundoff:HAdam` stand for classes.",
+    )
+
+    @property
+    def name(self) -> str:
+        """Of the algorithm, as the library calls it."""
+        return self.algorithm.partition(":")[2]
+
+    @property
+    def package(self) -> str:
+        """What is imported to run it."""
+        return self.places[self.name][0].partition(".")[0]
+
+    @property
+    def kinds_of_actions(self) -> tuple[str, ...]:
+        """Those that the algorithm can choose."""
+        return (self.only[self.name],) if self.name in self.only else self.acts
+
+    @model_validator(mode="after")
+    def _check_own_algorithm(self) -> Self:
+        library = self.library()
+        check_name("algorithm", self.algorithm, [f"{library}:{name}" for name in self.places])
+        return self
+
+    @model_validator(mode="after")
+    def _check_own_options(self) -> Self:
+        taken = [parameters(place) for place in self.places.get(self.name, ())]
+        known = {*self.own_options, *(name for names in taken for name in names or ())} - {*self.set_by_run}
+        for option in self.options:
+            if option in self.set_by_run:
+                raise ValueError(f"options.{option} is set by the run: {self.set_by_run[option]}")
+            if taken and None not in taken:  # else it is not installed, and nobody can tell
+                check_name(f"option of {self.algorithm}", option, sorted(known))
+        return self
+
+    @model_validator(mode="after")
+    def _check_what_is_ours(self) -> Self:
+        for name in ("native", "keep_networks"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for roundoff's own agents, not for {self.algorithm}; leave it out")
+        if self.seed + self.environments > _LARGEST_SEED:
+            raise ValueError(f"seed must be below 2^32 - environments for {self.algorithm}, got {self.seed}")
+        return self
+
+    @classmethod
+    def library(cls) -> str:
+        """What stands before the colon."""
+        default: str = cls.model_fields["algorithm"].default
+        return default.partition(":")[0]
+
+
+_SB3 = {
+    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"), "stable_baselines3"),
+    **dict.fromkeys(("CrossQ", "QRDQN", "RecurrentPPO", "TQC", "TRPO"), "sb3_contrib"),
+}
+
+
+def _sb3_place(name: str) -> str:
+    module = "ppo_recurrent" if name == "RecurrentPPO" else name.lower()
+    return f"{_SB3[name]}.{module}.{module}:{name}"
+
+
+class SB3Config(AdapterConfig):
+    """An algorithm of Stable-Baselines3 or of sb3-contrib; the defaults are theirs."""
+
+    panels: ClassVar[Mapping[str, Panel]] = {
+        "loss": Panel("loss"),
+        "value_loss": Panel("loss of the values", log=True),
+        "approx_kl": Panel("KL divergence of an update"),
+    }
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {name: (_sb3_place(name),) for name in sorted(_SB3)}
+    only: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("DQN", "QRDQN"), "discrete"),
+        **dict.fromkeys(("CrossQ", "DDPG", "SAC", "TD3", "TQC"), "continuous"),
+    }
+    own_options: ClassVar[tuple[str, ...]] = ()
+    set_by_run: ClassVar[Mapping[str, str]] = {
+        "env": "say task",
+        "seed": "say seed",
+        "device": "say device",
+        "verbose": "a run prints nothing",
+        "tensorboard_log": "the run's folder has tensorboard/",
+        "_init_setup_model": "it is always done",
+    }
+
+    algorithm: str = key("sb3:PPO", "What learns; each has keys of its own.")
+
+
+_TIANSHOU = {
+    "C51": ("c51:C51", "c51:C51Policy"),
+    "DQN": ("dqn:DQN", "dqn:DiscreteQLearningPolicy"),
+    "IQN": ("iqn:IQN", "iqn:IQNPolicy"),
+    "QRDQN": ("qrdqn:QRDQN", "dqn:DiscreteQLearningPolicy"),
+    "Rainbow": ("rainbow:RainbowDQN", "c51:C51Policy"),
+}
+
+
+class TianshouConfig(AdapterConfig):
+    """A Q-learning algorithm of Tianshou; the defaults are Tianshou's where it has any."""
+
+    panels: ClassVar[Mapping[str, Panel]] = {"loss": Panel("loss")}
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        name: tuple(f"tianshou.algorithm.modelfree.{place}" for place in places) for name, places in _TIANSHOU.items()
+    }
+    acts: ClassVar[tuple[str, ...]] = ("discrete",)
+    only: ClassVar[Mapping[str, str]] = {}
+    own_options: ClassVar[tuple[str, ...]] = (
+        "hidden_sizes", "optimizer_class", "optimizer_kwargs", "buffer_size", "learning_starts", "batch_size",
+        "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps", "alpha", "beta", "noisy_std",
+    )  # fmt: skip
+    set_by_run: ClassVar[Mapping[str, str]] = {
+        "policy": "the algorithm says which",
+        "model": "say hidden_sizes",
+        "optim": "say optimizer_class and optimizer_kwargs",
+        "action_space": "say task",
+        "observation_space": "say task",
+    }
+
+    algorithm: str = key("tianshou:DQN", "What learns; each has keys of its own.")
+
+
+CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (SB3Config, TianshouConfig)}
+
+
+def adapted() -> tuple[str, ...]:
+    """All algorithms of other libraries, as a config writes them."""
+    return tuple(f"{library}:{name}" for library, found in CONFIGS.items() for name in found.places)

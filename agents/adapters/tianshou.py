@@ -1,0 +1,161 @@
+"""The Q-learning algorithms of Tianshou as they are, on the networks that its own examples give them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
+from tianshou.algorithm.optim import TorchOptimizerFactory
+from tianshou.data import Batch, Collector, PrioritizedVectorReplayBuffer, VectorReplayBuffer
+from tianshou.env import DummyVectorEnv
+from tianshou.trainer import OffPolicyTrainerParams
+from tianshou.utils.logger.logger_base import BaseLogger
+from tianshou.utils.net.common import Net
+from tianshou.utils.net.discrete import ImplicitQuantileNetwork, NoisyLinear
+
+from .parts import with_parts
+from .signatures import parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from .settings import AdapterConfig
+    from .world import World
+
+_TRAINER = ("batch_size", "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps")
+
+
+class _Latest(BaseLogger):  # type: ignore[misc]  # of no known type
+    """Keeps what the library logs of its updates."""
+
+    def __init__(self) -> None:
+        super().__init__(update_interval=1)
+        self.values: dict[str, float] = {}
+
+    def write(self, step_type: str, step: int, data: dict[str, Any]) -> None:  # noqa: ARG002
+        if step_type.startswith("update"):
+            self.values = {
+                name.replace("/", "_"): float(value)
+                for name, value in data.items()
+                if isinstance(value, int | float | np.number) and "time" not in name
+            }
+
+    def prepare_dict_for_logging(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        return log_data
+
+    def finalize(self) -> None:
+        """Nothing is held."""
+
+    def save_data(self, *_: Any, **__: Any) -> None:
+        """No checkpoints are written."""
+
+    def restore_data(self) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    @staticmethod
+    def restore_logged_data(log_path: str) -> dict[str, Any]:  # noqa: ARG004
+        return {}
+
+
+@final
+class Tianshou:
+    """A Q-learning algorithm of the library.
+
+    Args:
+        config: of the run.
+        worlds: open the environments to learn in.
+    """
+
+    def __init__(self, config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> None:
+        self._worlds = DummyVectorEnv(list(worlds))
+        self._worlds.seed(config.seed)
+        self.action_space, self.observation_space = self._worlds.action_space[0], self._worlds.observation_space[0]
+        self._options = options = with_parts(config.options)
+        algorithm, policy = config.places[config.name]
+        taken = {place: {name: options[name] for name in parameters(place) or () if name in options}
+                 for place in (algorithm, policy)}  # fmt: skip
+        made = {"action_space": self.action_space, "observation_space": self.observation_space, **taken[policy]}
+        network = self._network(config, made).to(config.device)
+        of_quantiles = config.name == "QRDQN"  # whose policy is made as DQN's is
+        self._policy = (QRDQNPolicy if of_quantiles else _class(policy))(model=network, **made)
+        optimizer = TorchOptimizerFactory(
+            options.get("optimizer_class", torch.optim.Adam), **{"lr": 1e-3, **options.get("optimizer_kwargs", {})}
+        )
+        self._algorithm = _class(algorithm)(policy=self._policy, optim=optimizer, **taken[algorithm]).to(config.device)
+        self.network: torch.nn.Module = self._algorithm
+        size = options.get("buffer_size", 20_000)
+        if config.name == "Rainbow":
+            alpha, beta = options.get("alpha", 0.6), options.get("beta", 0.4)
+            buffer: Any = PrioritizedVectorReplayBuffer(size, len(worlds), alpha=alpha, beta=beta)
+        else:
+            buffer = VectorReplayBuffer(size, len(worlds))
+        self._collector = Collector(self._policy, self._worlds, buffer, exploration_noise=True)
+        self._log = _Latest()
+
+    def learn(self, steps: int) -> None:  # noqa: D102
+        start = min(self._options.get("learning_starts", 1000), steps)
+        self._collector.reset()
+        if start:
+            self._collector.collect(n_step=start, random=True)
+        trainer = {name: self._options[name] for name in _TRAINER if name in self._options}
+        params = OffPolicyTrainerParams(
+            training_collector=self._collector, max_epochs=1, epoch_num_steps=max(1, steps - start), logger=self._log,
+            verbose=False, show_progress=False,
+            **{"collection_step_num_env_steps": 10, "update_step_num_gradient_steps_per_sample": 0.1, **trainer},
+        )  # fmt: skip
+        self._algorithm.run_training(params)
+
+    def begin(self, count: int) -> None:  # noqa: ARG002, D102
+        self._algorithm.eval()
+
+    def act(self, observations: NDArray[Any]) -> NDArray[Any]:  # noqa: D102
+        found = self._policy(Batch(obs=observations, info=Batch()))
+        return np.asarray(self._policy.map_action(found.act))
+
+    def go_on(self, rows: NDArray[Any]) -> None:
+        """It remembers nothing of episodes."""
+
+    def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
+        state = self._algorithm.state_dict()
+        return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+    def logged(self) -> dict[str, float]:  # noqa: D102
+        return dict(self._log.values)
+
+    def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> Any:
+        """Made for the algorithm; its outputs are of the number that the policy says, or the algorithm."""
+        shape, actions = self.observation_space.shape, int(self.action_space.n)
+        given = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}
+        if config.name == "IQN":
+            *before, last = given["hidden_sizes"]
+            inner = Net(state_shape=shape, action_shape=last, hidden_sizes=before)
+            return ImplicitQuantileNetwork(preprocess_net=inner, action_shape=actions)
+        if config.name == "DQN":
+            return Net(**given, action_shape=actions)
+        if config.name == "QRDQN":
+            return Net(**given, action_shape=actions, num_atoms=self._options.get("num_quantiles", 200))
+        given |= {"action_shape": actions, "num_atoms": policy.get("num_atoms", 51), "softmax": True}
+        if config.name == "Rainbow":
+            std = self._options.get("noisy_std", 0.5)
+
+            def noisy(inputs: int, outputs: int) -> NoisyLinear:
+                return NoisyLinear(inputs, outputs, std)
+
+            heads = {"linear_layer": noisy}
+            return Net(**given, dueling_param=(heads, heads))
+        return Net(**given)
+
+
+def _class(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def make(config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> Tianshou:
+    """The model that a config asks for."""
+    return Tianshou(config, worlds)

@@ -1,0 +1,276 @@
+"""DQN: a network that values actions, and a slow copy of it; with what Rainbow adds, as options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import torch
+
+from ....formats import round
+from ...config.baselines import BASELINES
+from ...errors import RunError
+from ...experience.augmentation import images_to_format
+from ...experience.intake import StateIntake, make_intake
+from ...experience.n_step import NStepIntake
+from ...experience.off_policy import OffPolicyRecorder
+from ...experience.prioritized import PrioritizedReplay
+from ...experience.replay import Batch, batch_of
+from ...models.planes import PlanesNetwork, convolutions_for
+from ...optimizers.decisions import add_product
+from ...streams import Stream, torch_generator
+from ..learner import Learner
+from ..part import Metrics, Part
+from .categorical import divergence, expected, projected
+from .exploration import random_actions, rows_of, share_of_random_actions
+from .target_copy import TargetCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...environments.parallel import Sizes
+    from ...experience.frame_replay import FrameBatch
+    from ...experience.replay import Replay
+    from ...optimizers.kahan_momentum import MovingAverage
+    from .settings import DQNConfig
+
+
+@final
+class DQN(Learner):
+    """One network that gives a Q value, or a distribution of it, for every action.
+
+    The network is moved towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
+    categorical head towards the projected distribution of the same, by cross entropy. As options: the network itself
+    chooses the action that Q' values (double); values and advantages have layers of their own (dueling); rewards of
+    several steps; transitions weighed by their priority.
+
+    Args:
+        shape: of an observation: (n,), or (planes, height, width).
+        action_size: how many actions there are.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
+        device: where all tensors live.
+
+    Source:
+        Mnih et al., "Human-level control through deep reinforcement learning", Algorithm 1; van Hasselt, Guez & Silver,
+        "Deep Reinforcement Learning with Double Q-learning"; Wang et al., "Dueling Network Architectures for Deep
+        Reinforcement Learning", equation 9, without rescaled gradients; Bellemare, Dabney & Munos, "A Distributional
+        Perspective on Reinforcement Learning", Algorithm 1; Hessel et al., "Rainbow", without noisy layers.
+    """
+
+    config: DQNConfig
+    acting_network: ClassVar[str] = "critic"
+
+    def __init__(self, shape: Sequence[int], action_size: int, config: DQNConfig, device: torch.device) -> None:
+        super().__init__(torch.Size(shape).numel(), action_size, config, device)
+        self.network = critic = self._make_network(shape)
+        self.networks = {"critic": critic}
+        copy = self.rounded_(critic.flat).clone()
+        with self.constructing():
+            self.averages = {"target_critic": self.make_average(copy)}
+            self.optimizers = {"critic": self.make_optimizer(critic.flat, kahan=True)}
+        self.numbers["discount"] = config.discount**config.n_steps
+        if config.atoms > 1:
+            atoms = torch.linspace(*config.support, config.atoms, dtype=torch.float64)
+            self.numbers["atoms"] = round(atoms, self.format).to(device=device, dtype=self.dtype)
+        self.parts = (
+            Part("critic", DQN.update_critic, every=1, draws=1),
+            Part("targets", DQN.update_targets, every=config.target_every, draws=5, batch=False),
+        )
+        self.acted = 0
+        self.bind()
+
+    def _make_network(self, shape: Sequence[int]) -> PlanesNetwork:
+        config = self.config
+        weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
+        options: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "generator": weights}
+        *shared, last = config.hidden_widths
+        outputs = self.action_size * config.atoms
+        if config.dueling:
+            heads = [[last, config.atoms], [last, outputs]]
+        else:
+            heads = [[*shared, last, outputs]]
+            shared = []
+        return PlanesNetwork(shape, convolutions_for(shape), shared, heads, **options)
+
+    def bind(self) -> None:
+        """The layers of the target network, and the network that is to be trained."""
+        network = self.networks["critic"]
+        assert isinstance(network, PlanesNetwork)
+        self.network = network
+        self.target = network.views(self.averages["target_critic"].average)
+
+    @property
+    def numbers_to_act(self) -> dict[str, torch.Tensor]:
+        """The atoms, if there are any."""
+        return {"atoms": self._atoms} if self.config.atoms > 1 else {}
+
+    @property
+    def row_size(self) -> int:
+        """Numbers in a row of a batch, with a weight if transitions have priorities."""
+        return super().row_size + self.config.prioritized
+
+    def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
+        """A one in the place of the largest Q value, the first of several; NaN where one of them is NaN."""
+        q = self._q(self._outputs(self.networks["critic"].layers, observations))
+        best = rows_of(q.argmax(dim=1, keepdim=True), self.action_size, q.dtype)
+        return torch.where(q.isnan().any(dim=1, keepdim=True), torch.nan, best)
+
+    def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The best actions, or the random ones where there are any; NaN where a Q value is NaN."""
+        best = self.best_actions(observations)
+        explores = (noise != 0).any(dim=1, keepdim=True) & ~best.isnan()
+        return torch.where(explores, noise, best)
+
+    def action_noise(self, count: int) -> torch.Tensor:
+        """Random actions for some of the rows; see ``random_actions``."""
+        config = self.config
+        share = share_of_random_actions(
+            self.acted, config.exploration_start, config.exploration_end, config.exploration_steps
+        )
+        self.acted += count
+        return random_actions(count, self.action_size, share, self.generators["act_noise"], self.dtype)
+
+    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
+        """None: updates have no noise."""
+        return ()
+
+    def prepare(self, batch: Batch | FrameBatch) -> Batch:
+        """Images as numbers of the format, in rows like all else."""
+        if isinstance(batch, Batch):
+            return batch
+        before, after = (
+            images_to_format(images, self.format, self.dtype).flatten(1)
+            for images in (batch.observations, batch.next_observations)
+        )
+        action, outcome = batch.rows[:, : self.action_size], batch.rows[:, self.action_size :]
+        return batch_of(torch.cat((before, action, after, outcome), dim=1), self.observation_size, self.action_size)
+
+    def update_critic(self, batch: Batch) -> Metrics:
+        """Moves the network towards its targets."""
+        compute = self._update_values if self.config.atoms == 1 else self._update_distributions
+        metrics = compute(batch)
+        self.next_draws()
+        self.optimizers["critic"].step()
+        return metrics
+
+    def update_targets(self) -> Metrics:
+        """Copies the network to the target network, or moves that a step towards it."""
+        self.update_averages({"target_critic": "critic"})
+        return {}
+
+    def _update_values(self, batch: Batch) -> Metrics:
+        """The derivative of the mean Huber or squared error by the Q values of the actions that were taken."""
+        config, optimizer = self.config, self.optimizers["critic"]
+        with torch.no_grad():
+            next_q = self._outputs(self.target, batch.next_observations)
+            best = (
+                next_q.gather(1, self._choice(batch.next_observations))
+                if config.double
+                else next_q.amax(1, keepdim=True)
+            )
+            target = add_product(batch.rewards, batch.discounts, best, self.numbers["discount"])
+        q = self._outputs(self.network.trainable, batch.observations)
+        taken = batch.actions.argmax(dim=1, keepdim=True)
+        error = q.detach().gather(1, taken) - target
+        huber = config.loss == "huber"
+        derivative = self._weighed(error.clamp(-1, 1) if huber else error, batch)
+        weight = derivative * optimizer.mean_weight(1 if huber else 2, len(error))
+        self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
+        return {"td_error": error, "q": target, **self._priorities(error.abs())}
+
+    def _update_distributions(self, batch: Batch) -> Metrics:
+        """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""
+        config, optimizer = self.config, self.optimizers["critic"]
+        atoms = self._atoms
+        with torch.no_grad():
+            probabilities = torch.softmax(self._outputs(self.target, batch.next_observations), dim=2)
+            next_q = expected(probabilities, atoms)
+            choice = self._choice(batch.next_observations) if config.double else next_q.argmax(dim=1, keepdim=True)
+            following = probabilities.gather(1, self._of_atoms(choice)).squeeze(1)
+            target = projected(
+                following, batch.rewards, batch.discounts, atoms, self.numbers["discount"], config.support
+            )
+        outputs = self._outputs(self.network.trainable, batch.observations)
+        taken = self._of_atoms(batch.actions.argmax(dim=1, keepdim=True))
+        logits = outputs.detach().gather(1, taken).squeeze(1)
+        derivative = self._weighed(torch.softmax(logits, dim=1) - target, batch)
+        weight = derivative * optimizer.mean_weight(1, len(derivative))
+        self.network.compute_gradients(outputs, torch.zeros_like(outputs).scatter(1, taken, weight.unsqueeze(1)))
+        best = next_q.gather(1, choice)
+        return {"q": best, **(self._priorities(divergence(target, logits)) if config.prioritized else {})}
+
+    def _outputs(self, layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
+        """Q values, (n, action), or the logits of their distributions, (n, action, atoms)."""
+        first, *more = self.network.outputs(layers, observations)
+        if not more:
+            return self._by_atoms(first)
+        advantages = self._by_atoms(more[0])
+        value = first if self.config.atoms == 1 else first.unsqueeze(1)
+        return value + (advantages - advantages.mean(dim=1, keepdim=True))
+
+    def _by_atoms(self, outputs: torch.Tensor) -> torch.Tensor:
+        atoms = self.config.atoms
+        return outputs if atoms == 1 else outputs.view(-1, self.action_size, atoms)
+
+    def _q(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Q values, (n, action)."""
+        return outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=2), self._atoms)
+
+    def _choice(self, observations: torch.Tensor) -> torch.Tensor:
+        """The numbers of the actions that the network takes for the best, (n, 1)."""
+        return self._q(self._outputs(self.network.layers, observations)).argmax(dim=1, keepdim=True)
+
+    def _of_atoms(self, actions: torch.Tensor) -> torch.Tensor:
+        """Where the distributions of actions are, (n, 1, atoms) for (n, 1)."""
+        return actions.unsqueeze(2).expand(-1, -1, self.config.atoms)
+
+    @property
+    def _atoms(self) -> torch.Tensor:
+        atoms = self.numbers["atoms"]
+        assert isinstance(atoms, torch.Tensor)
+        return atoms
+
+    def _weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return derivative * batch.weights if self.config.prioritized else derivative
+
+    def _priorities(self, errors: torch.Tensor) -> Metrics:
+        """Errors with the exponent of priorities, if there are any."""
+        return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
+
+    def make_average(self, flat: torch.Tensor) -> MovingAverage:
+        """The target network: a copy, or an average if ``tau`` is below 1."""
+        if self.config.tau == 1 and not BASELINES[self.config.baseline].master_weights:
+            return TargetCopy(flat)
+        return super().make_average(flat)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically, also how many actions it has chosen."""
+        return {**super().state_dict(), "acted": self.acted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        super().load_state_dict(state)
+        self.acted = state["acted"]
+
+
+def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:
+    """The learner with its initial weights, and what keeps its experience.
+
+    Raises:
+        RunError: observations are images, of which transitions of several steps, or with priorities, are not kept.
+    """
+    learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
+    intake = make_intake(config, sizes, learner.dtype, device)
+    if isinstance(intake, StateIntake):
+        replay: Replay | PrioritizedReplay = intake.replay
+        if config.prioritized:
+            exponent, most = config.importance_exponent, config.transitions
+            replay = PrioritizedReplay(intake.replay, exponent, additions=most, fmt=learner.format)
+        options: dict[str, Any] = {"fmt": learner.format, "dtype": learner.dtype, "device": device}
+        intake = NStepIntake(replay, config.n_steps, config.discount, **options)
+    elif config.prioritized or config.n_steps > 1:
+        name = "prioritized: true" if config.prioritized else f"n_steps: {config.n_steps}"
+        raise RunError(
+            f"{config.task} shows images, each of which is kept once, and {name} is for observations that are kept with"
+            f" their transitions: numbers, and planes of 0 and 1; leave {name.partition(':')[0]} out"
+        )
+    return learner, OffPolicyRecorder(config, intake, sizes)

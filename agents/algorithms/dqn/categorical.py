@@ -1,0 +1,68 @@
+"""Values as probabilities of fixed numbers, the atoms: what a categorical head computes; Bellemare et al., 2017.
+
+All of it is computed operation by operation in the format under simulation.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...optimizers.decisions import add_product
+
+
+def projected(
+    probabilities: torch.Tensor,
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    atoms: torch.Tensor,
+    discount: float | torch.Tensor,
+    limits: tuple[float, float],
+) -> torch.Tensor:
+    """The distribution of reward + discount * (what follows), on the atoms: each number's part goes to its neighbours.
+
+    T_j = r + g d z_j lies b_j = (T_j - v_min) / step of the way along the atoms, clipped to the ends. With l the atom
+    below, l gets p_j (1 - (b_j - l)), and the next one p_j (b_j - l). Both parts of a number add up to p_j but for
+    rounding, also where b_j is whole.
+
+    Args:
+        probabilities: of what follows, (n, atoms).
+        rewards: r, (n, 1).
+        discounts: d, (n, 1), not negative.
+        atoms: z, (atoms,), evenly spaced.
+        discount: g.
+        limits: the least and the largest atom, v_min < v_max.
+
+    Returns:
+        (n, atoms). NaN in r, d or p gives NaN in its row; an infinite T_j counts as an end.
+
+    Source:
+        Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", Algorithm 1, where a
+        number that lies on an atom loses its part.
+    """
+    count = atoms.shape[0]
+    least, largest = limits
+    moved = add_product(
+        rewards.expand(-1, count), discounts.expand(-1, count), atoms.expand(len(rewards), -1), discount
+    )
+    along = moved.sub_(least).mul_((count - 1) / (largest - least)).clamp_(0, count - 1)
+    below = along.floor()
+    above_part = probabilities * (along - below)
+    parts = torch.cat((probabilities - above_part, above_part), dim=1)
+    first = below.nan_to_num(0.0).to(torch.int64)
+    places = torch.cat((first, (first + 1).clamp_(max=count - 1)), dim=1)
+    return torch.zeros_like(probabilities).scatter_add(1, places, parts)
+
+
+def expected(probabilities: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
+    """The mean of distributions over the atoms, (...) for (..., atoms)."""
+    return (probabilities * atoms).sum(-1)
+
+
+def divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The Kullback-Leibler divergence of softmax(logits) from the target, (n, 1) for (n, atoms); at least 0.
+
+    sum m log m - m log p, where 0 log 0 is 0. The logarithm of a probability that is 0 in the format is not infinite:
+    it is computed from the logits.
+    """
+    terms = torch.xlogy(target, target) - target * torch.log_softmax(logits, dim=-1)
+    return terms.sum(-1, keepdim=True).clamp_(min=0)

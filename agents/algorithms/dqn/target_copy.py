@@ -1,0 +1,51 @@
+"""A target network that is copied from time to time."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self, final
+
+import torch
+
+from ...optimizers.kahan_momentum import TraceableAverage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@final
+class TargetCopy(TraceableAverage):
+    """An average with tau = 1: each update makes it the source, exactly, whatever the format.
+
+    Args:
+        average: the tensor that becomes the source; changed in place.
+
+    Source:
+        Mnih et al., "Human-level control through deep reinforcement learning", Algorithm 1: every C steps.
+    """
+
+    def __init__(self, average: torch.Tensor) -> None:
+        self.average = average
+
+    @torch.no_grad()
+    def update_(self, source: torch.Tensor) -> None:
+        """Copies ``source``."""
+        self.average.copy_(source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the copy is all its state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes nothing over."""
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The copy."""
+        return {"average": self.average}
+
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This with the copy elsewhere, in ``tensors``."""
+        other = copy(self)
+        other.average = tensors["average"]
+        return other

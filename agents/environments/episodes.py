@@ -1,0 +1,56 @@
+"""What a step of an environment gives back, and the seeds from which episodes follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+class Transition(NamedTuple):
+    """What a step of the environment gives back."""
+
+    observation: NDArray[Any]
+    """After the step: flat, float64; or the bytes of images, or planes of 0 and 1."""
+    reward: float
+    """Summed over the repeats of the action."""
+    discount: float
+    """0 at a terminal state; 1 otherwise, also when time is up: a time-out is no property of the state."""
+    last: bool
+    """Whether the episode is over."""
+
+
+class SeededEpisodes:
+    """An environment whose every episode begins with a seed of its own.
+
+    The seed is derived from the sequence given to :meth:`seed` and the number of the episode: those two are the random
+    state.
+    """
+
+    def __init__(self) -> None:
+        self._entropy: list[int] = [0]
+        self._episode = 0
+
+    def seed(self, sequence: np.random.SeedSequence) -> None:
+        """Seeds the coming episodes."""
+        self._entropy = [int(word) for word in sequence.generate_state(4)]
+        self._episode = 0
+
+    def random_state(self) -> dict[str, Any]:
+        """The seed and the number of the next episode; meaningful between episodes."""
+        return {"entropy": list(self._entropy), "episode": self._episode}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`random_state` returned."""
+        self._entropy, self._episode = list(state["entropy"]), state["episode"]
+
+    def _next_seed(self) -> int:
+        """That of the episode that begins now: 32 bits."""
+        seed = int(np.random.SeedSequence([*self._entropy, self._episode]).generate_state(1)[0])
+        self._episode += 1
+        return seed

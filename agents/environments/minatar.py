@@ -1,0 +1,95 @@
+"""MinAtar: five small games, whose observations are planes of 0 and 1. The package is the user's to install."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from ..errors import RunError
+from .episodes import SeededEpisodes, Transition
+from .tasks import Kind, check_game
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_silenced = logging.root.manager.disable
+logging.disable(logging.WARNING)  # it warns of packages for drawing, which nobody here needs
+try:
+    from minatar import Environment
+finally:
+    logging.disable(_silenced)
+
+MOST_STEPS = 5000
+"""Of an episode. MinAtar has no limit of its own but in freeway, so that an evaluation might never end."""
+
+
+@final
+class MinAtarEnvironment(SeededEpisodes):
+    """One game, as the package has it by default: sticky actions (0.1), difficulty that rises.
+
+    Actions are those that do something in the game (its minimal set): others would be repetitions of doing nothing.
+    What the package calls terminal ends the return (discount 0); being out of time does not (discount 1).
+
+    Args:
+        task: ``minatar:<game>``.
+        action_repeat: how often each action is repeated (less at the end of an episode).
+
+    Attributes:
+        observation_size: numbers in an observation.
+        observation_shape: (planes, 10, 10).
+        observation_dtype: bool.
+        frames: 1.
+        action_size: how many actions there are.
+        discrete: True.
+
+    Raises:
+        RunError: there is no such game.
+
+    Source:
+        Young and Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
+        Experiments".
+    """
+
+    def __init__(self, task: str, action_repeat: int) -> None:
+        super().__init__()
+        try:
+            name = check_game(task).removeprefix(Kind.MINATAR)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        self._game: Any = Environment(name)
+        self._actions: list[int] = self._game.minimal_action_set()
+        self._action_repeat = action_repeat
+        self._steps = 0  # of the episode
+        height, width, planes = self._game.state_shape()
+        self.observation_shape: tuple[int, ...] = (planes, height, width)
+        self.observation_size = planes * height * width
+        self.observation_dtype: type[np.generic] = np.bool_
+        self.frames = 1
+        self.action_size = len(self._actions)
+        self.discrete = True
+
+    def reset(self) -> NDArray[np.bool_]:
+        """Begins an episode and returns its first observation."""
+        self._game.seed(self._next_seed())
+        self._game.reset()
+        self._game.last_action = 0  # which may be repeated; a reset of the package leaves it
+        self._steps = 0
+        return self._observation()
+
+    def step(self, action: NDArray[np.floating[Any]]) -> Transition:
+        """Repeats an action: that in the place of the largest number of (action_size,)."""
+        wanted = self._actions[int(np.argmax(action))]
+        total, terminal, late = 0.0, False, False
+        for _ in range(self._action_repeat):
+            reward, terminal = self._game.act(wanted)
+            total += float(reward)
+            self._steps += 1
+            late = self._steps >= MOST_STEPS
+            if terminal or late:
+                break
+        return Transition(self._observation(), total, float(not terminal), bool(terminal or late))
+
+    def _observation(self) -> NDArray[np.bool_]:
+        return np.ascontiguousarray(np.moveaxis(self._game.state(), 2, 0), dtype=np.bool_)

@@ -1,0 +1,194 @@
+"""The learners of a run that share central parameters: each applies its own gradients to them, whenever it has some."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ...formats.base.memory import apart
+from ..optimizers.multi_step import MultiStepAdam
+from .central import CentralStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from ..optimizers.network_optimizer import NetworkOptimizer
+
+_MOMENTS = ("moment", "second", "compensation")
+
+
+@final
+class AsynchronousGroup:
+    """This process among the learners of a run that share central parameters, on one machine; 0 leads.
+
+    A learner computes a gradient with its own parameters. Then, chunk by chunk, it takes the central parameters and
+    moments, applies its step to them, and puts them back, while nobody else has the chunk (``every`` = 1; with any
+    fix); or it takes several steps by itself, and then applies their sum (``every`` > 1;
+    :class:`~roundoff.agents.optimizers.multi_step.MultiStepAdam`). With loss scaling, all is one chunk, since a step is
+    skipped whole; a gradient that came with another scale than the central one is multiplied by their quotient.
+
+    What comes of it depends on who came first: runs do not repeat. With ``lockstep``, learners come in order.
+
+    Args:
+        memory: see :class:`CentralStore`.
+        rank: the number of this learner, from 0.
+        count: how many there are.
+        every: steps between exchanges.
+        chunks: into how many parts the parameters of a network are divided.
+        lockstep: whether learners wait for their turn; for tests.
+
+    Attributes:
+        why_lost: nobody is missed.
+        notice: tells of learners that have died; raises :class:`LearnerLost` if one has crashed.
+
+    Source:
+        Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.3 and Appendix B.
+    """
+
+    in_step = False
+
+    def __init__(
+        self, memory: int, rank: int, count: int, *, every: int = 1, chunks: int = 3, lockstep: bool = False
+    ) -> None:
+        self.rank, self.count = rank, count
+        self.why_lost: Callable[[], Any] = lambda: None
+        self.notice: Callable[[], None] = lambda: None
+        self._memory, self._every, self._chunks, self._lockstep = memory, every, chunks, lockstep
+        self._steppers: dict[int, _Stepper] = {}
+        self._store: CentralStore | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the learner that evaluates, logs, and writes the results."""
+        return self.rank == 0
+
+    @property
+    def store(self) -> CentralStore:
+        """What is central."""
+        assert self._store is not None, "a learner joins first"
+        return self._store
+
+    def first_step(self, step: int) -> int:
+        """Only the leader has a checkpoint: the others begin new episodes, with the central parameters."""
+        return step if self.leads else -1
+
+    def meet(self) -> None:
+        """Nobody waits."""
+
+    def look_after(self) -> None:
+        """What has become of the others is for the process that has started them to see."""
+        self.notice()
+
+    def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
+        """Shares what these optimizers move; the leader's is where all begin, and ``step`` where they count from."""
+        chunks: list[list[Tensor]] = []
+        for optimizer in optimizers.values():
+            optimizer.group = self
+            stepper = (
+                _InChunks(optimizer, self._chunks) if self._every == 1 else _InSeveralSteps(optimizer, self._every)
+            )
+            stepper.first = len(chunks)
+            chunks += stepper.chunks
+            self._steppers[id(optimizer)] = stepper
+        self._store = CentralStore(self._memory, chunks, leads=self.leads, steps=step)
+        if not self.leads:
+            self.pull()
+
+    def mean_count(self, count: int) -> int:
+        """By what the weight of one of ``count`` numbers of a mean is divided: every learner has means of its own."""
+        return count
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Moves the central parameters, and those of ``optimizer`` become them."""
+        with self.store.turn(self.rank, self.count) if self._lockstep else nullcontext():
+            self._steppers[id(optimizer)].step(self.store)
+
+    def advance(self, _step: int, taken: int) -> int:
+        """The steps of all learners, after this one has ``taken`` some."""
+        return self.store.count(taken)
+
+    def is_to_stop(self, wanted: bool) -> bool:
+        """Whether to stop now; the leader says so."""
+        if self.leads and wanted:
+            self.store.ask_to_stop()
+        return self.store.stop
+
+    @apart
+    def pull(self) -> None:
+        """The parameters of this learner become the central ones."""
+        self.store.pull()
+        for stepper in self._steppers.values():
+            stepper.pulled()
+
+    def leave(self) -> None:
+        """The learners end, if this one leads."""
+        if self.leads and self._store is not None:
+            self._store.ask_to_stop()
+
+
+class _Stepper:
+    """How an optimizer moves central parameters."""
+
+    chunks: list[list[Tensor]]
+    first = 0  # the number of its first chunk
+
+    def step(self, store: CentralStore) -> None:
+        raise NotImplementedError
+
+    def pulled(self) -> None:
+        """The chunks have been read."""
+
+
+class _InChunks(_Stepper):
+    """Each step is applied to the central parameters."""
+
+    def __init__(self, optimizer: NetworkOptimizer, count: int) -> None:
+        tensors = optimizer.tensors
+        length = len(optimizer.flat)
+        if optimizer.scaler:
+            count = 1
+        self._parts: list[NetworkOptimizer] = []
+        self.chunks = []
+        self._scaled = optimizer.scaler is not None
+        for i, positions in enumerate(torch.arange(length).tensor_split(min(count, length))):
+            begin, end = int(positions[0]), int(positions[-1]) + 1
+            own = {name: x[begin:end] if name in ("parameters", *_MOMENTS) else x for name, x in tensors.items()}
+            if i:
+                own["step"] = tensors["step"].clone()
+            own["parameters"].grad = optimizer.flat.grad[begin:end]  # type: ignore[index]
+            self._parts.append(optimizer.bound_to(own))
+            shared = ("parameters", *_MOMENTS, "step", "loss_scale", "scale", "finite_steps")
+            self.chunks.append([own[name] for name in shared if name in own])
+
+    def step(self, store: CentralStore) -> None:
+        for i, part in enumerate(self._parts):
+            before = part.scale
+            with store.held(self.first + i):
+                if part.scale != before:
+                    assert part.flat.grad is not None
+                    part.flat.grad.mul_(part.scale / before)
+                part.step_alone()
+
+
+class _InSeveralSteps(_Stepper):
+    """The sum of several steps is."""
+
+    def __init__(self, optimizer: NetworkOptimizer, every: int) -> None:
+        self._adam = MultiStepAdam(optimizer)
+        self._every, self._taken = every, 0
+        self.chunks = [self._adam.tensors]
+
+    def step(self, store: CentralStore) -> None:
+        self._adam.step()
+        self._taken += 1
+        if self._taken == self._every:
+            self._taken = 0
+            with store.held(self.first):
+                self._adam.exchange()
+
+    def pulled(self) -> None:
+        self._adam.exchange()

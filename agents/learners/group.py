@@ -1,0 +1,163 @@
+"""The learners of a run that keep the same parameters: each has gradients of its own samples, and all sum them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from ...formats import Format
+from ...formats.base.memory import apart
+from .parcels import Parcel
+from .single import LearnerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from ..optimizers.network_optimizer import NetworkOptimizer
+
+# A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.
+_PATIENCE = timedelta(days=7)
+_TURNS_BETWEEN_WORDS = 50  # about stopping: a second or less
+
+
+@final
+class LearnerGroup:
+    """This process among the learners of a run; 0 leads: it evaluates, logs, and writes the results.
+
+    Args:
+        meeting: a file that no other group has used, in a folder that all learners see, where they find each other.
+        rank: the number of this learner, from 0.
+        count: how many there are.
+        device: where gradients lie: gloo takes them through the processor's memory, nccl from GPU to GPU.
+        communicate: the format in which gradients travel, packed; None: as they are.
+
+    Attributes:
+        rank: the same.
+        count: the same.
+        sent: bytes of gradients that this learner has sent to each other one.
+        why_lost: tells the leader of the crash by which another learner has ended, or raises what it has failed with.
+
+    Raises:
+        LearnerLost: the others did not come.
+
+    Source:
+        Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.2.
+    """
+
+    def __init__(
+        self, meeting: str, rank: int, count: int, device: torch.device, communicate: str | None = None
+    ) -> None:
+        self.rank, self.count, self.sent = rank, count, 0
+        self._turns = 0
+        self.why_lost: Callable[[], Any] = lambda: None
+        self._device = device
+        self._format = Format.parse(communicate) if communicate else None
+        options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+        try:
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                store=FileStore(meeting, count), rank=rank, world_size=count, timeout=_PATIENCE, **options,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise LearnerLost(str(error)) from error
+
+    in_step = True
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the learner that evaluates, logs, and writes the results."""
+        return self.rank == 0
+
+    def first_step(self, step: int) -> int:
+        """The leader's, for all."""
+        return self.agree(step)
+
+    def look_after(self) -> None:
+        """Nobody goes on without the others."""
+
+    def join(self, optimizers: Mapping[str, NetworkOptimizer], _step: int) -> None:
+        """Sums the gradients of these from here on."""
+        for optimizer in optimizers.values():
+            optimizer.group = self
+
+    def mean_count(self, count: int) -> int:
+        """How many numbers all learners have in a mean of which each has ``count``."""
+        return count * self.count
+
+    def step(self, optimizer: NetworkOptimizer) -> None:
+        """Updates parameters by the sum of all gradients."""
+        assert optimizer.flat.grad is not None
+        self.sum_(optimizer.flat.grad)
+        optimizer.step_alone()
+
+    def advance(self, step: int, taken: int) -> int:
+        """The steps of all learners, after each has ``taken`` some since ``step``."""
+        return step + taken * self.count
+
+    def is_to_stop(self, wanted: bool) -> bool:
+        """Whether to stop now; all ask after as many turns, and the leader decides."""
+        self._turns += 1
+        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(wanted))
+
+    def sum_(self, gradient: Tensor) -> None:
+        """Replaces a gradient by the sum of those of all learners, which is the same everywhere.
+
+        The sum is taken in the order of the learners, by operations that are simulated where this is called, so that
+        each partial sum is a number of the format. NaN and infinities travel, in a format (``communicate``) as
+        NaN in all places; a learner that skips a step for them skips it with all others.
+
+        Args:
+            gradient: 1-D, contiguous, of the same length and dtype in all learners.
+
+        Raises:
+            LearnerLost: another learner has ended.
+        """
+        first, *others = self._all_of(gradient)
+        total = first
+        for other in others:
+            total = total + other
+        gradient.copy_(total)
+
+    @apart
+    def agree(self, value: int) -> int:
+        """What the leader says."""
+        said = torch.tensor([value], dtype=torch.int64, device=self._device)
+        with _noticing_loss():
+            dist.broadcast(said, 0)
+        return int(said)
+
+    @apart
+    def meet(self) -> None:
+        """Waits until all have come here."""
+        with _noticing_loss():
+            dist.barrier()
+
+    def leave(self) -> None:
+        """Closes the connections; the others notice."""
+        dist.destroy_process_group()
+
+    @apart
+    def _all_of(self, gradient: Tensor) -> list[Tensor]:
+        parcel = Parcel.of(gradient, self._format)
+        received = [torch.empty_like(parcel.content) for _ in range(self.count)]
+        with _noticing_loss():
+            dist.all_gather(received, parcel.content)
+        self.sent += parcel.content.numel()
+        return [parcel.opened(content) for content in received]
+
+
+class _noticing_loss:  # noqa: N801  used as a function is
+    """Tells the end of another learner from errors of one's own."""
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, RuntimeError):  # which is what torch.distributed raises
+            raise LearnerLost(str(error)) from error

@@ -1,0 +1,92 @@
+"""Tensors as bytes that travel: as they are, or rounded to a format and packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, final
+
+import torch
+
+from ...formats import round
+from ...formats.packing import pack, packed_size, unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...formats import Format
+
+
+@final
+@dataclass(frozen=True)
+class Parcel:
+    """A tensor on its way, and how others of its kind are opened.
+
+    Attributes:
+        content: uint8, 1-D: as long for every tensor of one shape, dtype and format.
+        like: the tensor it was made of, for its shape and dtype.
+        format: in which it travels; None: as it is.
+        codes: of that tensor in the format, for their shapes and types.
+    """
+
+    content: Tensor
+    like: Tensor
+    format: Format | None
+    codes: Any
+
+    @classmethod
+    def of(cls, x: Tensor, format: Format | None = None) -> Self:
+        """Packs a tensor.
+
+        Numbers are rounded to the format, to nearest even. A tensor in which one number is NaN or infinite arrives as
+        NaN everywhere, whatever the format has: the first byte says so.
+
+        Args:
+            x: contiguous, any floating-point type without a format, else float32 or float64.
+            format: any that has codes.
+
+        Raises:
+            FormatError: the format has no codes.
+        """
+        if format is None:
+            return cls(x.view(-1).view(torch.uint8), x, None, None)
+        finite = torch.isfinite(x).all()
+        codes = format.encode(round(torch.nan_to_num(x.float() if x.itemsize < 4 else x), format))
+        packed = [_packed(part, bits) for part, bits in zip(_parts(codes), _bits(codes, format), strict=True)]
+        return cls(torch.cat([finite.to(torch.uint8).view(1), *packed]), x, format, codes)
+
+    def opened(self, content: Tensor) -> Tensor:
+        """The tensor in another parcel of this one's kind: new, of the shape and dtype of ``like``."""
+        x = self.like
+        if self.format is None:
+            return content.view(x.dtype).view(x.shape).clone()
+        parts, begin = [], 1
+        for part, bits in zip(_parts(self.codes), _bits(self.codes, self.format), strict=True):
+            size = packed_size(part.numel(), bits)
+            parts.append(_unpacked(content[begin : begin + size], part, bits))
+            begin += size
+        codes = parts[0] if isinstance(self.codes, torch.Tensor) else type(self.codes)(*parts)
+        numbers = self.format.decode(codes).to(x.dtype)
+        return torch.where(content[0] != 0, numbers, torch.nan)
+
+
+def _parts(codes: Any) -> list[Tensor]:
+    """The codes themselves first, then what scales them."""
+    return [codes] if isinstance(codes, torch.Tensor) else list(codes)
+
+
+def _bits(codes: Any, format: Format) -> list[int]:
+    """In how many bits a number of each part travels: codes in those of the format."""
+    first, *others = _parts(codes)
+    return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]
+
+
+def _packed(part: Tensor, bits: int) -> Tensor:
+    if bits < 8 * part.itemsize:
+        return pack(part, bits)
+    return part.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _unpacked(content: Tensor, like: Tensor, bits: int) -> Tensor:
+    if bits < 8 * like.itemsize:
+        return unpack(content, bits, like.numel()).to(like.dtype).view(like.shape)
+    return content.clone().view(like.dtype).view(like.shape)

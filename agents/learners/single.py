@@ -1,0 +1,81 @@
+"""A learner that is alone in its run: the plainest of the groups that a run may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..optimizers.network_optimizer import NetworkOptimizer
+
+
+class LearnerLost(Exception):  # noqa: N818  no error of this process
+    """Another learner of the run has ended, or its node is gone."""
+
+
+class Learners(Protocol):
+    """This process among the learners of a run.
+
+    Attributes:
+        rank: its number; 0 leads: it evaluates, logs, and writes results.
+        leads: whether this one does.
+        in_step: whether all take as many steps as the others, and save together.
+    """
+
+    rank: int
+    in_step: bool
+
+    @property
+    def leads(self) -> bool:
+        """See above."""
+
+    def first_step(self, step: int) -> int:
+        """The step of the checkpoint with which this learner goes on, given that of the leader's; -1: there is none."""
+
+    def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
+        """Moves the parameters of these with the others from here on, ``step`` steps into the run."""
+
+    def advance(self, step: int, taken: int) -> int:
+        """The steps of all learners, after this one has ``taken`` some since ``step``."""
+
+    def is_to_stop(self, wanted: bool) -> bool:
+        """Whether to stop now, where this learner has been asked to or not."""
+
+    def meet(self) -> None:
+        """Waits until those that save together have come here."""
+
+    def look_after(self) -> None:
+        """Notices, about once a second, what has become of the others."""
+
+    def why_lost(self) -> Any:
+        """The crash by which another learner has ended; None if it did not crash."""
+
+
+@final
+class SingleLearner:
+    """The only learner of a run."""
+
+    rank, leads, in_step = 0, True, True
+
+    def first_step(self, step: int) -> int:  # noqa: D102
+        return step
+
+    def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
+        """There is nobody to join."""
+
+    def advance(self, step: int, taken: int) -> int:  # noqa: D102
+        return step + taken
+
+    def is_to_stop(self, wanted: bool) -> bool:  # noqa: D102
+        return wanted
+
+    def meet(self) -> None:
+        """There is nobody to meet."""
+
+    def look_after(self) -> None:
+        """Nor to look after."""
+
+    def why_lost(self) -> Any:
+        """Nor to lose."""
+        return None

@@ -1,0 +1,174 @@
+"""Networks for images and other planes of numbers: convolutions, then perceptrons, which may end in several heads."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple, final
+
+import torch
+from torch.nn import functional
+
+from .networks import FlatNetwork, forward, initialize_perceptrons, perceptron_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Convolution(NamedTuple):
+    """A convolution with ReLU; its windows are square."""
+
+    filters: int
+    size: int
+    """Height and width of a window."""
+    stride: int = 1
+    padding: int = 0
+    """Zeros on each side."""
+
+
+SMALL_NET = (Convolution(16, 3),)
+"""For planes of 10 x 10; Young & Tian, "MinAtar", Appendix A."""
+DQN_NET = (Convolution(32, 8, 4), Convolution(64, 4, 2, 1), Convolution(64, 3, 1, 1))
+"""Mnih et al., 2015; with the paddings of Stooke & Abbeel, Appendix A.1, that make 12 x 9 of 104 x 80."""
+A3C_NET = (Convolution(16, 8, 4), Convolution(32, 4, 2, 1))
+"""Mnih et al., 2016; with the paddings of Stooke & Abbeel, Appendix A.1, likewise."""
+
+_SMALL = 32
+
+
+def convolutions_for(shape: Sequence[int], large: Sequence[Convolution] = DQN_NET) -> tuple[Convolution, ...]:
+    """The convolutions for observations of a shape.
+
+    Args:
+        shape: (n,) of vectors, or (planes, height, width).
+        large: those for images.
+
+    Returns:
+        Nothing for vectors, :data:`SMALL_NET` for planes of less than 32 x 32, else ``large``.
+    """
+    if len(shape) == 1:
+        return ()
+    return SMALL_NET if max(shape[1:]) < _SMALL else tuple(large)
+
+
+def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -> tuple[int, int, int]:
+    """What convolutions make of (planes, height, width): (filters, height, width).
+
+    Raises:
+        ValueError: the planes are too small for them.
+    """
+    planes, *sides = shape
+    for filters, size, stride, padding in convolutions:
+        if min(sides) + 2 * padding < size:
+            raise ValueError(
+                f"planes of {' x '.join(map(str, shape[1:]))} are too small for convolutions of windows"
+                f" {', '.join(f'{c.size} x {c.size}' for c in convolutions)}"
+            )
+        planes = filters
+        sides = [(side + 2 * padding - size) // stride + 1 for side in sides]
+    return planes, sides[0], sides[1]
+
+
+def convolution_shapes(convolutions: Sequence[Convolution], planes: int) -> list[tuple[int, ...]]:
+    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions of so many planes."""
+    channels = [planes, *(c.filters for c in convolutions)]
+    sizes = [c.size for c in convolutions]
+    return [
+        shape
+        for (n_in, n_out), size in zip(pairwise(channels), sizes, strict=True)
+        for shape in ((n_out, n_in, size, size), (n_out,))
+    ]
+
+
+def initialize_convolutions(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Draws orthogonal weights with gain sqrt(2) for convolutions, in place; biases stay."""
+    for weight in layers[0::2]:
+        drawn = torch.empty(weight.shape, dtype=torch.float32)
+        weight.copy_(torch.nn.init.orthogonal_(drawn, 2**0.5, generator=generator))
+
+
+def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution], x: torch.Tensor) -> torch.Tensor:
+    """Convolutions, each with ReLU.
+
+    Args:
+        layers: weights and biases of the shapes of :func:`convolution_shapes`.
+        convolutions: what they are.
+        x: (n, planes, height, width).
+
+    Returns:
+        (n, filters * height * width), not negative; see :func:`convolved_shape`.
+    """
+    for weight, bias, how in zip(layers[0::2], layers[1::2], convolutions, strict=True):
+        x = functional.conv2d(x, weight, bias, stride=how.stride, padding=how.padding).relu_()
+    return x.flatten(1)
+
+
+@final
+class PlanesNetwork(FlatNetwork):
+    """Convolutions and perceptrons that all heads share, then the perceptrons of each head, with ReLU between layers.
+
+    Without convolutions, it is a network for vectors. ``layers`` are the weights and biases of the convolutions,
+    (filters, planes, size, size) and (filters,), then those of the shared perceptrons, then those of each head,
+    (1, in, out) and (1, 1, out). Weights begin orthogonal, those of convolutions with gain sqrt(2), biases as 0.
+
+    Args:
+        shape: of observations, (planes, height, width), or (n,) where there are no convolutions.
+        convolutions: see :func:`convolutions_for`.
+        shared: widths of the shared perceptrons, from the first to the last; none: the heads follow the convolutions.
+        heads: of each head the widths of its perceptrons; the last one is what it gives.
+        dtype: see :class:`FlatNetwork`, also for the other arguments.
+
+    Raises:
+        ValueError: the planes are too small for the convolutions.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        convolutions: Sequence[Convolution],
+        shared: Sequence[int],
+        heads: Sequence[Sequence[int]],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.convolutions = tuple(convolutions)
+        inputs = torch.Size(convolved_shape(convolutions, shape) if convolutions else shape).numel()
+        own = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
+        parts = [
+            convolution_shapes(convolutions, shape[0]),
+            perceptron_shapes([inputs, *shared], 1),
+            *own,
+        ]
+        self._ends = list(accumulate(map(len, parts)))
+        super().__init__([one for part in parts for one in part], dtype=dtype, device=device, generator=generator)
+
+    def _initialize(self, generator: torch.Generator) -> None:
+        convolutions, shared, heads = self._parts(self.layers)
+        initialize_convolutions(convolutions, generator)
+        for perceptrons in (shared, *heads):
+            initialize_perceptrons(perceptrons, generator)
+
+    def outputs(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+        """What each head gives, (n, outputs).
+
+        Args:
+            layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
+            x: observations (n, ...) of any shape with as many numbers.
+        """
+        convolutions, shared, heads = self._parts(layers)
+        if self.convolutions:
+            x = convolve(convolutions, self.convolutions, x.reshape(-1, *self.shape))
+        if len(heads) == 1:
+            return [forward([*shared, *heads[0]], x)[0]]
+        if shared:
+            x = forward(shared, x)[0].relu()
+        return [forward(head, x)[0] for head in heads]
+
+    def _parts(
+        self, layers: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], list[Sequence[torch.Tensor]]]:
+        """The layers of the convolutions, of the shared perceptrons, and of each head."""
+        convolutions, shared, *heads = (layers[a:b] for a, b in pairwise((0, *self._ends)))
+        return convolutions, shared, heads

@@ -1,0 +1,51 @@
+"""What a finished run leaves; the result comes last, since it says that all else is there."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from roundoff.files import write_json
+from roundoff.origin import origin
+
+from . import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from .directory import Result, RunDirectory
+    from .observed import Numerics
+    from .profile import Profile
+    from .stopwatch import Stopwatch
+
+
+def write_ending(
+    files: RunDirectory,
+    result: Result,
+    weights: Mapping[str, torch.Tensor],
+    numerics: Numerics | None,
+    stopwatch: Stopwatch,
+    profile: Callable[[], Profile],
+) -> None:
+    """Writes the files of a run that has ended, and removes its checkpoints.
+
+    Args:
+        files: of the run.
+        result: how it ended.
+        weights: the final ones, by name.
+        numerics: what rounding did; None if the run does not observe.
+        stopwatch: what it has taken.
+        profile: asked for at the end.
+    """
+    with stopwatch.measure("checkpoints"):
+        checkpoint.save(files.agent, dict(weights))
+        if numerics:
+            numerics.write_table(files.numerics)
+    seconds = stopwatch.total
+    timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
+    write_json(files.timing, timing | origin())
+    write_json(files.result, result.as_json())
+    files.checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(files.learners, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""A process that is a learner of a run which another one leads: ``python -m roundoff.agents.training.follower SOCKET``.
+
+It is told through the socket what to do, and says there, as a JSON object, how it has failed or crashed. It learns as
+the leader does, in step with it by the gradients that they exchange; it ends with the run, and when the leader is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from roundoff.errors import RoundoffError
+
+from ..config.learning_keys import OptimizerKeys
+from ..config.train_config import TrainConfig
+from ..learners.single import LearnerLost
+from ..run.device import open_device
+from ..run.directory import RunDirectory
+from ..run.loop import Run
+from ..run.parts import open_environments
+from ..run.stopping import Stopped, StopRequest
+from ..streams import become_learner
+from .alone import train_alone
+from .learners import meet
+
+
+def main() -> None:
+    """Learns until the run has ended."""
+    connection = Connection(int(sys.argv[1]))
+    order = json.loads(connection.recv_bytes())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the leader decides when to save and stop
+    said: dict[str, Any] = {}
+    try:
+        said = _learn(order)
+    except (LearnerLost, Stopped):
+        pass
+    except RoundoffError as error:
+        said = {"error": str(error)}
+    except Exception as error:  # noqa: BLE001  a fault is told to the leader
+        said = {"error": f"{type(error).__name__}: {error}"}
+    with suppress(OSError):
+        connection.send_bytes(json.dumps(said).encode())
+
+
+def _learn(order: dict[str, Any]) -> dict[str, Any]:
+    """The run, as this learner goes through it; returns what there is to say at its end."""
+    config, rank = TrainConfig(**order["config"]), order["rank"]
+    assert isinstance(config, OptimizerKeys)
+    become_learner(rank)
+    device = open_device(config.device, config.format if config.native else None)
+    group = meet(config, order["meeting"], rank, device, order["memory"])
+    files = RunDirectory(order["directory"])
+    with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:
+        run = Run(config, files, device, environments, None, StopRequest(), learners=group)
+        result = train_alone(run, compiled=False, on_notice=None)
+    return {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
+
+
+if __name__ == "__main__":
+    main()
+    sys.stderr.flush()
+    os._exit(0)  # taking PyTorch apart takes longer than all the rest

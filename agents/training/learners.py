@@ -1,0 +1,194 @@
+"""The learners of a run beside the one that leads it: processes on this machine, from their start to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.files import make_directory
+
+from ..config.learning_keys import OptimizerKeys
+from ..errors import RunError
+from ..learners.asynchronous import AsynchronousGroup
+from ..learners.group import LearnerGroup
+from ..learners.single import LearnerLost, SingleLearner
+from ..run.directory import Crash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from multiprocessing.connection import Connection
+
+    import torch
+
+    from ..config.train_config import TrainConfig
+    from ..learners.single import Learners
+    from ..run.directory import RunDirectory
+
+_GRACE = 5.0  # seconds that a process has to end, or to say why it has
+
+
+@contextmanager
+def others_learning(
+    config: TrainConfig,
+    files: RunDirectory,
+    device: torch.device,
+    allow_imports: Collection[str],
+    on_notice: Callable[[str], None] | None = None,
+) -> Iterator[Learners]:
+    """For the block, the other learners of a run: what this process, which leads them, is among them.
+
+    Raises:
+        RunError: a learner has failed or died; the others are ended then, and the last checkpoint stands.
+    """
+    if not isinstance(config, OptimizerKeys) or config.learners == 1:
+        yield SingleLearner()
+        return
+    make_directory(files.learners)
+    memory = os.memfd_create("roundoff-central") if config.asynchronous else None  # without a name: nothing to clean up
+    meeting = files.learners / f"meeting-{secrets.token_hex(4)}"
+    order = {
+        "config": config.as_json(), "directory": str(files.path.absolute()), "meeting": str(meeting.absolute()),
+        "allow_imports": list(allow_imports),
+    }  # fmt: skip
+    followers: list[Follower] = []
+    try:
+        for rank in range(1, config.learners):
+            followers.append(Follower(rank, order, memory))  # noqa: PERF401  those that have begun are ended if one cannot
+        group = meet(config, str(meeting), 0, device, memory)
+        group.why_lost = lambda: _why_lost(followers)
+        if isinstance(group, AsynchronousGroup):
+            group.notice = lambda: _notice(followers, on_notice)
+        try:
+            yield group
+        finally:
+            with suppress(Exception):
+                group.leave()
+    except LearnerLost as lost:
+        _why_lost(followers)
+        raise RunError(f"the learners of this run have lost each other ({lost}); the same command goes on") from lost
+    finally:
+        end_all(followers)
+        if memory is not None:
+            os.close(memory)
+        with suppress(OSError):
+            meeting.unlink(missing_ok=True)
+            files.learners.rmdir()  # unless they have saved something
+
+
+def meet(
+    config: OptimizerKeys, meeting: str, rank: int, device: torch.device, memory: int | None
+) -> LearnerGroup | AsynchronousGroup:
+    """This process among the learners; those that sum gradients have all come then."""
+    if memory is not None:
+        return AsynchronousGroup(memory, rank, config.learners, every=config.communicate_every)
+    if device.type == "cpu":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # which every machine has, whatever its name leads to
+    return LearnerGroup(meeting, rank, config.learners, device, config.communicate)
+
+
+def _why_lost(followers: list[Follower]) -> Crash | None:
+    """How the agent of a learner has crashed, if that is why it is gone.
+
+    Raises:
+        RunError: it has failed, or died.
+    """
+    end = time.monotonic() + _GRACE
+    while time.monotonic() < end:
+        for follower in followers:
+            crash = follower.last_words()
+            if crash:
+                return crash
+        time.sleep(0.05)
+    return None
+
+
+def _notice(followers: list[Follower], on_notice: Callable[[str], None] | None) -> None:
+    """Looks whether others have ended: those that died are missed by nobody.
+
+    Raises:
+        LearnerLost: the agent of one has crashed; ``why_lost`` says how.
+        RunError: one has failed, or nobody is left.
+    """
+    for follower in followers:
+        if follower.gone:
+            continue
+        try:
+            follower.crash = follower.last_words()
+        except Killed as died:
+            follower.gone = True
+            if on_notice:
+                on_notice(f"{died}; the others go on")
+        if follower.crash:
+            raise LearnerLost
+
+
+class Killed(RunError):  # noqa: N818  as signals say
+    """A learner was ended by something outside of it."""
+
+
+@final
+class Follower:
+    """A process that learns, and the socket to it: it ends when that closes."""
+
+    def __init__(self, rank: int, order: dict[str, Any], memory: int | None) -> None:
+        self.gone = False
+        self.crash: Crash | None = None
+        self.rank, self.count = rank, order["config"]["learners"]
+        self.connection: Connection
+        self.connection, other = Pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        command = [sys.executable, "-P", "-m", "roundoff.agents.training.follower", str(other.fileno())]
+        handed_down = (other.fileno(),) if memory is None else (other.fileno(), memory)
+        with other:
+            self.process = subprocess.Popen(  # noqa: S603  our own interpreter
+                command, pass_fds=handed_down, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=2,  # what libraries print is no result
+            )  # fmt: skip
+        self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
+
+    def last_words(self) -> Crash | None:
+        """The crash that it has told; None if it has said nothing.
+
+        Raises:
+            RunError: it has told an error, or died.
+        """
+        if self.crash:
+            return self.crash
+        said: dict[str, Any] = {}
+        with suppress(EOFError, OSError):
+            if self.connection.poll(0):
+                said = json.loads(self.connection.recv_bytes())
+        if "crash" in said:
+            return Crash(**said["crash"])
+        if "error" in said:
+            raise RunError(said["error"])
+        code = self.process.poll()
+        if code is None or code == 0:
+            return None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        raise Killed(
+            f"learner {self.rank + 1} of {self.count} (process {self.process.pid}) {how}; if nobody killed it, memory"
+            " may have run out; the same command goes on from the last checkpoint"
+        )
+
+
+def end_all(followers: list[Follower]) -> None:
+    """Closes the sockets, and ends who does not end by that."""
+    for follower in followers:
+        follower.connection.close()
+        follower.process.terminate()
+    for follower in followers:
+        try:
+            follower.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            follower.process.kill()
+            follower.process.wait()

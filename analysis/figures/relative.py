@@ -1,0 +1,101 @@
+"""What is left of fp32's score in fewer significand bits: a line for each task and condition, in one panel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ..runs.metric import RETURN, Metric
+from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles
+from ..statistics.summary import REFERENCE, ended, exponent_bits, significand_bits
+from .drawing.legends import legend_under
+from .drawing.style import SCREEN, Size, figure, look, points
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+_COLUMNS = ["task", "series", "format", "significand_bits", "runs", "share", "share_low", "share_high", "reference"]
+_REPLICATES = 10_000
+
+
+def relative_table(experiment: Experiment) -> pd.DataFrame:
+    """The mean score of each float format as a share of that of fp32 on the same task, under the same condition.
+
+    A share says something where scores are counted from 0 and more is better; rows of which fp32's mean is not above 0
+    are left out. Runs that have crashed count what the metric says.
+
+    Columns: ``task``, ``series`` (exponent bits and condition), ``format``, ``significand_bits``, ``runs``, ``share``,
+    ``share_low`` and ``share_high`` (95 % bootstrap interval, the runs of the format and those of fp32 drawn anew, each
+    among their own), ``reference`` (fp32's mean).
+    """
+    runs, keys = ended(experiment.runs), experiment.conditions.keys
+    runs = runs[runs["return"].notna()]
+    rows: list[dict[str, Any]] = []
+    for where, group in runs.groupby(["task", *keys], dropna=False, sort=False):
+        task, condition = where[0], dict(zip(keys, where[1:], strict=True))
+        plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
+        if not plain.size or plain.mean() <= 0:
+            continue
+        for name in dict.fromkeys(group["format"].astype(str)):
+            if name == REFERENCE or not significand_bits(name) >= 0:
+                continue
+            scores = group.loc[group["format"] == name, "return"].to_numpy(float)
+            family = f"e{exponent_bits(name):.0f}mX"
+            series = experiment.conditions.series({"format": family, **condition})
+            interval = _interval(scores, plain, generator_for("relative", task, name, *map(str, where[1:])))
+            rows.append(
+                {
+                    "task": task, "series": series, "format": name, "significand_bits": significand_bits(name),
+                    "runs": scores.size, "share": scores.mean() / plain.mean(), "share_low": interval.low,
+                    "share_high": interval.high, "reference": plain.mean(),
+                }
+            )  # fmt: skip
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    return table.sort_values(["task", "series", "significand_bits"], ignore_index=True)
+
+
+def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Generator) -> Interval:
+    """Of the quotient of two means; infinite where fp32's may be 0."""
+    if min(scores.size, plain.size) < 2:
+        return NO_INTERVAL
+    means = [one[generator.integers(one.size, size=(_REPLICATES, one.size))].mean(axis=1) for one in (scores, plain)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(means[1] > 0, means[0] / means[1], np.inf)
+    return percentiles(shares, 0.95)
+
+
+def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+    """Draws the share of fp32's score against significand bits, with its 95 % interval as a band.
+
+    Args:
+        name: of the experiment.
+        table: from :func:`relative_table`.
+        size: of the figure.
+        metric: of the scores.
+    """
+    several = len(set(table["task"])) > 1
+    lines = list(dict.fromkeys(zip(table["task"], table["series"], strict=True)))
+    with figure(1, f"{name}: {metric.name} as a share of fp32's", size=size) as (canvas, (axis,)):
+        axis.axhline(1, color="#888888", linestyle="--", linewidth=points(1.2))
+        entries = []
+        for number, (task, series) in enumerate(lines):
+            style = look(number)
+            line = table[(table["task"] == task) & (table["series"] == series)]
+            at = line["significand_bits"].to_numpy(float)
+            low, high = line["share_low"].to_numpy(float), line["share_high"].to_numpy(float)
+            axis.fill_between(at, low, high, color=style.color, alpha=0.15, linewidth=0)
+            (mark,) = axis.plot(
+                at, line["share"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7)
+            )
+            entries.append((mark, f"{task}: {series}" if several else series))
+        axis.set_xticks(sorted(set(table["significand_bits"])))
+        axis.set_xlabel("significand bits m")
+        axis.set_ylabel(f"{metric.name}, share of fp32's")
+        axis.set_ylim(0, max(1.25, 1.05 * float(table["share"].max())))
+        handles, labels = zip(*entries, strict=True)
+        legend_under(canvas, handles, labels, most=2)
+        return canvas

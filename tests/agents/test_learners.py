@@ -1,0 +1,438 @@
+"""Several learners of one run: what travels between them, what their steps come to, and one that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from processes import alive, children, wait_until
+from pydantic import ValidationError
+
+from roundoff.agents import Job, TrainConfig, train, train_together
+from roundoff.agents.algorithms.td3.agent import TD3
+from roundoff.agents.config.fixes import FIXES
+from roundoff.agents.experience.replay import Replay
+from roundoff.agents.learners.asynchronous import AsynchronousGroup
+from roundoff.agents.learners.central import CentralStore
+from roundoff.agents.learners.group import LearnerGroup
+from roundoff.agents.learners.parcels import Parcel
+from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
+from roundoff.formats import Format, round
+
+CPU = torch.device("cpu")
+TINY = {
+    "algorithm": "td3", "task": "gym:Pendulum-v1", "environments": 4, "steps": 600, "eval_every": 300,
+    "eval_episodes": 1, "checkpoint_every": 100, "hidden_units": 8, "last_hidden_units": 8, "batch_size": 8,
+    "seed_steps": 60, "learners": 2, "format": "e5m10", "communicate": "e5m2",
+}  # fmt: skip
+SCRIPT = """
+import sys
+from roundoff.agents import Job, TrainConfig, train, train_together
+import json
+train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
+"""
+
+
+# What travels
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,
+        "fp32",
+        "fp16",
+        "bf16",
+        "e5m2",
+        "e4m3",
+        "e2m1",
+        "e3m2",
+        "mxfp4",
+        "nvfp4",
+        "int8",
+        "int4",
+        "posit8",
+        "lns8_3",
+        "q3.4",
+    ],
+)
+def test_a_parcel_holds_the_rounded_numbers_in_as_few_bytes_as_they_need(name):
+    fmt = Format.parse(name) if name else None
+    x = torch.randn(1024, generator=torch.Generator().manual_seed(0)) * 3
+    x[5] = -0.0
+    parcel = Parcel.of(x, fmt)
+    got = parcel.opened(parcel.content)
+    want = round(x, fmt) if fmt else x
+    assert torch.equal(got, want)
+    assert parcel.content.dtype == torch.uint8
+    size = x.nbytes if fmt is None else 1 + 1024 * fmt.bits_per_number / 8
+    assert size <= len(parcel.content) <= size + 8  # a scale of the whole tensor, and where it begins
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", ["e5m2", "e4m3", "int8", "q3.4", "mxfp4"])
+def test_one_number_that_is_not_finite_arrives_as_nan_in_every_format(name, bad):
+    x = torch.ones(40)
+    x[7] = bad
+    parcel = Parcel.of(x, Format.parse(name))
+    assert torch.isnan(parcel.opened(parcel.content)).all()
+    assert torch.equal(Parcel.of(x).opened(Parcel.of(x).content).nan_to_num(5.0), x.nan_to_num(5.0))
+
+
+# Sums of gradients
+
+
+class Meeting:
+    """Threads in place of processes."""
+
+    def __init__(self, count):
+        self.barrier, self.gradients, self.count = threading.Barrier(count), [None] * count, count
+
+    def group(self, rank, communicate=None):
+        group = LearnerGroup.__new__(LearnerGroup)
+        group.rank, group.count, group.sent = rank, self.count, 0
+        fmt = Format.parse(communicate) if communicate else None
+
+        def all_of(gradient):
+            parcel = Parcel.of(gradient.clone(), fmt)
+            self.gradients[rank] = parcel.opened(parcel.content)
+            self.barrier.wait()
+            everybody = [one.clone() for one in self.gradients]
+            self.barrier.wait()
+            return everybody
+
+        group._all_of = all_of
+        return group
+
+    def run(self, functions):
+        failures = []
+
+        def guarded(function):
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001  raised again below
+                failures.append(error)
+                self.barrier.abort()
+
+        threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+
+def learner(batch_size, **keys):
+    keys = {
+        "format": "fp64",
+        "fixes": "none",
+        "policy_noise": 0.0,
+        "hidden_units": 8,
+        "last_hidden_units": 8,
+        "lr": 1e-2,
+    } | keys
+    config = TrainConfig(algorithm="td3", task="gym:Pendulum-v1", batch_size=batch_size, **keys)
+    return TD3(3, 1, config, CPU)
+
+
+def batches(updates, size, dtype):
+    random = torch.Generator().manual_seed(3)
+    replay = Replay(1, 3, 1, dtype=dtype, device=CPU)
+    return [
+        replay.as_batch(torch.randn(size, 9, generator=random, dtype=torch.float64).to(dtype)) for _ in range(updates)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("fixes", ["none", FIXES])
+def test_learners_with_a_batch_each_are_one_learner_with_all_of_it(count, fixes):
+    one = learner(12, fixes=fixes)
+    several = [learner(12 // count, fixes=fixes) for _ in range(count)]
+    meeting = Meeting(count)
+    for rank, other in enumerate(several):
+        meeting.group(rank).join(other.optimizers, 0)
+    given = batches(6, 12, one.dtype)
+    for batch in given:
+        one.update(batch)
+
+    def learn(rank):
+        own = several[rank]
+        replay = Replay(1, 3, 1, dtype=own.dtype, device=CPU)
+        for batch in given:
+            own.update(replay.as_batch(batch.rows[rank::count].clone()))
+
+    meeting.run([lambda rank=rank: learn(rank) for rank in range(count)])
+    for name, tensor in one.weights().items():
+        for other in several:
+            torch.testing.assert_close(other.weights()[name], tensor, rtol=1e-6, atol=1e-9)
+            assert torch.equal(other.weights()[name], several[0].weights()[name])
+    before = learner(12).weights()
+    assert all(not torch.equal(tensor, before[name]) for name, tensor in one.weights().items())
+
+
+@pytest.mark.parametrize("communicate", [None, "e5m2"])
+def test_learners_skip_a_step_together(communicate):
+    """One has a gradient that is not finite; all halve their loss scale, and none moves."""
+    keys = {"format": "e5m10", "fixes": FIXES, "initial_loss_scale": 4.0}
+    several = [learner(4, **keys) for _ in range(2)]
+    meeting = Meeting(2)
+    for rank, other in enumerate(several):
+        meeting.group(rank, communicate).join(other.optimizers, 0)
+    before = several[0].weights()["critic"].clone()
+
+    def learn(rank):
+        critic = several[rank].optimizers["critic"]
+        critic.flat.grad.fill_(torch.inf if rank else 0.5)
+        with several[rank].constructing():
+            critic.step()
+
+    meeting.run([lambda: learn(0), lambda: learn(1)])
+    for other in several:
+        assert torch.equal(other.weights()["critic"], before)
+        assert other.optimizers["critic"].scale == 2.0
+
+
+# Central parameters
+
+
+def optimizer_of(flat, fixes=(), **keys):
+    config = TrainConfig(
+        algorithm="td3", task="gym:Pendulum-v1", format="fp64", fixes=list(fixes) or "none", lr=1e-2, **keys
+    )
+    return NetworkOptimizer(flat, config, Format.parse("fp64"), kahan=True)
+
+
+def parameters():
+    flat = torch.randn(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    flat.grad = torch.zeros_like(flat)
+    return flat
+
+
+def gradients(steps):
+    return torch.randn(steps, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def shared(flat, memory, rank=0, count=1, fixes=(), **options):
+    optimizer = optimizer_of(flat, fixes)
+    group = AsynchronousGroup(memory, rank, count, **options)
+    group.join({"only": optimizer}, 0)
+    return optimizer, group
+
+
+@pytest.fixture
+def memory():
+    file = os.memfd_create("test")
+    yield file
+    os.close(file)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("fixes", [(), ("hadam",), ("hadam", "kahan_gradients"), ("hadam", "compound_loss_scaling")])
+def test_one_asynchronous_learner_takes_the_optimizers_steps_to_the_bit(fixes, optimizer, memory):
+    plain, central = parameters(), parameters()
+    one = optimizer_of(plain, fixes, optimizer=optimizer)
+    other = optimizer_of(central, fixes, optimizer=optimizer)
+    AsynchronousGroup(memory, 0, 1).join({"only": other}, 0)
+    for gradient in gradients(30):
+        for each in (one, other):
+            each.flat.grad.copy_(gradient * each.scale)
+            each.step()
+        assert torch.equal(plain, central)
+
+
+@pytest.mark.parametrize("fixes", [(), ("hadam",)])
+@pytest.mark.parametrize("every", [1, 4])
+def test_multi_step_adam_of_one_learner_is_adam(fixes, every, memory):
+    """To the bit, if it exchanges after every step; then the sums of steps are rounded in another order."""
+    plain, central = parameters(), parameters()
+    one, other = optimizer_of(plain, fixes), optimizer_of(central, fixes)
+    from roundoff.agents.optimizers.multi_step import MultiStepAdam
+
+    several = MultiStepAdam(other)
+    for i, gradient in enumerate(gradients(40)):
+        plain.grad.copy_(gradient)
+        central.grad.copy_(gradient)
+        one.step()
+        several.step()
+        if i % every == every - 1:
+            several.exchange()
+            tensors = one.tensors
+            for mine, theirs in zip(several.tensors, (plain, tensors["moment"], tensors["second"]), strict=True):
+                if every == 1:
+                    assert torch.equal(mine, theirs)
+                else:
+                    torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_the_sum_of_steps_is_the_papers():
+    """Appendix B, written out: two learners, three steps each, one after the other."""
+    beta1, beta2, lr, eps, n = 0.9, 0.999, 1e-2, 1e-8, 3
+    theta, m, v = parameters(), torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
+    file = os.memfd_create("test")
+    flats = [parameters(), parameters()]
+    learners = [shared(flats[rank], file, rank, 2, every=n)[0] for rank in range(2)]
+    given = gradients(12).view(2, 2, n, 50)  # round, learner, step
+    own = [{"theta": theta.clone(), "m": m.clone(), "v": v.clone(), "t": 0} for _ in range(2)]
+    for one_round in given:
+        for rank, steps in enumerate(one_round):
+            mine = own[rank]
+            a_g = a_g2 = a_s = torch.zeros(50, dtype=torch.float64)
+            for g in steps:
+                flats[rank].grad.copy_(g)
+                learners[rank].step()
+                mine["t"] += 1
+                mine["m"] = beta1 * mine["m"] + (1 - beta1) * g
+                mine["v"] = beta2 * mine["v"] + (1 - beta2) * g * g
+                root = (mine["v"] / (1 - beta2 ** mine["t"])).sqrt()
+                s = lr / (1 - beta1 ** mine["t"]) * mine["m"] / (root + eps)
+                a_g, a_g2, a_s = beta1 * a_g + g, beta2 * a_g2 + g * g, a_s + s
+            theta, m, v = theta - a_s, beta1**n * m + (1 - beta1) * a_g, beta2**n * v + (1 - beta2) * a_g2
+            mine.update(theta=theta, m=m, v=v)
+            torch.testing.assert_close(flats[rank], theta, rtol=1e-10, atol=1e-12)
+    os.close(file)
+
+
+def test_learners_in_lockstep_are_one_after_the_other(memory):
+    """Chunk by chunk, with gradients that were computed before the others' steps."""
+    plain = parameters()
+    one = optimizer_of(plain)
+    flats = [parameters(), parameters()]
+    groups = [shared(flats[rank], memory, rank, 2, chunks=3, lockstep=True) for rank in range(2)]
+    given = gradients(20).view(10, 2, 50)
+
+    def learn(rank):
+        for gradient in given[:, rank]:
+            flats[rank].grad.copy_(gradient)
+            groups[rank][0].step()
+
+    Meeting(2).run([lambda: learn(0), lambda: learn(1)])
+    for gradient in given.reshape(20, 50):
+        plain.grad.copy_(gradient)
+        one.step()
+    assert torch.equal(flats[1], plain)
+    groups[0][1].pull()
+    assert torch.equal(flats[0], plain)
+
+
+def test_a_process_that_is_killed_leaves_every_chunk_whole(memory):
+    """Two others write numbers that are all alike, and are killed as they do."""
+    chunk = torch.zeros(200_000)
+    store = CentralStore(memory, [[chunk]], leads=True)
+    script = """
+import sys, torch
+from roundoff.agents.learners.central import CentralStore
+chunk = torch.zeros(200_000)
+store = CentralStore(int(sys.argv[1]), [[chunk]], leads=False)
+print("ready", flush=True)
+while True:
+    with store.held(0):
+        assert (chunk == chunk[0]).all()
+        chunk += 1
+"""
+    for _ in range(2):
+        others = [
+            subprocess.Popen([sys.executable, "-c", script, str(memory)], pass_fds=(memory,), stdout=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        for other in others:
+            assert other.stdout.readline() == b"ready\n"
+        before = float(chunk[0])
+        for other in others:
+            wait_until(lambda before=before: store.pull() or chunk[0] > before + 5)
+            other.kill()
+            other.communicate()
+        store.pull()  # which waits for nobody who is dead
+        assert (chunk == chunk[0]).all()
+        assert chunk[0] > before
+
+
+# Runs
+
+
+def script(config, folder):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, json.dumps(config), str(folder)], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def files(folder):
+    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "agent.pt", "result.json")}
+
+
+def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
+    train(TrainConfig(**TINY), tmp_path / "whole", compiled=False)
+    assert not (tmp_path / "whole" / "learners").exists()
+    broken = tmp_path / "broken"
+    for victim in ("follower", "leader"):
+        process = script(TINY, broken)
+        before = len(list(broken.glob("checkpoint.pt"))) and (broken / "checkpoint.pt").stat().st_mtime_ns
+        wait_until(
+            lambda before=before: (
+                (broken / "checkpoint.pt").exists() and (broken / "checkpoint.pt").stat().st_mtime_ns != before
+            )
+        )
+        (follower,) = children(process.pid)
+        os.kill(follower if victim == "follower" else process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+        assert process.returncode != 0
+        if victim == "follower":
+            assert "learner 2 of 2" in said
+            assert "was killed by SIGKILL" in said
+        wait_until(lambda follower=follower: not alive(follower))
+    train(TrainConfig(**TINY), broken, compiled=False)
+    assert files(broken) == files(tmp_path / "whole")
+
+
+def test_runs_of_several_learners_are_trained_one_after_the_other(tmp_path):
+    keys = TINY | {"steps": 100, "eval_every": 100, "communicate": None}
+    jobs = [Job(TrainConfig(**keys, seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    assert [(number, result.status) for number, result in train_together(jobs)] == [(0, "done"), (1, "done")]
+
+
+def test_asynchronous_learners_go_on_without_one_that_is_killed(tmp_path):
+    keys = TINY | {"asynchronous": True, "communicate": None, "steps": 1500}
+    folder = tmp_path / "run"
+    process = script(keys, folder)
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size)
+    for follower in children(process.pid):
+        os.kill(follower, signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "eval"][-1] == 1500
+    assert json.loads((folder / "result.json").read_text())["status"] == "done"
+
+
+def test_the_crash_of_any_learner_is_that_of_the_run(tmp_path, monkeypatch):
+    """The leader's learner never sees what the other one crashes of."""
+    keys = TINY | {"lr": 1e4, "fixes": "none", "steps": 3000, "eval_every": 3000, "communicate": None}
+    result = train(TrainConfig(**keys), tmp_path / "run", compiled=False)
+    assert result.status == "crashed"
+    assert "non-finite action" in result.crash.reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"learners": 3}, "learners is 3, and each has as many of the 4 environments; allowed are divisors"),
+        ({"learners": 1}, "communicate: e5m2 is for several learners"),
+        ({"communicate": "e5m99"}, "e5m99"),
+        ({"asynchronous": True}, "asynchronous learners share memory: leave it out"),
+        ({"communicate_every": 2}, "is for asynchronous learners"),
+        ({"communicate": None, "asynchronous": True, "communicate_every": 2}, "no compound_loss_scaling and no kahan"),
+        (
+            {"communicate": None, "asynchronous": True, "communicate_every": 2, "optimizer": "rmsprop"},
+            "the steps of adam",
+        ),
+        ({"communicate": None, "asynchronous": True, "baseline": "amp"}, "asynchronous learners have no baseline amp"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(keys, message):
+    with pytest.raises(ValidationError, match=message):
+        TrainConfig(**TINY | keys)
