@@ -207,7 +207,7 @@ class PolicyGradient(Learner):
             metrics["entropy"] = entropy.detach()
         network.compute_gradients(computed, weights)
         self.next_draws()
-        optimizer.step()
+        optimizer.step(config.max_grad_norm)
         return {"td_error": error, "log_prob": log_prob.detach(), **metrics}
 
     def summarize(self, metrics: Metrics) -> dict[str, Any]:

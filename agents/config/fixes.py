@@ -18,6 +18,9 @@ FIXES = (
 # Not the paper's: only on where it is named, "all" leaves it out.
 OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms")
 
+NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
+"""What several steps that are applied at once know nothing of."""
+
 
 def parse_fixes(value: object) -> tuple[str, ...]:
     """Reads a selection of fixes: ``"all"``, ``"none"``, or names.

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
-from .fixes import FIXES, parse_fixes
+from .fixes import FIXES, NEED_SINGLE_STEPS, parse_fixes
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
@@ -85,7 +85,6 @@ class OptimizerKeys(TrainConfig):
     communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
-        Role.ARITHMETIC,
         since="0.2",
     )
 
@@ -95,18 +94,13 @@ class OptimizerKeys(TrainConfig):
         return None
 
     @property
-    def largest_norm(self) -> float | None:
-        """That of gradients, over all parameters of an optimizer, above which they are scaled down; None: any."""
-        return None
-
-    @property
     def hidden_widths(self) -> list[int]:
         """Of the hidden layers, from the first to the last."""
         return [self.hidden_units] * self.hidden_layers
 
     def share(self) -> Self:
         """With a share of the environments, and of the processes that step them."""
-        shares = {"environments": self.environments // self.learners}
+        shares = {name: -(-getattr(self, name) // self.learners) for name in ("environments", "steps")}
         shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
         return self.model_copy(update=shares)
 
@@ -154,7 +148,7 @@ class OptimizerKeys(TrainConfig):
                 f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
                 " exchange after every step"
             )
-        unfit = [name for name in ("compound_loss_scaling", "kahan_gradients") if name in self.fixes]
+        unfit = [name for name in NEED_SINGLE_STEPS if name in self.fixes]
         if self.communicate_every > 1 and unfit:
             raise ValueError(
                 f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
@@ -201,6 +195,10 @@ class OffPolicyKeys(OptimizerKeys):
         if self.training_intensity is None:
             return 1
         return Fraction(repr(self.training_intensity)) / self.batch_size
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take, at most."""
+        return int(transitions * self.updates_per_transition)
 
     @property
     def steps_before_learning(self) -> int:
@@ -268,18 +266,11 @@ class OnPolicyKeys(OptimizerKeys):
     @property
     def anneal_over(self) -> int | None:
         """All updates of the run, if the learning rate falls."""
-        updates = self.passes * (self.rollout // self.batch_size)
-        return self.transitions // self.rollout * updates if self.lr_schedule == "linear" else None
+        return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
 
-    @property
-    def updates_per_transition(self) -> Fraction | int:
-        """How many updates there are for each transition, once its rollout is complete."""
-        return Fraction(self.passes, self.batch_size)
-
-    @property
-    def largest_norm(self) -> float | None:
-        """``max_grad_norm``."""
-        return self.max_grad_norm
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take."""
+        return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
 
     def soon_learning(self) -> dict[str, Any]:
         """The shortest rollout, of which a transition takes as many updates."""
@@ -289,9 +280,9 @@ class OnPolicyKeys(OptimizerKeys):
     def _check_rollout(self) -> Self:
         own = self.share()
         if own.rollout % own.batch_size:
-            each = f", of each of {self.learners} learners" if self.learners > 1 else ""
+            of_each = f" of each of the {self.learners} learners" if self.learners > 1 else ""
             raise ValueError(
-                f"batch_size must divide horizon x environments{each}, got {own.batch_size}, and {own.horizon} x"
+                f"batch_size must divide horizon x environments{of_each}, got {own.batch_size}, and {own.horizon} x"
                 f" {own.environments} = {own.rollout}; allowed are {_divisors(own.rollout)}"
             )
         if self.learners > 1 and self.lr_schedule != "constant":

@@ -18,7 +18,6 @@ from .fields import Count, Panel, Positive, Role, is_later, key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from fractions import Fraction
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
@@ -186,11 +185,6 @@ class TrainConfig(BaseModel):
         """Agent steps before the first update."""
         return 0
 
-    @property
-    def updates_per_transition(self) -> Fraction | int:
-        """How many updates there are for each transition that is learned from, on average."""
-        return 1
-
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
         return {}
@@ -203,6 +197,10 @@ class TrainConfig(BaseModel):
     def share(self) -> Self:
         """What one of several learners of the run has to do; the run's own config where there is one."""
         return self
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take, at most."""
+        return transitions
 
     def world(self) -> dict[str, Any]:
         """What environments are to show beside states, as they are opened with it; empty: states."""

@@ -102,8 +102,10 @@ class AsynchronousGroup:
         """By what the weight of one of ``count`` numbers of a mean is divided: every learner has means of its own."""
         return count
 
-    def step(self, optimizer: NetworkOptimizer) -> None:
-        """Moves the central parameters, and those of ``optimizer`` become them."""
+    def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
+        """Moves the central parameters by this learner's gradients, clipped; those of ``optimizer`` become them."""
+        if largest_norm is not None:
+            optimizer.clip_gradients(largest_norm)
         with self.store.turn(self.rank, self.count) if self._lockstep else nullcontext():
             self._steppers[id(optimizer)].step(self.store)
 

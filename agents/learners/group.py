@@ -90,11 +90,11 @@ class LearnerGroup:
         """How many numbers all learners have in a mean of which each has ``count``."""
         return count * self.count
 
-    def step(self, optimizer: NetworkOptimizer) -> None:
-        """Updates parameters by the sum of all gradients."""
+    def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
+        """Updates parameters by the sum of all gradients, clipped to a norm."""
         assert optimizer.flat.grad is not None
         self.sum_(optimizer.flat.grad)
-        optimizer.step_alone()
+        optimizer.step_alone(largest_norm)
 
     def advance(self, step: int, taken: int) -> int:
         """The steps of all learners, after each has ``taken`` some since ``step``."""

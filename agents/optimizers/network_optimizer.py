@@ -34,8 +34,8 @@ class Together(Protocol):
     def mean_count(self, count: int) -> int:
         """By what the weight of one of ``count`` numbers of a learner is divided in a mean."""
 
-    def step(self, optimizer: NetworkOptimizer) -> None:
-        """Updates the parameters of an optimizer by its gradients, and what the others give."""
+    def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
+        """Updates the parameters of an optimizer by its gradients, clipped to a norm, and what the others give."""
 
 
 @final
@@ -62,7 +62,7 @@ class NetworkOptimizer:
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
-        self._scaled_norms, self._largest_norm = "scaled_norms" in config.fixes, config.largest_norm
+        self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
         self.parameters = self._master.weights if self._master else flat
@@ -95,21 +95,17 @@ class NetworkOptimizer:
         """By what gradients must be multiplied; waits for the device."""
         return self.scaler.scale if self.scaler else 1.0
 
-    @apart
     def mean_weight(self, factor: float, count: int) -> Any:
         """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
-        if self.group:
-            count = self.group.mean_count(count)
-        return self._scaled(factor, count)
+        return self._times_scale(factor, self.group.mean_count(count) if self.group else count)
 
     @apart
-    def _scaled(self, factor: float, count: int = 1) -> Any:
-        """``scale * factor / count``."""
+    def _times_scale(self, factor: float, count: int = 1) -> Any:
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
-    def _clip_gradients(self, most: float) -> None:
+    def clip_gradients(self, most: float) -> None:
         """Scales the gradients down where their norm, without the loss scale, is above ``most``.
 
         g <- g / max(1, (norm + 1e-6) / most), as in ``torch.nn.utils.clip_grad_norm_``. Gradients that are not finite
@@ -118,20 +114,24 @@ class NetworkOptimizer:
         """
         gradient = self.flat.grad
         assert gradient is not None
-        norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self._scaled(most))
+        norm = (norm_over if self._scaled_norms else norm_over_naive)(gradient, self._times_scale(most))
         gradient.div_(norm.add_(_CLIPPING_EPS / most).clamp_(min=1.0))
 
-    def step(self) -> None:
-        """Updates the parameters, or skips the step if the scaler finds gradients that are not finite."""
-        if self.group:
-            self.group.step(self)
-        else:
-            self.step_alone()
+    def step(self, largest_norm: float | None = None) -> None:
+        """Updates the parameters, or skips the step if the scaler finds gradients that are not finite.
 
-    def step_alone(self) -> None:
-        """The same with the gradients that are there; they are clipped first, if the config wants it."""
-        if self._largest_norm is not None:
-            self._clip_gradients(self._largest_norm)
+        Args:
+            largest_norm: to which gradients are clipped before, those of all learners together; None: they are not.
+        """
+        if self.group:
+            self.group.step(self, largest_norm)
+        else:
+            self.step_alone(largest_norm)
+
+    def step_alone(self, largest_norm: float | None = None) -> None:
+        """The same with the gradients that are there, whoever else learns."""
+        if largest_norm is not None:
+            self.clip_gradients(largest_norm)
         if self._coerced_to is not None:
             assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)

@@ -117,8 +117,7 @@ class Run:
     @property
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
-        transitions = (self.config.steps - self.state.step) // self.config.action_repeat
-        return int(transitions * self.config.updates_per_transition)
+        return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""

@@ -432,6 +432,8 @@ def test_all_of_a_rollout_is_learned_from_in_every_epoch():
         ({"algorithm": "a2c", "batch_size": 40}, ["whole rollout at once", "= 80, got 40"]),
         ({"algorithm": "a2c", "epochs": 2}, ["epochs is a key of ppo, not of a2c"]),
         ({"algorithm": "ppo", "tau": 0.1}, ["tau is a key of", "not of ppo"]),
+        ({"algorithm": "ppo", "environments": 4, "learners": 2, "horizon": 5, "batch_size": 20}, ["5 x 2 = 10"]),
+        ({"algorithm": "a2c", "learners": 2, "lr_schedule": "linear"}, ["linear is for one learner"]),
         ({"algorithm": "ppo", "clip": 0.0}, ["greater than 0"]),
         ({"algorithm": "ppo", "lr_schedule": "cosine"}, ["'constant' or 'linear'"]),
     ],
@@ -531,11 +533,16 @@ def test_no_population_is_made_of_them():
     assert shared_kind(TrainConfig(algorithm="ppo", format="e5m10")) is None
 
 
+def test_each_of_several_learners_of_a2c_learns_from_its_own_rollout():
+    config = TrainConfig(algorithm="a2c", learners=2)
+    assert (config.batch_size, config.share().batch_size, config.share().rollout) == (80, 40, 40)
+
+
 def test_an_estimate_needs_no_whole_rollout():
     config = TrainConfig(algorithm="ppo", environments=8, horizon=2048, batch_size=64)
     short = config.model_copy(update=config.soon_learning())
     assert short.rollout == 64
-    assert short.updates_per_transition * 16384 == config.updates_per_transition * 16384 == 2560
+    assert short.updates_in(16384) == config.updates_in(16384) == 2560
 
 
 @pytest.mark.parametrize(("algorithm", "format"), [("ppo", "e5m10"), ("a2c", "fp32")])

@@ -101,8 +101,19 @@ def test_where_no_gpu_takes_part_nothing_is_set(settings, monkeypatch):
     assert seen.while_running["mm"]["matmul"] == "tf32"
 
 
+@pytest.fixture
+def allowed_by_the_program():
+    """TF32 in matrix products. PyTorch's function for it also sets what oneDNN may do, and does not take that back."""
+    onednn = torch.backends.mkldnn.matmul
+    before, permission = torch.get_float32_matmul_precision(), onednn.fp32_precision
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+    onednn.fp32_precision = permission
+
+
 @pytest.mark.parametrize("name", ["mm", "convolution", "_cudnn_rnn"])
-def test_pytorchs_own_settings_read_as_before(name):
+def test_pytorchs_own_settings_read_as_before(name, allowed_by_the_program):
     backends = torch.backends
 
     def settings():
@@ -111,18 +122,13 @@ def test_pytorchs_own_settings_read_as_before(name):
             backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision,
         )  # fmt: skip
 
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        found = settings()
-        with tf32.in_float32(name):
-            assert backends.cuda.matmul.fp32_precision == "ieee"
-            assert (backends.cudnn.conv.fp32_precision == "ieee") == ("conv" in name)
-            assert (backends.cudnn.rnn.fp32_precision == "ieee") == ("rnn" in name)
-        assert settings() == found
-        assert found[0] == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    found = settings()
+    with tf32.in_float32(name):
+        assert backends.cuda.matmul.fp32_precision == "ieee"
+        assert (backends.cudnn.conv.fp32_precision == "ieee") == ("conv" in name)
+        assert (backends.cudnn.rnn.fp32_precision == "ieee") == ("rnn" in name)
+    assert settings() == found
+    assert found[0] == "high"
 
 
 def layers(x, kernel, learned):
@@ -209,7 +215,7 @@ def test_where_no_gpu_takes_part_a_compiled_step_sets_nothing(ran, settings, mon
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu_operands_keep_their_bits():
+def test_on_a_gpu_operands_keep_their_bits(allowed_by_the_program):
     """A product with the identity, and with a kernel of one tap, shows every bit of the operand."""
 
     def products(x, one):
@@ -217,14 +223,9 @@ def test_on_a_gpu_operands_keep_their_bits():
 
     x = 1 + torch.arange(64 * 64, device="cuda").view(64, 64) * 2.0**-23
     policy = Policy("fp32", rules=(Rule("relu", format="e5m7"),))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        one = torch.eye(64, device="cuda")
-        with simulate(policy):
-            eagerly = products(x, one)
-        for found in (eagerly, roundoff.compile(products, simulate(policy))(x, one)):
-            assert torch.equal(found[0], x)
-            assert torch.equal(found[1], x.view(1, 64, 8, 8))
-    finally:
-        torch.set_float32_matmul_precision(before)
+    one = torch.eye(64, device="cuda")
+    with simulate(policy):
+        eagerly = products(x, one)
+    for found in (eagerly, roundoff.compile(products, simulate(policy))(x, one)):
+        assert torch.equal(found[0], x)
+        assert torch.equal(found[1], x.view(1, 64, 8, 8))
