@@ -294,6 +294,12 @@ class OnPolicyKeys(OptimizerKeys):
         return self
 
     @model_validator(mode="after")
+    def _check_keep_networks(self) -> Self:
+        if self.keep_networks:
+            raise ValueError("keep_networks is for actors and critics with networks of their own; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _check_steps(self) -> Self:
         if self.transitions < self.rollout:
             raise ValueError(

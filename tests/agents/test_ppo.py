@@ -434,6 +434,7 @@ def test_all_of_a_rollout_is_learned_from_in_every_epoch():
         ({"algorithm": "ppo", "tau": 0.1}, ["tau is a key of", "not of ppo"]),
         ({"algorithm": "ppo", "environments": 4, "learners": 2, "horizon": 5, "batch_size": 20}, ["5 x 2 = 10"]),
         ({"algorithm": "a2c", "learners": 2, "lr_schedule": "linear"}, ["linear is for one learner"]),
+        ({"algorithm": "ppo", "keep_networks": True}, ["keep_networks is for actors and critics"]),
         ({"algorithm": "ppo", "clip": 0.0}, ["greater than 0"]),
         ({"algorithm": "ppo", "lr_schedule": "cosine"}, ["'constant' or 'linear'"]),
     ],
@@ -557,3 +558,47 @@ def test_numbers_are_learned(tmp_path, algorithm, format):
     assert result.return_mean > 19.0
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {"entropy", "critic_loss", "actor_loss_scale"} <= {name for line in logged for name in line}
+
+
+CARTPOLE = {
+    "algorithm": "ppo", "task": "gym:CartPole-v1", "environments": 8, "horizon": 32, "batch_size": 256, "epochs": 20,
+    "gae_lambda": 0.8, "discount": 0.98, "lr": 1e-3, "lr_schedule": "linear", "steps": 50_000, "eval_every": 50_000,
+}  # fmt: skip
+PENDULUM = {
+    "algorithm": "ppo", "task": "gym:Pendulum-v1", "environments": 4, "horizon": 256, "batch_size": 128,
+    "discount": 0.9, "lr": 1e-3, "lr_schedule": "linear", "steps": 60_000, "eval_every": 60_000,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "least"),
+    [
+        (CARTPOLE, 450),
+        ({**CARTPOLE, "format": "e5m10"}, 450),
+        (
+            {
+                "algorithm": "a2c",
+                "task": "gym:CartPole-v1",
+                "environments": 8,
+                "lr_schedule": "linear",
+                "steps": 100_000,
+            },
+            400,
+        ),
+        (PENDULUM, -500),  # an untrained policy has -1200
+    ],
+    ids=["ppo", "ppo in half", "a2c", "ppo, numbers"],
+)
+def test_it_learns_in_a_minute(tmp_path, keys, least):
+    assert train(TrainConfig(**keys), tmp_path).return_mean > least
+
+
+@pytest.mark.slow
+def test_without_scaled_norms_half_precision_learns_nothing(tmp_path):
+    """The norm of gradients is infinite at the first loss scale, and the gradients become 0."""
+    keys = {**CARTPOLE, "format": "e5m10", "steps": 10_240, "eval_every": 10_240, "seed": 1}
+    returns = [
+        train(TrainConfig(**keys, fixes=fixes), tmp_path / str(len(fixes))).return_mean for fixes in (ALL, FIXES)
+    ]
+    assert returns[0] > 2 * returns[1]
