@@ -566,7 +566,7 @@ CARTPOLE = {
 }  # fmt: skip
 PENDULUM = {
     "algorithm": "ppo", "task": "gym:Pendulum-v1", "environments": 4, "horizon": 256, "batch_size": 128,
-    "discount": 0.9, "lr": 1e-3, "lr_schedule": "linear", "steps": 60_000, "eval_every": 60_000,
+    "discount": 0.9, "lr": 1e-3, "steps": 50_000, "eval_every": 50_000,
 }  # fmt: skip
 
 
