@@ -14,7 +14,7 @@ from bench import (
     population,
     products,
     programs,
-    sampler,
+    sampling,
     simulate,
     store,
     sweeps,
@@ -36,7 +36,7 @@ pixels.main()
 adapters.main()
 simulate.main()
 accumulation.main()
-sampler.main()
+sampling.main()
 store.main()
 sweeps.main()
 programs.main()

@@ -2,6 +2,7 @@
 
 from roundoff.agents import TrainConfig
 from roundoff.agents.run import checkpoint
+from roundoff.agents.run.stopping import StopRequest
 
 SMALL = {
     "steps": 6000,
@@ -32,3 +33,15 @@ def outcome(directory):
     files = {name: (directory / name).read_bytes() for name in names if (directory / name).exists()}
     assert files.keys() >= {"metrics.jsonl", "result.json", "config.json"}
     return files | {"weights": weights(directory)}
+
+
+class AfterSteps(StopRequest):
+    """Made when it has been looked at a number of times: once for each step of a group."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    @property
+    def made(self):
+        self.left -= 1
+        return self.left < 0

@@ -52,6 +52,8 @@ class SB3:
     def __init__(self, config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> None:
         module, _, name = config.places[config.name][0].partition(":")
         options = {"policy": "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy", **with_parts(config.options)}
+        # YAML has no tuples, and `train_freq` is one.
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         environments = DummyVecEnv([lambda make=make: Monitor(make()) for make in worlds])
         self.action_space, self.observation_space = environments.action_space, environments.observation_space
         if isinstance(options.get("action_noise"), int | float):

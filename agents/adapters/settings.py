@@ -84,7 +84,7 @@ class AdapterConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _check_what_is_ours(self) -> Self:
-        for name in ("native", "keep_networks"):
+        for name in ("native", "keep_networks", "random_start", "clip_rewards"):
             if getattr(self, name):
                 raise ValueError(f"{name} is for roundoff's own agents, not for {self.algorithm}; leave it out")
         if self.seed + self.environments > _LARGEST_SEED:

@@ -104,7 +104,7 @@ class AtariEnvironment(SeededEpisodes):
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
         """Repeats an action: that in the place of the largest number of (action_size,)."""
-        wanted = self._actions[int(np.argmax(action))]
+        wanted = self._actions[int(action.argmax())]
         lives, total, late = self._ale.lives(), 0.0, False
         for _ in range(self._action_repeat):
             for _ in range(_SKIP - 1):

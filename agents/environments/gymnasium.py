@@ -195,7 +195,7 @@ def _check_actions(task: str, actions: Any) -> None:
 
 def _whole(space: Any) -> Callable[[NDArray[Any]], Any]:
     """From a row of numbers to the one of several actions that it means."""
-    return lambda action: space.dtype.type(space.start + np.argmax(action))
+    return lambda action: space.dtype.type(space.start + action.argmax())
 
 
 def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:

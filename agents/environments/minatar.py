@@ -80,7 +80,7 @@ class MinAtarEnvironment(SeededEpisodes):
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
         """Repeats an action: that in the place of the largest number of (action_size,)."""
-        wanted = self._actions[int(np.argmax(action))]
+        wanted = self._actions[int(action.argmax())]
         total, terminal, late = 0.0, False, False
         for _ in range(self._action_repeat):
             reward, terminal = self._game.act(wanted)
@@ -92,4 +92,4 @@ class MinAtarEnvironment(SeededEpisodes):
         return Transition(self._observation(), total, float(not terminal), bool(terminal or late))
 
     def _observation(self) -> NDArray[np.bool_]:
-        return np.ascontiguousarray(np.moveaxis(self._game.state(), 2, 0), dtype=np.bool_)
+        return np.ascontiguousarray(self._game.state().transpose(2, 0, 1), dtype=np.bool_)

@@ -119,7 +119,11 @@ class VectorEnvironment:
             try:
                 os.ftruncate(memory, Exchange.bytes_needed(*sizes))
                 self._exchange = Exchange(mmap.mmap(memory, 0), *sizes)
-                shares = [[part[i::workers].tolist() for part in slots] for i in range(workers)]
+                # Each group begins with another worker: small groups are not all the first one's.
+                shares = [
+                    [part[(i + k) % workers :: workers].tolist() for k, part in enumerate(slots)]
+                    for i in range(workers)
+                ]
                 order = {"opening": dict(opening), "slots": count, "begin_next": list(begin_next)}
                 orders = [{**order, "groups": share} for share in shares if any(share)]
                 self._backend = _Processes(orders, memory, on_stop or (lambda: None))

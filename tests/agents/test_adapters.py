@@ -40,7 +40,7 @@ ELEVEN = {
     "TRPO": ON | {"batch_size": 32},
     "RecurrentPPO": {"n_steps": 32, "n_epochs": 1, "batch_size": 32, "policy_kwargs": {"lstm_hidden_size": 8}},
     "DQN": OFF,
-    "QRDQN": OFF,
+    "QRDQN": OFF | {"train_freq": [2, "step"]},
     **dict.fromkeys(("DDPG", "TD3", "SAC", "TQC", "CrossQ"), OFF),
 }
 CONTINUOUS = ("DDPG", "TD3", "SAC", "TQC", "CrossQ")
@@ -354,3 +354,36 @@ def test_algorithms_of_tianshou(name, tmp_path):
     crashed = train(TrainConfig(**keys, format="e5m10"), tmp_path / "e5m10")
     assert crashed.status == "crashed"  # by Adam's eps, which is 0 there
     assert "not finite" in crashed.crash.reason or "NaN" in crashed.crash.reason
+
+
+@pytest.mark.skipif(find_spec("tianshou") is None, reason="tianshou is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_fp32_is_tianshou_alone(tmp_path):
+    from tianshou.algorithm import DQN as PlainDQN
+    from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OffPolicyTrainerParams
+    from tianshou.utils.net.common import Net
+
+    options = {"hidden_sizes": [16], "learning_starts": 40, "target_update_freq": 20, "eps_training": 0.1}
+    train(TrainConfig(algorithm="tianshou:DQN", options=options, **CARTPOLE), tmp_path)
+    np.random.seed(3)  # noqa: NPY002
+    torch.manual_seed(3)
+    worlds = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    worlds.seed(3)
+    space = worlds.action_space[0]
+    net = Net(state_shape=(4,), action_shape=2, hidden_sizes=[16])
+    policy = DiscreteQLearningPolicy(model=net, action_space=space, eps_training=0.1)
+    algorithm = PlainDQN(policy=policy, optim=AdamOptimizerFactory(lr=1e-3), target_update_freq=20)
+    collector = Collector(policy, worlds, VectorReplayBuffer(20_000, 1), exploration_noise=True)
+    collector.reset()
+    collector.collect(n_step=40, random=True)
+    params = OffPolicyTrainerParams(
+        training_collector=collector, max_epochs=1, epoch_num_steps=88, collection_step_num_env_steps=10,
+        update_step_num_gradient_steps_per_sample=0.1, show_progress=False,
+    )  # fmt: skip
+    algorithm.run_training(params)
+    plain = {name: tensor for name, tensor in algorithm.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    assert digest(weights(tmp_path)) == digest(plain)

@@ -5,11 +5,13 @@ import sys
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from runs import AfterSteps, outcome
 
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import check_task_imports, open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.environments.tasks import MINATAR_GAMES, Kind, kind_of
+from roundoff.agents.run.stopping import Stopped
 from roundoff.extras import MissingExtraError
 
 TASKS = [f"minatar:{game}" for game in MINATAR_GAMES] + ["atari:Pong", "atari:Qbert", "atari:IceHockey"]
@@ -32,10 +34,10 @@ def play(environment, steps=60, seed=0):
     observations, rest = [environment.reset()], []
     for _ in range(steps):
         action = np.eye(environment.action_size)[random.integers(environment.action_size)]
-        observation, *outcome = environment.step(action)
+        observation, *others = environment.step(action)
         observations.append(observation)
-        rest.append(outcome)
-        if outcome[-1]:
+        rest.append(others)
+        if others[-1]:
             break
     return np.stack(observations), rest
 
@@ -66,6 +68,9 @@ def test_observations_of_minatar_are_planes_of_zeros_and_ones(game):
     assert environment.action_size == len(environment._game.minimal_action_set())
     state = environment._game.state()
     assert all(np.array_equal(observations[-1][i], state[:, :, i]) for i in range(len(observations[-1])))
+    environment._game.last_action = 1  # a sticky action of one episode is not one of the next
+    environment.reset()
+    assert environment._game.last_action == 0
 
 
 def test_an_episode_of_minatar_ends_in_time_or_by_the_game(monkeypatch):
@@ -144,6 +149,12 @@ def test_what_cannot_be_a_task_is_refused_when_the_config_is_read(task, message)
         TrainConfig(task=task)
 
 
+@pytest.mark.parametrize("key", [{"random_start": 1}, {"clip_rewards": True}])
+def test_what_an_adapted_algorithm_would_not_do_is_refused(key):
+    with pytest.raises(ValidationError, match=r"is for roundoff's own agents, not for sb3:PPO"):
+        TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", **key)
+
+
 def test_a_game_that_ale_does_not_have_is_refused_before_anything_is_written():
     pytest.importorskip("ale_py")
     with pytest.raises(ValueError, match="did you mean atari:Pong"):
@@ -161,6 +172,32 @@ def test_a_missing_package_is_one_message(task, package, monkeypatch):
         check_task_imports(task, ())
     with pytest.raises(MissingExtraError, match=f"pip install {package}"):
         open_environment(task, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "keys"),
+    [
+        ("minatar:breakout", {"algorithm": "dqn", "environments": 3, "format": "e5m10", "steps": 90}),
+        ("atari:Breakout", {"algorithm": "dqn", "environments": 2, "clip_rewards": True, "steps": 40}),
+    ],
+)
+def test_stopped_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):
+    """Planes kept as bytes, images in a ring for each environment, and random starts."""
+    needs(task)
+    for game in ("minatar", "atari"):
+        if game in task:
+            monkeypatch.setattr(f"roundoff.agents.environments.{game}.MOST_STEPS", 12)
+    small = {"seed_steps": 20, "batch_size": 4, "hidden_units": 8, "eval_every": 1000, "eval_episodes": 1}
+    config = TrainConfig(task=task, random_start=20, replay_capacity=50, **small, **keys)
+    train(config, tmp_path / "straight")
+    stops = 0
+    while not (tmp_path / "run" / "result.json").exists():
+        try:
+            train(config, tmp_path / "run", stop=AfterSteps(5 + 11 * stops))
+        except Stopped:
+            stops += 1
+    assert stops >= 2
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
 def test_an_adapted_algorithm_plays(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
-from runs import weights
+from runs import AfterSteps, weights
 
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
@@ -45,18 +45,6 @@ def outcome(directory):
 def records(directory, kind):
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [record for line in lines if (record := json.loads(line))["kind"] == kind]
-
-
-class AfterSteps(StopRequest):
-    """Made when it has been looked at a number of times: once for each step of a group."""
-
-    def __init__(self, steps):
-        self.left = steps
-
-    @property
-    def made(self):
-        self.left -= 1
-        return self.left < 0
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def train(
         outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
         say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     except Stopped as stopped:
-        then = ", and saved; the same command continues from there" if stopped.saved else "; it can only begin anew"
+        anew = "; the same command begins it anew"
+        then = ", and saved; the same command continues from there" if stopped.saved else anew
         say(f"roundoff: {stopped}{then} in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
     finally:
