@@ -10,6 +10,7 @@ from bench import (
     formats,
     launches,
     pixels,
+    policy_gradient,
     population,
     products,
     programs,
@@ -33,6 +34,7 @@ families.main()
 launches.main()
 update.main()
 compiled.main()
+policy_gradient.main()
 population.main()
 products.main()
 pixels.main()

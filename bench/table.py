@@ -55,6 +55,11 @@ CAPTIONS = {
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
     """,
+    "policy_gradient": """
+        One update of PPO on CartPole's observations, by CPU time, on one thread of a machine that others used. e5m10 is
+        simulated; both have the seven fixes of the defaults where nothing else is said. Stable-Baselines3: one epoch of
+        `PPO.train` over a rollout of one minibatch.
+    """,
     "population": """
         One update of eight agents by one program, and of the same agents by eight compiled programs, one after the
         other. Simulated: eight float formats. Threads as the row says: the second row has two.

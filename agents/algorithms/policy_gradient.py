@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...formats import round
-from ..experience.on_policy import minibatch_of
-from ..models.actor_critic import ActorCritic
+from ..errors import RunError
+from ..experience.on_policy import JUDGEMENTS, minibatch_of
+from ..models.actor_critic import POLICY_GAIN, ActorCritic
+from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
 from ..models.policies import Categorical, DiagonalNormal, gumbel
 from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
@@ -18,11 +20,15 @@ from .learner import Learner
 from .part import Metrics, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..config.learning_keys import OnPolicyKeys
     from ..environments.parallel import Sizes
     from ..experience.on_policy import Minibatch
     from ..experience.replay import Batch
     from ..models.policies import Policy
+
+_PLANES = 3  # dimensions of planes
 
 
 class PolicyGradient(Learner):
@@ -32,13 +38,17 @@ class PolicyGradient(Learner):
     the derivatives by log-probabilities, values and entropies are handed to autograd, times the loss scale. Gradients
     are then clipped by the norm of all of them.
 
-    Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not depend on the
-    observation; samples have no bounds, environments clip them to [-1, 1]).
+    Vectors are seen by two perceptrons with tanh, planes by one network with convolutions and ReLU, of which policy and
+    value are heads. Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not
+    depend on the observation; samples have no bounds, environments clip them to [-1, 1]).
 
     Args:
         sizes: of observations and actions, and whether these are discrete.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
+
+    Raises:
+        RunError: observations are planes, and actions are numbers.
 
     Source:
         Schulman et al., "Proximal Policy Optimization Algorithms", equation (9) and Section 6.1.
@@ -51,28 +61,58 @@ class PolicyGradient(Learner):
         self.discrete = sizes.discrete
         self.policy: Policy
         self.policy = Categorical() if self.discrete else DiagonalNormal(normal_fix="normal_fix" in config.fixes)
-        self._actor_critic = ActorCritic(
-            sizes.observation_size,
-            config.hidden_widths,
-            sizes.action_size,
-            log_sigma=not self.discrete,
-            dtype=self.dtype,
-            device=device,
-            generator=torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu")),
-        )
-        self.networks = {"actor": self._actor_critic}
-        self.rounded_(self._actor_critic.flat)
+        actor = self._make_network(sizes)
+        self.networks = {"actor": actor}
+        self.rounded_(actor.flat)
         with self.constructing():
-            self.optimizers = {"actor": self.make_optimizer(self._actor_critic.flat, kahan=True)}
+            self.optimizers = {"actor": self.make_optimizer(actor.flat, kahan=True)}
         self.parts = (Part("actor", PolicyGradient.update_actor, every=1, draws=1),)
         self.bind()
 
+    def _make_network(self, sizes: Sizes) -> ActorCritic | PlanesNetwork:
+        generator = torch_generator(self.config.seed, Stream.WEIGHTS, torch.device("cpu"))
+        options: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "generator": generator}
+        shape, hidden = sizes.observation_shape, self.config.hidden_widths
+        if len(shape) != _PLANES:
+            return ActorCritic(
+                sizes.observation_size, hidden, sizes.action_size, log_sigma=not self.discrete, **options
+            )
+        if not self.discrete:
+            raise RunError(
+                f"{self.config.task} shows planes and takes numbers as actions; {self.config.algorithm} learns one of"
+                " several actions from planes, and numbers from vectors"
+            )
+        network = PlanesNetwork(shape, convolutions_for(shape, A3C_NET), hidden, [[sizes.action_size], [1]], **options)
+        network.layers[-4].mul_(POLICY_GAIN)
+        return network
+
     @property
-    def network(self) -> ActorCritic:
+    def network(self) -> ActorCritic | PlanesNetwork:
         """The only one."""
         network = self.networks["actor"]
-        assert isinstance(network, ActorCritic)
+        assert isinstance(network, (ActorCritic, PlanesNetwork))
         return network
+
+    def both(
+        self, layers: Sequence[torch.Tensor], observations: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """What the network gives the policy for observations (n, observation), and their values, (n, 1)."""
+        if isinstance(self.network, ActorCritic):
+            return self.network.both(layers, observations)
+        logits, values = self.network.outputs(layers, observations)
+        return (logits,), values
+
+    def outputs(self, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What it gives the policy alone."""
+        if isinstance(self.network, ActorCritic):
+            return self.network.policy(observations)
+        return self.both(self.network.layers, observations)[0]
+
+    def values(self, observations: torch.Tensor) -> torch.Tensor:
+        """The values alone."""
+        if isinstance(self.network, ActorCritic):
+            return self.network.value(observations)
+        return self.both(self.network.layers, observations)[1]
 
     @abstractmethod
     def surrogate(
@@ -81,7 +121,7 @@ class PolicyGradient(Learner):
         """The derivative of the surrogate objective, which is raised, by the actions' log-probabilities.
 
         Args:
-            log_prob: (n, 1), without a graph.
+            log_prob: (n, 1); nothing is recorded of what is computed of it.
             old_log_prob: (n, 1), when the actions were chosen.
             advantage: (n, 1).
 
@@ -91,11 +131,11 @@ class PolicyGradient(Learner):
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """The most likely ones."""
-        return self.policy.best(self.network.policy(observations))
+        return self.policy.best(self.outputs(observations))
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Samples of the policy."""
-        return self.policy.sample(self.network.policy(observations), noise)
+        return self.policy.sample(self.outputs(observations), noise)
 
     def action_noise(self, count: int) -> torch.Tensor:
         """Gumbel noise for discrete actions, rounded once; else standard normal."""
@@ -107,6 +147,11 @@ class PolicyGradient(Learner):
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
         """No part takes noise."""
         return ()
+
+    @property
+    def row_size(self) -> int:
+        """Numbers in a row of a minibatch."""
+        return self.observation_size + self.action_size + JUDGEMENTS
 
     def unpacked(self, rows: torch.Tensor) -> Minibatch:
         """The minibatch that rows are."""
@@ -128,11 +173,11 @@ class PolicyGradient(Learner):
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);
             Pardo et al., "Time Limits in Reinforcement Learning": what an episode that is cut off counts.
         """
-        network, discount = self.network, self.config.discount
+        discount = self.config.discount
         actions = rollout.observations_and_actions[:, self.observation_size :]
         with self.before_update():
-            outputs, values = network.both(network.layers, rollout.observations)
-            following = network.value(rollout.next_observations)
+            outputs, values = self.both(self.network.layers, rollout.observations)
+            following = self.values(rollout.next_observations)
             log_prob = self.policy.log_prob(outputs, actions)
             deltas = add_product(rollout.rewards, rollout.discounts, following, discount) - values
             weights = rollout.discounts.masked_fill(last, 0.0) * (discount * self.config.gae_lambda)
@@ -142,13 +187,14 @@ class PolicyGradient(Learner):
     def update_actor(self, batch: Minibatch) -> Metrics:
         """Moves policy and value by a step."""
         config, network, optimizer, count = self.config, self.network, self.optimizers["actor"], len(batch.rows)
-        outputs, values = network.both(network.trainable, batch.observations)
+        outputs, values = self.both(network.trainable, batch.observations)
         log_prob = self.policy.log_prob(outputs, batch.actions)
         advantages = batch.advantages
         if config.normalize_advantages:
             advantages = (standardized if "scaled_norms" in config.fixes else standardized_naive)(advantages)
-        slope, metrics = self.surrogate(log_prob.detach(), batch.log_probs, advantages)
-        error = values.detach() - batch.returns
+        with torch.no_grad():
+            slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
+            error = values - batch.returns
         computed = [log_prob, values]
         weights = [
             slope * optimizer.mean_weight(-1, count),

@@ -278,15 +278,25 @@ class OnPolicyKeys(OptimizerKeys):
 
     @model_validator(mode="after")
     def _check_rollout(self) -> Self:
-        own = self.rollout // self.learners
-        if own % self.batch_size:
+        own = self.share()
+        if own.rollout % own.batch_size:
             of_each = f" of each of the {self.learners} learners" if self.learners > 1 else ""
             raise ValueError(
-                f"batch_size must divide horizon x environments{of_each}, got {self.batch_size}, and {self.horizon} x"
-                f" {self.environments // self.learners} = {own}; allowed are {_divisors(own)}"
+                f"batch_size must divide horizon x environments{of_each}, got {own.batch_size}, and {own.horizon} x"
+                f" {own.environments} = {own.rollout}; allowed are {_divisors(own.rollout)}"
+            )
+        if self.learners > 1 and self.lr_schedule != "constant":
+            raise ValueError(
+                f"lr_schedule: {self.lr_schedule} is for one learner, got learners: {self.learners}; leave it out"
             )
         if self.normalize_advantages and self.batch_size == 1:
             raise ValueError("normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false")
+        return self
+
+    @model_validator(mode="after")
+    def _check_keep_networks(self) -> Self:
+        if self.keep_networks:
+            raise ValueError("keep_networks is for actors and critics with networks of their own; leave it out")
         return self
 
     @model_validator(mode="after")

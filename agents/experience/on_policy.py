@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+import numpy as np
 import torch
 
 from ...formats import Format
+from ..errors import RunError
 from ..streams import Stream, torch_generator
 from .intake import StateIntake
 from .replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -93,7 +95,7 @@ class RolloutRecorder:
 
     def __init__(self, config: OnPolicyKeys, intake: Intake, judge: Judge) -> None:
         replay = intake.replay
-        assert isinstance(replay, Replay)
+        assert isinstance(replay, Replay)  # see record_rollouts
         self.intake = intake
         self._replay = replay
         self._size = len(replay.rows)
@@ -103,7 +105,7 @@ class RolloutRecorder:
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:
-        """Notes the first observation of an environment's first episode."""
+        """Notes the first observation of an episode of an environment of training, by its number."""
         self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> None:  # noqa: ARG002
@@ -123,11 +125,11 @@ class RolloutRecorder:
         """Whether those kept and those under way are the whole rollout."""
         return self._kept + under_way >= self._size
 
-    def due(self) -> Iterator[Minibatch]:
+    def due(self) -> Generator[Minibatch, Any, None]:
         """The minibatches to learn from now, after a transition: none, or several times all of the rollout."""
         if self._kept:
             return
-        rollout = self._replay.as_batch(self._replay.rows)
+        rollout = self._replay.take(torch.arange(self._size, device=self.intake.device))
         judged = self._judge(rollout, self._last)
         rows = torch.cat((rollout.observations_and_actions, judged), dim=1)
         size = self._replay.observation_size
@@ -162,6 +164,16 @@ class RolloutRecorder:
 def record_rollouts(
     config: OnPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, judge: Judge
 ) -> RolloutRecorder:
-    """A recorder of rollouts of states."""
-    replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, dtype=dtype, device=device)
+    """A recorder of rollouts of numbers, or of planes of 0 and 1, which are kept as bytes.
+
+    Raises:
+        RunError: observations are images.
+    """
+    if sizes.observation_dtype is np.uint8:
+        raise RunError(
+            f"{config.task} shows images, of which {config.algorithm} keeps no rollouts; it learns from numbers and"
+            " from planes of 0 and 1"
+        )
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "planes": sizes.observation_dtype is np.bool_}
+    replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, **options)
     return RolloutRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), judge)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _GAIN = math.sqrt(2)
-_POLICY_GAIN = 0.01
+POLICY_GAIN = 0.01
+"""Of the policy's output: it begins almost uniform."""
 
 
 @final
@@ -56,7 +57,7 @@ class ActorCritic(FlatNetwork):
     def _initialize(self, generator: torch.Generator) -> None:
         initialize_perceptrons(self.layers[: self._hidden], generator, gain=_GAIN)
         policy, _, value = self.layers[self._hidden : self._hidden + 3]
-        initialize_perceptrons([policy[None]], generator, gain=_POLICY_GAIN)
+        initialize_perceptrons([policy[None]], generator, gain=POLICY_GAIN)
         initialize_perceptrons([value[None]], generator)
 
     def both(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -69,16 +70,20 @@ class ActorCritic(FlatNetwork):
         Returns:
             The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
         """
-        h = hidden_of(layers[: self._hidden], x, torch.tanh_)
-        return self._policy(layers, h[0]), self._value(layers, h[1])
+        policy, value = hidden_of(layers[: self._hidden], x.expand(2, *x.shape), torch.tanh_).unbind()
+        return self._policy(layers, policy), self._value(layers, value)
 
     def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the policy gives alone."""
-        return self._policy(self.layers, hidden_of([one[:1] for one in self.layers[: self._hidden]], x, torch.tanh_)[0])
+        return self._policy(self.layers, self._hidden_of(0, x))
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         """The values alone."""
-        return self._value(self.layers, hidden_of([one[1:] for one in self.layers[: self._hidden]], x, torch.tanh_)[0])
+        return self._value(self.layers, self._hidden_of(1, x))
+
+    def _hidden_of(self, member: int, x: torch.Tensor) -> torch.Tensor:
+        layers = [layer[member : member + 1] for layer in self.layers[: self._hidden]]
+        return hidden_of(layers, x[None], torch.tanh_)[0]
 
     def _policy(self, layers: Sequence[torch.Tensor], h: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weight, bias = layers[self._hidden : self._hidden + 2]

@@ -133,9 +133,8 @@ def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     Returns:
         (ensemble, batch, out).
     """
-    hidden = layers[:-2]
-    h = hidden_of(hidden, x, torch.relu_) if hidden else x.expand(layers[0].shape[0], *x.shape)
-    return torch.baddbmm(layers[-1], h, layers[-2])
+    h = x.expand(layers[0].shape[0], *x.shape)
+    return torch.baddbmm(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2])
 
 
 def hidden_of(
@@ -145,13 +144,12 @@ def hidden_of(
 
     Args:
         layers: their weights and biases as :class:`MLP` has them.
-        x: inputs (batch, in), the same for all members.
+        x: inputs (ensemble, batch, in).
         activation_: changes what each layer gives, in place.
 
     Returns:
         (ensemble, batch, out).
     """
-    h = x.expand(layers[0].shape[0], *x.shape)
     for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
-        h = activation_(torch.baddbmm(bias, h, weight))
-    return h
+        x = activation_(torch.baddbmm(bias, x, weight))
+    return x

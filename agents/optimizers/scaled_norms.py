@@ -106,7 +106,6 @@ def _correction(x: Tensor) -> float:
 
 def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
     """The largest magnitude, or 1 if all numbers are 0; and whether they are."""
-    low, high = torch.aminmax(x)
-    largest = torch.maximum(-low, high)
+    largest = torch.linalg.vector_norm(x, math.inf)
     none = largest == 0
     return largest + none, none

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from textbook import modules_of
 from torch import nn
 
-from roundoff.agents import FIXES, TrainConfig, train
+from roundoff.agents import FIXES, RunError, TrainConfig, train
 from roundoff.agents.algorithms.a2c.agent import A2C
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.ppo.agent import PPO
@@ -35,7 +35,9 @@ algorithms = pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 
 
 def make(algorithm="ppo", *, discrete=False, format="fp64", **keys):
-    sizes = SimpleNamespace(observation_size=OBSERVATION, action_size=ACTION, discrete=discrete)
+    sizes = SimpleNamespace(
+        observation_size=OBSERVATION, observation_shape=(OBSERVATION,), action_size=ACTION, discrete=discrete
+    )
     small = {"hidden_units": 16, "environments": 2, "horizon": BATCH, "batch_size": BATCH if algorithm == "ppo" else 32}
     return LEARNERS[algorithm](sizes, TrainConfig(algorithm=algorithm, format=format, **small | keys), CPU)
 
@@ -51,7 +53,7 @@ def make_batches(agent, updates, *, seed=0, count=BATCH):
             actions = 2 * torch.randn(count, ACTION, generator=generator, dtype=torch.float64)
         observations, actions = (round(x, agent.format).to(agent.dtype) for x in (observations, actions))
         with torch.no_grad():
-            outputs = agent.network.policy(observations)
+            outputs = agent.outputs(observations)
             near = agent.policy.log_prob(outputs, actions).double()
         rest = torch.randn(count, 3, generator=generator, dtype=torch.float64)
         rest[:, :1] = near + 0.3 * rest[:, :1]
@@ -404,7 +406,7 @@ def test_every_action_of_a_rollout_is_chosen_by_the_policy_it_is_learned_from_wi
 
 def test_all_of_a_rollout_is_learned_from_in_every_epoch():
     config = TrainConfig(algorithm="ppo", horizon=12, batch_size=4, epochs=3)
-    sizes = SimpleNamespace(observation_size=1, action_size=1, discrete=False)
+    sizes = SimpleNamespace(observation_size=1, observation_dtype=np.float64, action_size=1, discrete=False)
     judge = lambda rollout, last: torch.cat((rollout.rewards, rollout.rewards, rollout.rewards), dim=1)  # noqa: E731
     recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
     sample = SimpleNamespace(steps=SimpleNamespace(last=np.array([False])))
@@ -430,6 +432,9 @@ def test_all_of_a_rollout_is_learned_from_in_every_epoch():
         ({"algorithm": "a2c", "batch_size": 40}, ["whole rollout at once", "= 80, got 40"]),
         ({"algorithm": "a2c", "epochs": 2}, ["epochs is a key of ppo, not of a2c"]),
         ({"algorithm": "ppo", "tau": 0.1}, ["tau is a key of", "not of ppo"]),
+        ({"algorithm": "ppo", "environments": 4, "learners": 2, "horizon": 5, "batch_size": 20}, ["5 x 2 = 10"]),
+        ({"algorithm": "a2c", "learners": 2, "lr_schedule": "linear"}, ["linear is for one learner"]),
+        ({"algorithm": "ppo", "keep_networks": True}, ["keep_networks is for actors and critics"]),
         ({"algorithm": "ppo", "clip": 0.0}, ["greater than 0"]),
         ({"algorithm": "ppo", "lr_schedule": "cosine"}, ["'constant' or 'linear'"]),
     ],
@@ -456,8 +461,82 @@ def test_what_is_no_number_is_a_crash(tmp_path, monkeypatch, name):
     assert "non-finite action" in result.crash.reason
 
 
+def planes_agent(algorithm="ppo", *, discrete=True, **keys):
+    sizes = SimpleNamespace(observation_size=400, observation_shape=(4, 10, 10), action_size=ACTION, discrete=discrete)
+    small = {"hidden_units": 16, "hidden_layers": 1, "environments": 2, "horizon": BATCH, "batch_size": BATCH}
+    small |= {"batch_size": 32} if algorithm == "a2c" else {}
+    return LEARNERS[algorithm](sizes, TrainConfig(algorithm=algorithm, **small | keys), CPU)
+
+
+@algorithms
+def test_from_planes_it_is_the_textbooks(algorithm):
+    agent = planes_agent(algorithm, format="fp64", entropy_weight=0.02, max_grad_norm=1.0)
+    shapes = [tuple(layer.shape) for layer in agent.network.layers]
+    assert shapes == [(16, 4, 3, 3), (16,), (1, 1024, 16), (1, 1, 16), (1, 16, 3), (1, 1, 3), (1, 16, 1), (1, 1, 1)]
+    book = ByTheBook.__new__(ByTheBook)
+    book.config, book.discrete, book.algorithm = agent.config, True, algorithm
+    convolution = nn.Conv2d(4, 16, 3, dtype=torch.float64)
+    convolution.weight.data, convolution.bias.data = (x.clone() for x in agent.network.layers[:2])
+    trunk = nn.Sequential(
+        nn.Unflatten(1, (4, 10, 10)), convolution, nn.ReLU(), nn.Flatten(), *modules_of(agent.network.layers[2:4], 0),
+        nn.ReLU(),
+    )  # fmt: skip
+    heads = [modules_of(agent.network.layers[i : i + 2], 0) for i in (4, 6)]
+    book.networks = nn.ModuleList(nn.Sequential(trunk, head) for head in heads)
+    options = {"lr": agent.config.lr, "eps": agent.config.adam_eps}
+    kind = torch.optim.Adam if algorithm == "ppo" else torch.optim.RMSprop
+    book.optimizer = kind(book.networks.parameters(), **options)
+    assert float(heads[0][0].weight.detach().norm()) == pytest.approx(0.01 * 3**0.5)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        observations = (torch.rand(BATCH, 400, generator=generator) > 0.8).double()
+        actions = torch.eye(ACTION)[torch.randint(ACTION, (BATCH,), generator=generator)].double()
+        rest = torch.randn(BATCH, 3, generator=generator).double() - torch.tensor([1.1, 0, 0])
+        batch = minibatch_of(torch.cat((observations, actions, rest), dim=1), 400)
+        agent.update(batch)
+        book.update(batch)
+    for parameter, layer in zip(convolution.parameters(), agent.network.layers, strict=False):
+        assert torch.allclose(parameter, layer, rtol=0, atol=1e-9)
+    for head, i in zip(heads, (4, 6), strict=True):
+        assert torch.allclose(head[0].weight.T, agent.network.layers[i][0], rtol=0, atol=1e-9)
+
+
+def test_rollouts_of_planes_are_kept_as_bytes_and_given_as_numbers():
+    config = TrainConfig(algorithm="ppo", horizon=4, batch_size=4, epochs=1)
+    sizes = SimpleNamespace(observation_size=8, observation_dtype=np.bool_, action_size=2, discrete=True)
+    seen = []
+
+    def judge(rollout, last):
+        seen.append((rollout.observations, rollout.next_observations, last.flatten().tolist()))
+        return torch.cat((rollout.rewards, rollout.rewards, rollout.rewards), dim=1)
+
+    recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
+    rows = (torch.rand(4, 8 + 2 + 8 + 2, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    for i, row in enumerate(rows):
+        recorder.add(row, SimpleNamespace(steps=SimpleNamespace(last=np.array([i == 2]))), 0)
+    assert recorder.state_dict()["rollout"]["planes"].dtype == torch.uint8
+    (batch,) = recorder.due()
+    assert torch.equal(batch.observations, rows[:, :8])
+    assert torch.equal(batch.actions, rows[:, 8:10])
+    assert torch.equal(seen[0][1], rows[:, 10:18])
+    assert seen[0][2] == [False, False, True, False]
+
+
+def test_what_cannot_be_learned_from_is_refused_in_words():
+    with pytest.raises(RunError, match="learns one of several actions from planes"):
+        planes_agent(discrete=False)
+    sizes = SimpleNamespace(observation_size=8, observation_dtype=np.uint8, action_size=2, discrete=True)
+    with pytest.raises(RunError, match="shows images, of which ppo keeps no rollouts"):
+        record_rollouts(TrainConfig(algorithm="ppo"), sizes, torch.float32, CPU, None)
+
+
 def test_no_population_is_made_of_them():
     assert shared_kind(TrainConfig(algorithm="ppo", format="e5m10")) is None
+
+
+def test_each_of_several_learners_of_a2c_learns_from_its_own_rollout():
+    config = TrainConfig(algorithm="a2c", learners=2)
+    assert (config.batch_size, config.share().batch_size, config.share().rollout) == (80, 40, 40)
 
 
 def test_an_estimate_needs_no_whole_rollout():
@@ -479,3 +558,47 @@ def test_numbers_are_learned(tmp_path, algorithm, format):
     assert result.return_mean > 19.0
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {"entropy", "critic_loss", "actor_loss_scale"} <= {name for line in logged for name in line}
+
+
+CARTPOLE = {
+    "algorithm": "ppo", "task": "gym:CartPole-v1", "environments": 8, "horizon": 32, "batch_size": 256, "epochs": 20,
+    "gae_lambda": 0.8, "discount": 0.98, "lr": 1e-3, "lr_schedule": "linear", "steps": 50_000, "eval_every": 50_000,
+}  # fmt: skip
+PENDULUM = {
+    "algorithm": "ppo", "task": "gym:Pendulum-v1", "environments": 4, "horizon": 256, "batch_size": 128,
+    "discount": 0.9, "lr": 1e-3, "steps": 50_000, "eval_every": 50_000,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "least"),
+    [
+        (CARTPOLE, 450),
+        ({**CARTPOLE, "format": "e5m10"}, 450),
+        (
+            {
+                "algorithm": "a2c",
+                "task": "gym:CartPole-v1",
+                "environments": 8,
+                "lr_schedule": "linear",
+                "steps": 100_000,
+            },
+            400,
+        ),
+        (PENDULUM, -500),  # an untrained policy has -1200
+    ],
+    ids=["ppo", "ppo in half", "a2c", "ppo, numbers"],
+)
+def test_it_learns_in_a_minute(tmp_path, keys, least):
+    assert train(TrainConfig(**keys), tmp_path).return_mean > least
+
+
+@pytest.mark.slow
+def test_without_scaled_norms_half_precision_learns_nothing(tmp_path):
+    """The norm of gradients is infinite at the first loss scale, and the gradients become 0."""
+    keys = {**CARTPOLE, "format": "e5m10", "steps": 10_240, "eval_every": 10_240, "seed": 1}
+    returns = [
+        train(TrainConfig(**keys, fixes=fixes), tmp_path / str(len(fixes))).return_mean for fixes in (ALL, FIXES)
+    ]
+    assert returns[0] > 2 * returns[1]

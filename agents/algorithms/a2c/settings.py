@@ -39,6 +39,11 @@ class A2CConfig(OnPolicyKeys):
     entropy_weight: NonNegativeFloat = with_default(OnPolicyKeys, "entropy_weight", 0.01)
     normalize_advantages: bool = with_default(OnPolicyKeys, "normalize_advantages", False)
 
+    def share(self) -> Self:
+        """With the batch of a learner's own rollout."""
+        own = super().share()
+        return own.model_copy(update={"batch_size": own.rollout})
+
     @model_validator(mode="before")
     @classmethod
     def _learns_from_all_at_once(cls, data: Any) -> Any:
