@@ -13,12 +13,8 @@ from bench import (
     population,
     products,
     programs,
-<<<<<<< HEAD
     q_learning,
-    sampler,
-=======
     sampling,
->>>>>>> main
     simulate,
     store,
     sweeps,
