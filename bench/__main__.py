@@ -14,12 +14,8 @@ from bench import (
     population,
     products,
     programs,
-<<<<<<< HEAD
     q_learning,
-    sampler,
-=======
     sampling,
->>>>>>> main
     simulate,
     store,
     sweeps,
