@@ -1,6 +1,8 @@
 """Settings of these tests, and which of two processes runs what (``make test``)."""
 
 import signal
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,10 @@ from hypothesis import Phase, settings
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# dm_control's suite loads Mesa, and with it an LLVM that a Triton which is loaded later does not survive.
+with suppress(ImportError):
+    import_module("triton._C.libtriton")
 
 # No test asserts a time, so Hypothesis has no deadlines either. When a test fails, it does not explain which parts of
 # the example matter: it traces every line for that, which costs minutes.
@@ -28,6 +34,10 @@ COMPILING = [
 ]
 # The longest of the others, which come next: short files at the end let all processes end at the same time.
 LONG = [
+    "agents/test_learners.py",
+    "agents/test_ppo.py",
+    "agents/test_dqn.py",
+    "agents/test_adapters.py",
     "simulate/compiling/test_cuda_programs.py",
     "agents/test_training.py",
     "statement1/test_agents.py",
