@@ -82,7 +82,7 @@ class Intake(ABC):
 
 @final
 class StateIntake(Intake):
-    """States: numbers, rounded, or planes of 0 and 1, in one row. Rows hold everything."""
+    """States: numbers, rounded; planes of 0 and 1, or images, divided by 255, in one row. Rows hold everything."""
 
     def __init__(self, replay: Replay, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(fmt, dtype, device)
@@ -90,6 +90,8 @@ class StateIntake(Intake):
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, observation)."""
+        if observations.dtype == np.uint8:
+            return images_to_format(to_device(torch.from_numpy(observations), self.device), self.format, self.dtype)
         return self.to_format(observations)
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
@@ -98,8 +100,12 @@ class StateIntake(Intake):
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
         """(n, 2 observation + action + 2)."""
         steps = sample.steps
-        outcomes = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
-        return torch.cat((observations, self.to_format(outcomes)), dim=1)
+        if steps.next_observations.dtype == np.uint8:
+            outcomes = self.to_format(np.column_stack((steps.rewards, steps.discounts)))
+            actions, following = self.to_format(sample.actions), self.perceive(steps.next_observations)
+            return torch.cat((observations, actions, following, outcomes), dim=1)
+        numbers = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
+        return torch.cat((observations, self.to_format(numbers)), dim=1)
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds the row."""

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from ...formats import Format
-from ..errors import RunError
 from ..streams import Stream, torch_generator
 from .intake import StateIntake
 from .replay import Replay
@@ -164,16 +163,7 @@ class RolloutRecorder:
 def record_rollouts(
     config: OnPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, judge: Judge
 ) -> RolloutRecorder:
-    """A recorder of rollouts of numbers, or of planes of 0 and 1, which are kept as bytes.
-
-    Raises:
-        RunError: observations are images.
-    """
-    if sizes.observation_dtype is np.uint8:
-        raise RunError(
-            f"{config.task} shows images, of which {config.algorithm} keeps no rollouts; it learns from numbers and"
-            " from planes of 0 and 1"
-        )
+    """A recorder of rollouts of numbers, of planes of 0 and 1, which are kept as bytes, or of images, which are not."""
     options: dict[str, Any] = {"dtype": dtype, "device": device, "planes": sizes.observation_dtype is np.bool_}
     replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, **options)
     return RolloutRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), judge)

@@ -17,14 +17,16 @@ from roundoff.agents import FIXES, RunError, TrainConfig, train
 from roundoff.agents.algorithms.a2c.agent import A2C
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.ppo.agent import PPO
+from roundoff.agents.environments.parallel import Steps
 from roundoff.agents.experience.on_policy import minibatch_of, record_rollouts
 from roundoff.agents.experience.replay import batch_of
+from roundoff.agents.experience.sampling import Sample
 from roundoff.agents.models.policies import Categorical, DiagonalNormal
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
 from roundoff.agents.programs.population import shared_kind
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.formats import round
+from roundoff.formats import Format, round
 
 OBSERVATION, ACTION, BATCH = 5, 3, 16
 CPU = torch.device("cpu")
@@ -522,12 +524,26 @@ def test_rollouts_of_planes_are_kept_as_bytes_and_given_as_numbers():
     assert seen[0][2] == [False, False, True, False]
 
 
+@pytest.mark.parametrize("format", ["fp32", "e5m2"])
+def test_rollouts_of_images_hold_bytes_divided_by_255(format):
+    config = TrainConfig(algorithm="ppo", horizon=3, batch_size=3, epochs=1, format=format)
+    sizes = SimpleNamespace(observation_size=6, observation_dtype=np.uint8, action_size=2, discrete=True)
+    recorder = record_rollouts(config, sizes, torch.float32, CPU, lambda rollout, last: rollout.rewards.expand(-1, 3))
+    images = np.random.default_rng(0).integers(0, 256, (4, 1, 6), dtype=np.uint8)
+    for before, after in itertools.pairwise(images):
+        steps = Steps(after, np.array([0.3]), np.array([1.0]), np.array([False]), after)
+        sample = Sample(0, np.array([[0.0, 1.0]]), steps, steps.rewards)
+        recorder.add(recorder.rows(recorder.intake.perceive(before), sample)[0], sample, 0)
+    (batch,) = recorder.due()
+    want = round(torch.from_numpy(images[:3, 0]).double() / 255, Format.parse(format)).float()
+    assert torch.equal(batch.observations, want)
+    assert torch.equal(batch.actions, torch.tensor([[0.0, 1.0]] * 3))
+    assert torch.equal(batch.returns, round(torch.tensor([[0.3]] * 3), Format.parse(format)))
+
+
 def test_what_cannot_be_learned_from_is_refused_in_words():
     with pytest.raises(RunError, match="learns one of several actions from planes"):
         planes_agent(discrete=False)
-    sizes = SimpleNamespace(observation_size=8, observation_dtype=np.uint8, action_size=2, discrete=True)
-    with pytest.raises(RunError, match="shows images, of which ppo keeps no rollouts"):
-        record_rollouts(TrainConfig(algorithm="ppo"), sizes, torch.float32, CPU, None)
 
 
 def test_no_population_is_made_of_them():
