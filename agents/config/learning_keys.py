@@ -118,6 +118,11 @@ class OptimizerKeys(TrainConfig):
                 f"learners is {self.learners}, and each has as many of the {self.environments} environments; allowed"
                 " are divisors of environments"
             )
+        if self.learners > 1 and ":" in self.device:
+            raise ValueError(
+                f"each of the {self.learners} learners has a GPU of its own, got device: {self.device}; allowed are cpu and"
+                " cuda, which are cuda:0, cuda:1, ..."
+            )
         for name in ("communicate", "asynchronous"):
             if getattr(self, name) and self.learners == 1:
                 raise ValueError(

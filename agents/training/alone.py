@@ -117,7 +117,7 @@ def open_run(
                         yield AdaptedRun(config, files, device, on_progress, stop, allow_imports, wait=wait)
                         return
                     with (
-                        others_learning(config, files, device, allow_imports, on_notice) as learners,
+                        others_learning(config, files, allow_imports, on_notice) as learners,
                         open_environments(config.share(), stop.make, allow_imports) as environments,
                     ):
                         yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)

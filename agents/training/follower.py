@@ -14,6 +14,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from roundoff.errors import RoundoffError
 
 from ..config.learning_keys import OptimizerKeys
@@ -26,7 +28,7 @@ from ..run.parts import open_environments
 from ..run.stopping import Stopped, StopRequest
 from ..streams import become_learner
 from .alone import train_alone
-from .learners import meet
+from .learners import meet, own_device
 
 
 def main() -> None:
@@ -53,7 +55,8 @@ def _learn(order: dict[str, Any]) -> dict[str, Any]:
     config, rank = TrainConfig(**order["config"]), order["rank"]
     assert isinstance(config, OptimizerKeys)
     become_learner(rank)
-    device = open_device(config.device, config.format if config.native else None)
+    torch.set_num_threads(config.threads)
+    device = open_device(own_device(config, rank), config.format if config.native else None)
     group = meet(config, order["meeting"], rank, device, order["memory"])
     files = RunDirectory(order["directory"])
     with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:

@@ -14,6 +14,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from roundoff.files import make_directory
 
 from ..config.learning_keys import OptimizerKeys
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from multiprocessing.connection import Connection
 
-    import torch
-
     from ..config.train_config import TrainConfig
     from ..learners.single import Learners
     from ..run.directory import RunDirectory
@@ -40,7 +40,6 @@ _GRACE = 5.0  # seconds that a process has to end, or to say why it has
 def others_learning(
     config: TrainConfig,
     files: RunDirectory,
-    device: torch.device,
     allow_imports: Collection[str],
     on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Learners]:
@@ -63,7 +62,7 @@ def others_learning(
     try:
         for rank in range(1, config.learners):
             followers.append(Follower(rank, order, memory))  # noqa: PERF401  those that have begun are ended if one cannot
-        group = meet(config, str(meeting), 0, device, memory)
+        group = meet(config, str(meeting), 0, torch.device(own_device(config, 0)), memory)
         group.why_lost = lambda: _why_lost(followers)
         if isinstance(group, AsynchronousGroup):
             group.notice = lambda: _notice(followers, on_notice)
@@ -82,6 +81,11 @@ def others_learning(
         with suppress(OSError):
             meeting.unlink(missing_ok=True)
             files.learners.rmdir()  # unless they have saved something
+
+
+def own_device(config: OptimizerKeys, rank: int) -> str:
+    """The device of a learner: of GPUs each has one."""
+    return f"cuda:{rank}" if config.device == "cuda" else config.device
 
 
 def meet(

@@ -424,6 +424,7 @@ def test_the_crash_of_any_learner_is_that_of_the_run(tmp_path, monkeypatch):
         ({"learners": 1}, "communicate: e5m2 is for several learners"),
         ({"communicate": "e5m99"}, "e5m99"),
         ({"asynchronous": True}, "asynchronous learners share memory: leave it out"),
+        ({"device": "cuda:1"}, "each of the 2 learners has a GPU of its own, got device: cuda:1"),
         ({"communicate_every": 2}, "is for asynchronous learners"),
         ({"communicate": None, "asynchronous": True, "communicate_every": 2}, "no compound_loss_scaling and no kahan"),
         (
