@@ -120,8 +120,8 @@ class OptimizerKeys(TrainConfig):
             )
         if self.learners > 1 and ":" in self.device:
             raise ValueError(
-                f"each of the {self.learners} learners has a GPU of its own, got device: {self.device}; allowed are cpu and"
-                " cuda, which are cuda:0, cuda:1, ..."
+                f"each of the {self.learners} learners has a GPU of its own, got device: {self.device}; allowed are cpu"
+                " and cuda, which are cuda:0, cuda:1, ..."
             )
         for name in ("communicate", "asynchronous"):
             if getattr(self, name) and self.learners == 1:

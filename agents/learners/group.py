@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.
 _PATIENCE = timedelta(days=7)
-_TURNS_BETWEEN_WORDS = 50  # about stopping: a second or less
+_TURNS_BETWEEN_WORDS = 10  # about stopping: a second or less
 
 
 @final
