@@ -28,6 +28,8 @@ SAC, TD3, DRQ = STATES, STATES | {"algorithm": "td3", "last_hidden_units": 16}, 
 class Sizes:
     observation_size: int = OBSERVATION
     observation_shape: tuple[int, ...] = (OBSERVATION,)
+    observation_dtype: type = np.float64
+    frames: int = 1
     action_size: int = ACTION
     discrete: bool = False
 
@@ -76,7 +78,11 @@ class Sample(NamedTuple):
 
 
 def made_with_recorder(keys, device):
-    return make_learner(TrainConfig(**keys), Sizes(), device)
+    config = TrainConfig(**keys)
+    if config.world():  # images
+        size, frames = config.image_size, config.frames
+        return make_learner(config, Sizes(3 * frames * size**2, (3 * frames, size, size), np.uint8, frames), device)
+    return make_learner(config, Sizes(), device)
 
 
 def made(keys, device):
