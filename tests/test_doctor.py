@@ -27,7 +27,8 @@ def doctor(capsys, monkeypatch):
 
 
 def test_a_sound_installation(doctor, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    for missing in ("ray", "tianshou"):
+        monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     (tmp_path / "roundoff" / "loops").mkdir(parents=True, mode=0o700)
@@ -37,7 +38,14 @@ def test_a_sound_installation(doctor, monkeypatch, tmp_path):
     assert (status, found["broken"]) == (0, [])
     assert found["roundoff"]["version"] == __version__
     assert {"python", "torch", "numpy", "numba", "pandas"} == set(found["versions"])
-    assert found["missing"] == {"sweep": [], "rl": [], "qtorch": [], "ray": ["ray"]}
+    assert found["missing"] == {
+        "sweep": [],
+        "rl": [],
+        "qtorch": [],
+        "ray": ["ray"],
+        "sb3": [],
+        "tianshou": ["tianshou"],
+    }
     assert found["devices"][0] == {"device": "cpu"}
     assert found["kernels"][0]["differing"] == 0 < found["kernels"][0]["cases"]
     loops = found["caches"][0]
