@@ -99,10 +99,12 @@ class OptimizerKeys(TrainConfig):
         return [self.hidden_units] * self.hidden_layers
 
     def share(self) -> Self:
-        """With a share of the environments, and of the processes that step them."""
-        shares = {name: -(-getattr(self, name) // self.learners) for name in ("environments", "steps")}
-        shares["environment_workers"] = min(-(-self.environment_workers // self.learners), shares["environments"])
-        return self.model_copy(update=shares)
+        """With a share of the steps, of the environments, and of the processes that step them."""
+        return self.with_shares_of("environments", "environment_workers", "steps")
+
+    def with_shares_of(self, *keys: str) -> Self:
+        """With a learner's part of some keys, rounded up."""
+        return self.model_copy(update={key: -(-getattr(self, key) // self.learners) for key in keys})
 
     @model_validator(mode="before")
     @classmethod
@@ -212,8 +214,7 @@ class OffPolicyKeys(OptimizerKeys):
 
     def share(self) -> Self:
         """With a share of the random actions before learning and of the transitions kept, too."""
-        shares = {name: -(-getattr(self, name) // self.learners) for name in ("seed_steps", "replay_capacity")}
-        return super().share().model_copy(update=shares)
+        return super().share().with_shares_of("seed_steps", "replay_capacity")
 
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""

@@ -417,6 +417,18 @@ def test_the_crash_of_any_learner_is_that_of_the_run(tmp_path, monkeypatch):
     assert "non-finite action" in result.crash.reason
 
 
+def test_each_learner_has_its_share():
+    whole = TrainConfig(
+        algorithm="dqn", environments=6, environment_workers=5, learners=3, steps=100, seed_steps=10, eval_episodes=5,
+        exploration_steps=30, replay_capacity=90,
+    )  # fmt: skip
+    share = whole.share()
+    kept = ("environments", "environment_workers", "steps", "seed_steps", "exploration_steps", "replay_capacity")
+    assert [getattr(share, key) for key in kept] == [2, 2, 34, 4, 10, 30]
+    alone = whole.model_copy(update={"learners": 1})
+    assert alone.share() == alone
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

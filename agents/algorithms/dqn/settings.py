@@ -75,6 +75,10 @@ class DQNConfig(OffPolicyKeys):
         """The least and the largest value of a categorical head."""
         return -10.0 if self.v_min is None else self.v_min, 10.0 if self.v_max is None else self.v_max
 
+    def share(self) -> Self:
+        """With a share of the steps in which exploration falls, too."""
+        return super().share().with_shares_of("exploration_steps")
+
     @model_validator(mode="before")
     @classmethod
     def _eps_of_the_categorical_paper(cls, data: Any) -> Any:
