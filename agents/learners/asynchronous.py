@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
@@ -132,21 +132,23 @@ class AsynchronousGroup:
             self._store.ask_to_stop()
 
 
-class _Stepper:
+class _Stepper(Protocol):
     """How an optimizer moves central parameters."""
 
     chunks: list[list[Tensor]]
-    first = 0  # the number of its first chunk
+    first: int  # the number of its first chunk
 
     def step(self, store: CentralStore) -> None:
-        raise NotImplementedError
+        """Moves them by the gradient of the optimizer's own."""
 
     def pulled(self) -> None:
         """The chunks have been read."""
 
 
-class _InChunks(_Stepper):
+class _InChunks:
     """Each step is applied to the central parameters."""
+
+    first = 0
 
     def __init__(self, optimizer: NetworkOptimizer, count: int) -> None:
         tensors = optimizer.tensors
@@ -155,7 +157,6 @@ class _InChunks(_Stepper):
             count = 1
         self._parts: list[NetworkOptimizer] = []
         self.chunks = []
-        self._scaled = optimizer.scaler is not None
         for i, positions in enumerate(torch.arange(length).tensor_split(min(count, length))):
             begin, end = int(positions[0]), int(positions[-1]) + 1
             own = {name: x[begin:end] if name in ("parameters", *_MOMENTS) else x for name, x in tensors.items()}
@@ -175,9 +176,14 @@ class _InChunks(_Stepper):
                     part.flat.grad.mul_(part.scale / before)
                 part.step_alone()
 
+    def pulled(self) -> None:
+        """The optimizer's own parameters are what was read."""
 
-class _InSeveralSteps(_Stepper):
+
+class _InSeveralSteps:
     """The sum of several steps is."""
+
+    first = 0
 
     def __init__(self, optimizer: NetworkOptimizer, every: int) -> None:
         self._adam = MultiStepAdam(optimizer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from ...formats import Format
 from ...formats.base.memory import apart
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..optimizers.network_optimizer import NetworkOptimizer
 
+_TO_MEET = timedelta(minutes=2)  # all have said that they are about to
 # A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.
 _PATIENCE = timedelta(days=7)
 _TURNS_BETWEEN_WORDS = 10  # about stopping: a second or less
@@ -40,7 +42,6 @@ class LearnerGroup:
     Attributes:
         rank: the same.
         count: the same.
-        sent: bytes of gradients that this learner has sent to each other one.
         why_lost: tells the leader of the crash by which another learner has ended, or raises what it has failed with.
 
     Raises:
@@ -53,7 +54,7 @@ class LearnerGroup:
     def __init__(
         self, meeting: str, rank: int, count: int, device: torch.device, communicate: str | None = None
     ) -> None:
-        self.rank, self.count, self.sent = rank, count, 0
+        self.rank, self.count = rank, count
         self._turns = 0
         self.why_lost: Callable[[], Any] = lambda: None
         self._device = device
@@ -62,8 +63,9 @@ class LearnerGroup:
         try:
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
-                store=FileStore(meeting, count), rank=rank, world_size=count, timeout=_PATIENCE, **options,
+                store=FileStore(meeting, count), rank=rank, world_size=count, timeout=_TO_MEET, **options,
             )  # fmt: skip
+            _set_pg_timeout(_PATIENCE)
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 
@@ -148,7 +150,6 @@ class LearnerGroup:
         received = [torch.empty_like(parcel.content) for _ in range(self.count)]
         with _noticing_loss():
             dist.all_gather(received, parcel.content)
-        self.sent += parcel.content.numel()
         return [parcel.opened(content) for content in received]
 
 

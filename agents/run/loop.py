@@ -191,6 +191,7 @@ class Run:
                     values = self.learner.summarize(self.state.metrics) if self.state.metrics else {}
                     log.write("train", self.state.step, {"episode_return": episode_return, **values})
             if last or time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
+                self.learners.look_after()
                 self._report()
         return None
 
@@ -326,7 +327,6 @@ class Run:
 
     def _report(self) -> None:
         self.last_report = time.perf_counter()
-        self.learners.look_after()
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             loss_scale = self.learner.loss_scale

@@ -1,7 +1,7 @@
 """A process that is a learner of a run which another one leads: ``python -m roundoff.agents.training.follower SOCKET``.
 
 It is told through the socket what to do, and says there, as a JSON object, how it has failed or crashed. It learns as
-the leader does, in step with it by the gradients that they exchange; it ends with the run, and when the leader is gone.
+the leader does; it ends with the run, and when the leader is gone, which closes the socket.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -37,9 +38,10 @@ def main() -> None:
     order = json.loads(connection.recv_bytes())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the leader decides when to save and stop
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     said: dict[str, Any] = {}
     try:
-        said = _learn(order)
+        said = _learn(order, connection)
     except (LearnerLost, Stopped):
         pass
     except RoundoffError as error:
@@ -50,13 +52,20 @@ def main() -> None:
         connection.send_bytes(json.dumps(said).encode())
 
 
-def _learn(order: dict[str, Any]) -> dict[str, Any]:
+def _end_with(leader: Connection) -> None:
+    """Ends this process when the leader, which says nothing more, is gone: also one that waits for something of it."""
+    leader.poll(None)
+    os._exit(1)
+
+
+def _learn(order: dict[str, Any], leader: Connection) -> dict[str, Any]:
     """The run, as this learner goes through it; returns what there is to say at its end."""
     config, rank = TrainConfig(**order["config"]), order["rank"]
     assert isinstance(config, OptimizerKeys)
     become_learner(rank)
     torch.set_num_threads(config.threads)
     device = open_device(own_device(config, rank), config.format if config.native else None)
+    leader.send_bytes(json.dumps({"here": True}).encode())
     group = meet(config, order["meeting"], rank, device, order["memory"])
     files = RunDirectory(order["directory"])
     with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:

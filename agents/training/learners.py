@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..run.directory import RunDirectory
 
 _GRACE = 5.0  # seconds that a process has to end, or to say why it has
+_PAUSE = 0.05
 
 
 @contextmanager
@@ -62,6 +63,8 @@ def others_learning(
     try:
         for rank in range(1, config.learners):
             followers.append(Follower(rank, order, memory))  # noqa: PERF401  those that have begun are ended if one cannot
+        if memory is None:
+            _wait_for(followers)
         group = meet(config, str(meeting), 0, torch.device(own_device(config, 0)), memory)
         group.why_lost = lambda: _why_lost(followers)
         if isinstance(group, AsynchronousGroup):
@@ -99,6 +102,18 @@ def meet(
     return LearnerGroup(meeting, rank, config.learners, device, config.communicate)
 
 
+def _wait_for(followers: list[Follower]) -> None:
+    """Waits until all are about to meet.
+
+    Raises:
+        RunError: one has failed or died before.
+    """
+    while not all(follower.here for follower in followers):
+        for follower in followers:
+            follower.last_words()
+        time.sleep(_PAUSE)
+
+
 def _why_lost(followers: list[Follower]) -> Crash | None:
     """How the agent of a learner has crashed, if that is why it is gone.
 
@@ -111,7 +126,7 @@ def _why_lost(followers: list[Follower]) -> Crash | None:
             crash = follower.last_words()
             if crash:
                 return crash
-        time.sleep(0.05)
+        time.sleep(_PAUSE)
     return None
 
 
@@ -120,7 +135,7 @@ def _notice(followers: list[Follower], on_notice: Callable[[str], None] | None) 
 
     Raises:
         LearnerLost: the agent of one has crashed; ``why_lost`` says how.
-        RunError: one has failed, or nobody is left.
+        RunError: one has failed.
     """
     for follower in followers:
         if follower.gone:
@@ -144,7 +159,7 @@ class Follower:
     """A process that learns, and the socket to it: it ends when that closes."""
 
     def __init__(self, rank: int, order: dict[str, Any], memory: int | None) -> None:
-        self.gone = False
+        self.here = self.gone = False
         self.crash: Crash | None = None
         self.rank, self.count = rank, order["config"]["learners"]
         self.connection: Connection
@@ -157,7 +172,8 @@ class Follower:
                 command, pass_fds=handed_down, env=environment, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=2,  # what libraries print is no result
             )  # fmt: skip
-        self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
+        with suppress(OSError):  # it has died already, which is noticed later
+            self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
 
     def last_words(self) -> Crash | None:
         """The crash that it has told; None if it has said nothing.
@@ -169,8 +185,9 @@ class Follower:
             return self.crash
         said: dict[str, Any] = {}
         with suppress(EOFError, OSError):
-            if self.connection.poll(0):
-                said = json.loads(self.connection.recv_bytes())
+            while self.connection.poll(0):
+                said |= json.loads(self.connection.recv_bytes())
+        self.here |= "here" in said
         if "crash" in said:
             return Crash(**said["crash"])
         if "error" in said:

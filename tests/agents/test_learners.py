@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 import torch
 from processes import alive, children, wait_until
 from pydantic import ValidationError
 
-from roundoff.agents import Job, TrainConfig, train, train_together
+from roundoff.agents import Job, RunError, TrainConfig, train, train_together
 from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.experience.replay import Replay
@@ -21,6 +22,7 @@ from roundoff.agents.learners.central import CentralStore
 from roundoff.agents.learners.group import LearnerGroup
 from roundoff.agents.learners.parcels import Parcel
 from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
+from roundoff.agents.run import checkpoint
 from roundoff.formats import Format, round
 
 CPU = torch.device("cpu")
@@ -94,7 +96,7 @@ class Meeting:
 
     def group(self, rank, communicate=None):
         group = LearnerGroup.__new__(LearnerGroup)
-        group.rank, group.count, group.sent = rank, self.count, 0
+        group.rank, group.count = rank, self.count
         fmt = Format.parse(communicate) if communicate else None
 
         def all_of(gradient):
@@ -407,6 +409,60 @@ def test_asynchronous_learners_go_on_without_one_that_is_killed(tmp_path):
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if record["kind"] == "eval"][-1] == 1500
     assert json.loads((folder / "result.json").read_text())["status"] == "done"
+
+
+def test_asynchronous_learners_end_when_their_leader_is_killed_and_go_on_from_its_checkpoint(tmp_path):
+    keys = TINY | {"asynchronous": True, "communicate": None, "steps": 1_000_000, "eval_every": 1_000_000}
+    saved = tmp_path / "run" / "checkpoint.pt"
+    steps = []
+    for _ in range(2):
+        process = script(keys, tmp_path / "run")
+        wait_until(lambda: saved.exists() and checkpoint.load(saved)["step"] > max(steps, default=0))
+        followers = children(process.pid)
+        assert followers
+        process.kill()
+        process.communicate(timeout=60)  # the others hold its stderr until they end
+        steps.append(checkpoint.load(saved)["step"])
+        wait_until(lambda followers=followers: not any(alive(follower) for follower in followers))
+    first, second = steps
+    assert first < second
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_learner_that_dies_before_it_has_met_the_others_is_no_endless_wait(tmp_path, asynchronous):
+    keys = TINY | {"asynchronous": asynchronous, "steps": 400} | ({"communicate": None} if asynchronous else {})
+    process = script(keys, tmp_path / "run")
+    (follower,) = wait_until(partial(children, process.pid))
+    os.kill(follower, signal.SIGKILL)
+    _, said = process.communicate(timeout=100)
+    assert (process.returncode == 0) == asynchronous, said  # who waits for nobody goes on alone
+    assert ("learner 2 of 2" in said) != asynchronous
+
+
+FAILING = """
+import sys
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Failing(PendulumEnv):
+    def step(self, action):
+        if any("follower" in word for word in sys.argv):
+            raise ValueError("the pole is broken")
+        return super().step(action)
+
+gymnasium.register("Failing-v0", Failing, max_episode_steps=50)
+"""
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_environment_that_fails_in_one_learner_ends_all_with_its_message(tmp_path, monkeypatch, asynchronous):
+    (tmp_path / "failing_pendulum.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = TINY | {"task": "gym:failing_pendulum:Failing-v0", "steps": 20_000, "asynchronous": asynchronous}
+    keys |= {"environment_workers": 0, "checkpoint_every": 10_000, "eval_every": 20_000}
+    config = TrainConfig(**keys | ({"communicate": None} if asynchronous else {}))
+    with pytest.raises(RunError, match="the pole is broken"):
+        train(config, tmp_path / "run", compiled=False, allow_imports=["failing_pendulum"])
 
 
 def test_the_crash_of_any_learner_is_that_of_the_run(tmp_path, monkeypatch):
