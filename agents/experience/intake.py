@@ -60,11 +60,11 @@ class Intake(ABC):
         """Notes the first observation of an episode of an environment of training, by its number."""
 
     @abstractmethod
-    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``: of each environment what to remember."""
 
     @abstractmethod
-    def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+    def remember(self, row: Any, sample: Sample, i: int) -> None:
         """Adds a transition of a sample, that of environment ``i`` of its group, to the replay buffer."""
 
     @property
@@ -86,7 +86,8 @@ class StateIntake(Intake):
 
     def __init__(self, replay: Replay, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(fmt, dtype, device)
-        self.replay: Replay = replay
+        self.rows_kept = replay
+        self.replay = replay
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, observation)."""
@@ -109,10 +110,9 @@ class StateIntake(Intake):
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds the row."""
-        self.replay.add(row)
+        self.rows_kept.add(row)
 
 
-@final
 class PixelIntake(Intake):
     """Stacks of images: bytes, divided by 255 and rounded for the agent; each image is kept once.
 
@@ -133,39 +133,46 @@ class PixelIntake(Intake):
         device: torch.device,
     ) -> None:
         super().__init__(fmt, dtype, device)
-        self.replay: FrameReplay = replay
-        self._image_shape = image_shape
+        self.frames = replay
+        self.replay = replay
+        self.image_shape = image_shape
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, images * channels, height, width)."""
-        images = torch.from_numpy(observations).view(len(observations), -1, *self._image_shape[1:])
+        images = torch.from_numpy(observations).view(len(observations), -1, *self.image_shape[1:])
         return images_to_format(to_device(images, self.device), self.format, self.dtype)
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Adds the images of an episode's first observation to the replay buffer; of repeated first ones, the last."""
-        images = torch.from_numpy(observation).view(-1, *self._image_shape)
+        images = torch.from_numpy(observation).view(-1, *self.image_shape)
         first = 0
         while first + 1 < len(images) and torch.equal(images[first], images[first + 1]):
             first += 1
-        self.replay.begin(*images[first:], simulator=environment)
+        self.frames.begin(*images[first:], simulator=environment)
 
-    def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:  # noqa: ARG002
+    def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:  # noqa: ARG002
         """(n, action + 2)."""
         return self.to_format(np.column_stack((sample.actions, sample.steps.rewards, sample.steps.discounts)))
 
-    def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:
+    def remember(self, row: Any, sample: Sample, i: int) -> None:
         """Adds the row and the newest image, and the first one of the next episode."""
         steps, environment = sample.steps, sample.first + i
-        newest = torch.from_numpy(steps.next_observations[i]).view(-1, *self._image_shape)[-1]
-        self.replay.add(row, newest, environment)
+        self.add(row, torch.from_numpy(steps.next_observations[i]).view(-1, *self.image_shape)[-1], environment)
         if steps.last[i]:
             self.begin(steps.observations[i], environment)
 
+    def add(self, row: Any, image: torch.Tensor, environment: int) -> None:
+        """Adds a row and the newest image of an environment."""
+        self.frames.add(row, image, environment)
 
-def make_intake(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Intake:
+
+def make_intake(
+    config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, *, n_steps: int = 1
+) -> StateIntake | PixelIntake:
     """How observations are kept, by what they are, in a buffer no longer than the run: a short one claims no more.
 
     Images are kept once, in the order of each environment's episodes; planes of 0 and 1 as bytes; numbers as they are.
+    A transition of images has at most ``n_steps``.
 
     Raises:
         RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
@@ -179,14 +186,15 @@ def make_intake(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device:
     planes_of_all, *rest = sizes.observation_shape
     image_shape = (planes_of_all // stack, *rest)
     # The shortest episodes have two images and one transition.
-    capacity = min(config.replay_capacity, count * max(2 * -(-config.transitions // count), stack + 1))
-    if capacity // count <= stack:
+    capacity = min(config.replay_capacity, count * max(2 * -(-config.transitions // count), stack + n_steps))
+    if capacity // count < stack + n_steps:
         raise RunError(
-            f"replay_capacity counts images, and each of {count} environments needs at least {stack + 1}; got"
+            f"replay_capacity counts images, and each of {count} environments needs at least {stack + n_steps}; got"
             f" {config.replay_capacity}"
         )
     row_size = sizes.action_size + 2
     images = FrameReplay(
-        capacity, image_shape, stack=stack, row_size=row_size, dtype=dtype, device=device, simulators=count
-    )
+        capacity, image_shape, stack=stack, row_size=row_size, dtype=dtype, device=device, simulators=count,
+        n_steps=n_steps,
+    )  # fmt: skip
     return PixelIntake(images, image_shape, fmt, dtype, device)

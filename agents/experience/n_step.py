@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 import torch
 
-from .intake import Intake
+from .intake import Intake, PixelIntake
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...formats import Format
-    from .prioritized import PrioritizedReplay
+    from .frame_replay import FrameReplay
     from .replay import Replay
     from .sampling import Sample
 
 
 class _Begun(NamedTuple):
-    """A transition that is under way: its first observation and action, and the rewards since."""
+    """A transition that is under way: the numbers it begins with, that of its image, and the rewards since."""
 
     head: torch.Tensor
+    image: int
     rewards: list[float]
 
 
@@ -30,50 +31,97 @@ class _Whole(NamedTuple):
     """One that has ended."""
 
     head: torch.Tensor
+    image: int
     environment: int
     rewards: float
     discount: float
 
 
 @final
-class NStepIntake(Intake):
-    """States, in transitions of n steps: (observation, action, observation n steps later, rewards, discount).
+class _UnderWay:
+    """The transitions that have begun and not ended, of every environment.
 
-    The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64 and rounded once to the format, as all that comes
-    from outside. The learner multiplies what follows by g^n. Where an episode ends after m < n of the steps, its last
-    observation takes the place of the later one; the discount is then 0 at a terminal state (or the loss of a life of
-    Atari), and g^(m - n) where time was up, so that what follows counts g^m. Everywhere else it is 1. With n = 1 these
-    are the steps themselves.
+    The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64. The learner multiplies what follows by g^n.
+    Where an episode ends after m < n of the steps, its last observation takes the place of the later one; the discount
+    is then 0 at a terminal state (or the loss of a life of Atari), and g^(m - n) where time was up, so that what
+    follows counts g^m. Everywhere else it is 1.
 
     Args:
-        replay: takes the transitions.
         n: steps of a transition.
         discount: g, per step.
-        fmt: of the run.
-        dtype: of the agent.
-        device: likewise.
 
     Source:
         Sutton, "Learning to Predict by the Methods of Temporal Differences"; Hessel et al., "Rainbow", Section 2.
     """
 
-    replay: Replay | PrioritizedReplay
+    def __init__(self, n: int, discount: float) -> None:
+        self._n, self._discount = n, discount
+        # By the number of the group and the environment's own there: old to new.
+        self._begun: defaultdict[tuple[int, int], deque[_Begun]] = defaultdict(deque)
+
+    def step(self, sample: Sample, heads: torch.Tensor, images: list[int]) -> tuple[list[_Whole], list[int]]:
+        """The transitions that a sample has ended, and how many of each environment; ``heads`` begin with it."""
+        steps = sample.steps
+        whole: list[_Whole] = []
+        counts = []
+        for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
+            begun = self._begun[sample.group, i]
+            begun.append(_Begun(heads[i], images[i], []))
+            for one in begun:
+                one.rewards.append(float(steps.rewards[i]))
+            count = len(begun) if over else int(len(begun) == self._n)
+            whole += [self._ended(begun.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
+            counts.append(count)
+        return whole, counts
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of them."""
+        return {
+            "begun": [
+                [group, i, torch.stack([one.head for one in begun]).cpu(), [list(one.rewards) for one in begun],
+                 [one.image for one in begun]]
+                for (group, i), begun in sorted(self._begun.items())
+                if begun
+            ]
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._begun.clear()
+        for group, i, heads, rewards, images in state["begun"]:
+            parts = zip(heads.to(device), images, rewards, strict=True)
+            self._begun[group, i] = deque(_Begun(head, image, list(own)) for head, image, own in parts)
+
+    def _ended(self, begun: _Begun, environment: int, discount: float) -> _Whole:
+        missing = self._n - len(begun.rewards)
+        total = sum(self._discount**k * reward for k, reward in enumerate(begun.rewards))
+        after = discount * self._discount**-missing if discount else 0.0
+        return _Whole(begun.head, begun.image, environment, total, after)
+
+
+@final
+class NStepIntake(Intake):
+    """States, in transitions of n steps: (observation, action, observation n steps later, rewards, discount).
+
+    Sums of rewards and discounts are rounded once to the format, as all that comes from outside; see ``_UnderWay``.
+    With n = 1 these are the steps themselves.
+
+    Args:
+        replay: takes the transitions.
+        n: steps of a transition.
+        discount: per step.
+        fmt: of the run.
+        dtype: of the agent.
+        device: likewise.
+    """
 
     def __init__(
-        self,
-        replay: Replay | PrioritizedReplay,
-        n: int,
-        discount: float,
-        *,
-        fmt: Format,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, replay: Replay, n: int, discount: float, *, fmt: Format, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__(fmt, dtype, device)
+        self.rows_kept = replay
         self.replay = replay
-        self._n, self._discount = n, discount
-        # Of every environment, by the number of its group and its own there: old to new.
-        self._begun: defaultdict[tuple[int, int], deque[_Begun]] = defaultdict(deque)
+        self._under_way = _UnderWay(n, discount)
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, observation)."""
@@ -84,21 +132,11 @@ class NStepIntake(Intake):
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> list[torch.Tensor]:
         """The transitions that a sample has completed, (k, 2 observation + action + 2) for each environment."""
-        steps = sample.steps
-        arrived = self.to_format(np.column_stack((sample.actions, steps.next_observations)))
+        arrived = self.to_format(np.column_stack((sample.actions, sample.steps.next_observations)))
         action_size = sample.actions.shape[1]
         actions, following = arrived[:, :action_size], arrived[:, action_size:]
         heads = torch.cat((observations, actions), dim=1)
-        whole: list[_Whole] = []
-        counts = []
-        for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
-            begun = self._begun[sample.group, i]
-            begun.append(_Begun(heads[i], []))
-            for one in begun:
-                one.rewards.append(float(steps.rewards[i]))
-            count = len(begun) if over else int(len(begun) == self._n)
-            whole += [self._ended(begun.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
-            counts.append(count)
+        whole, counts = self._under_way.step(sample, heads, [0] * len(heads))
         if not whole:
             return [heads.new_empty(0, 2 * observations.shape[1] + action_size + 2)] * len(counts)
         outcomes = self.to_format(np.array([(one.rewards, one.discount) for one in whole]))
@@ -109,7 +147,7 @@ class NStepIntake(Intake):
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds those of one environment."""
         for one in row:
-            self.replay.add(one)
+            self.rows_kept.add(one)
 
     @property
     def ready(self) -> bool:
@@ -118,22 +156,68 @@ class NStepIntake(Intake):
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions that are under way."""
-        return {
-            "begun": [
-                [group, i, torch.stack([one.head for one in begun]).cpu(), [list(one.rewards) for one in begun]]
-                for (group, i), begun in sorted(self._begun.items())
-                if begun
-            ]
-        }
+        return self._under_way.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
-        self._begun.clear()
-        for group, i, heads, rewards in state["begun"]:
-            pairs = zip(heads.to(self.device), rewards, strict=True)
-            self._begun[group, i] = deque(_Begun(head, list(own)) for head, own in pairs)
+        self._under_way.load_state_dict(state, self.device)
 
-    def _ended(self, begun: _Begun, environment: int, discount: float) -> _Whole:
-        missing = self._n - len(begun.rewards)
-        total = sum(self._discount**k * reward for k, reward in enumerate(begun.rewards))
-        return _Whole(begun.head, environment, total, discount * self._discount**-missing if discount else 0.0)
+
+@final
+class NStepPixelIntake(PixelIntake):
+    """Stacks of images, in transitions of n steps; each image is kept once.
+
+    Args:
+        replay: takes the images and the transitions.
+        n: steps of a transition.
+        discount: per step.
+        image_shape: (channels, height, width).
+        fmt: of the run.
+        dtype: of the agent.
+        device: likewise.
+    """
+
+    def __init__(
+        self,
+        replay: FrameReplay,
+        n: int,
+        discount: float,
+        image_shape: tuple[int, ...],
+        *,
+        fmt: Format,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__(replay, image_shape, fmt, dtype, device)
+        self._under_way = _UnderWay(n, discount)
+
+    def rows(self, observations: torch.Tensor, sample: Sample) -> list[list[tuple[torch.Tensor, int]]]:  # noqa: ARG002
+        """What a sample has completed, by environment: numbers, (action + 2,), and the number of its image."""
+        actions = self.to_format(sample.actions)
+        images = [self.frames.newest(sample.first + i) for i in range(len(actions))]
+        whole, counts = self._under_way.step(sample, actions, images)
+        if not whole:
+            return [[]] * len(counts)
+        outcomes = self.to_format(np.array([(one.rewards, one.discount) for one in whole]))
+        rows = torch.cat((torch.stack([one.head for one in whole]), outcomes), dim=1)
+        completed = iter(zip(rows, (one.image for one in whole), strict=True))
+        return [[next(completed) for _ in range(count)] for count in counts]
+
+    def add(self, row: list[tuple[torch.Tensor, int]], image: torch.Tensor, environment: int) -> None:
+        """Adds the newest image of an environment, and the transitions that end there."""
+        self.frames.show(image, environment)
+        for numbers, begun in row:
+            self.frames.keep(numbers, begun, environment)
+
+    @property
+    def ready(self) -> bool:
+        """Whether n steps of any episode have been made."""
+        return len(self.replay) > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The transitions that are under way."""
+        return self._under_way.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._under_way.load_state_dict(state, self.device)

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 
 from ...formats import round
-from .replay import filled_part
+from .replay import Replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...formats import FloatFormat
-    from .replay import Batch, Replay
+    from .frame_replay import FrameBatch, FrameReplay
+    from .replay import Batch
 
 
 @final
@@ -80,7 +81,7 @@ class PrioritizedReplay:
     over a buffer are beyond the largest number of small formats, and 1 / P(i) too.
 
     Args:
-        replay: keeps the transitions.
+        replay: keeps the transitions, none yet.
         importance_exponent: b at the beginning.
         additions: transitions of the whole run.
         fmt: of the run.
@@ -89,8 +90,11 @@ class PrioritizedReplay:
         Schaul et al., "Prioritized Experience Replay", Algorithm 1 and Section 3.3.
     """
 
-    def __init__(self, replay: Replay, importance_exponent: float, *, additions: int, fmt: FloatFormat) -> None:
+    def __init__(
+        self, replay: Replay | FrameReplay, importance_exponent: float, *, additions: int, fmt: FloatFormat
+    ) -> None:
         self.replay = replay
+        replay.on_change = self._note
         self._exponent, self._additions = importance_exponent, additions
         self._format = fmt
         self._tree = SumTree(len(replay.rows))
@@ -100,13 +104,7 @@ class PrioritizedReplay:
     def __len__(self) -> int:
         return len(self.replay)
 
-    def add(self, row: torch.Tensor) -> None:
-        """Adds one transition; see ``Replay``."""
-        place = self.replay.added % len(self.replay.rows)
-        self.replay.add(row)
-        self._tree.set(np.array([place]), np.array([self._highest]))
-
-    def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
+    def sample(self, batch_size: int, generator: torch.Generator) -> Batch | FrameBatch:
         """Draws ``batch_size`` transitions, with their weights; ``generator`` is of this buffer's device."""
         uniform = torch.rand(batch_size, generator=generator, dtype=torch.float64, device=generator.device)
         total = self._tree.total
@@ -115,9 +113,9 @@ class PrioritizedReplay:
         progress = min(self.replay.added / self._additions, 1.0)
         exponent = self._exponent + (1 - self._exponent) * progress
         weights = (len(self) * self._tree[self._drawn] / total) ** -exponent
-        drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device)).rows
-        rounded = round(torch.from_numpy(weights / weights.max()), self._format).to(drawn)
-        return self.replay.as_batch(torch.cat((drawn, rounded.unsqueeze(1)), dim=1))
+        drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device))
+        rounded = round(torch.from_numpy(weights / weights.max()), self._format).to(drawn.rows)
+        return drawn.weighed(rounded.unsqueeze(1))
 
     def prioritize(self, priorities: torch.Tensor) -> None:
         """Changes the priorities of the transitions that were drawn last; waits for the device.
@@ -133,12 +131,21 @@ class PrioritizedReplay:
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions and their priorities."""
-        priorities = torch.from_numpy(self._tree[: len(self)].copy())
-        return {**self.replay.state_dict(), "priorities": filled_part(priorities, len(self)), "highest": self._highest}
+        priorities = torch.from_numpy(self._tree[: self._filled].copy())
+        return {**self.replay.state_dict(), "priorities": priorities, "highest": self._highest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self.replay.load_state_dict(state)
-        if len(self):
-            self._tree.set(np.arange(len(self)), state["priorities"].numpy())
+        if self._filled:
+            self._tree.set(np.arange(self._filled), state["priorities"].numpy())
         self._highest = state["highest"]
+
+    @property
+    def _filled(self) -> int:
+        """Among how many places, from 0, all transitions are."""
+        return len(self) if isinstance(self.replay, Replay) else len(self.replay.rows)
+
+    def _note(self, place: int, there: bool) -> None:
+        """Gives a new transition the largest priority so far, and one that is forgotten none."""
+        self._tree.set(np.array([place]), np.array([self._highest if there else 0.0]))

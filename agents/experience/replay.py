@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @final
@@ -33,6 +36,11 @@ class Batch:
     discounts: torch.Tensor
     weights: torch.Tensor
 
+    def weighed(self, weights: torch.Tensor) -> Batch:
+        """The same transitions with weights, (n, 1)."""
+        sizes = self.observations.shape[1], self.actions.shape[1]
+        return batch_of(torch.cat((self.rows, weights), dim=1), *sizes)
+
 
 @final
 class Replay:
@@ -49,6 +57,9 @@ class Replay:
         device: where the rows live. Memory is claimed as it fills (on CPU).
         planes: observations are 0 and 1 alone, and kept as bytes, ``planes``; ``rows`` has the rest. What goes in and
             comes out is the same.
+
+    Attributes:
+        on_change: called with the place of a transition and True when it has been added.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class Replay:
         # Left as it is, so that the system gives memory with the first row that is written there.
         numbers = action_size + 2 if planes else 2 * observation_size + action_size + 2
         self.rows = torch.empty(capacity, numbers, dtype=dtype, device=device)
+        self.on_change: Callable[[int, bool], None] | None = None
         self.planes = torch.empty(capacity, 2 * observation_size, dtype=torch.uint8, device=device) if planes else None
         self.added = 0
 
@@ -81,6 +93,8 @@ class Replay:
             row = torch.cat((action, outcome))
         self.rows[place].copy_(row)
         self.added += 1
+        if self.on_change:
+            self.on_change(place, True)
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         """Draws ``batch_size`` transitions; ``generator`` is of this buffer's device."""

@@ -389,7 +389,7 @@ def prioritized(format="fp32", additions=100, exponent=0.4, capacity=8):
 def test_transitions_are_drawn_in_proportion_to_their_priorities_and_weighed_against_it():
     replay = prioritized()
     for i in range(8):
-        replay.add(torch.tensor([float(i), 1, 0, 0, 1]))
+        replay.replay.add(torch.tensor([float(i), 1, 0, 0, 1]))
     generator = torch.Generator().manual_seed(0)
     replay.sample(8, generator)
     assert sorted(replay._drawn) == list(range(8))  # all alike at first
@@ -405,14 +405,14 @@ def test_transitions_are_drawn_in_proportion_to_their_priorities_and_weighed_aga
     batch = batches[0]
     raw = torch.tensor([(8 * p[int(i)] / sum(p.values())) ** -exponent for i in batch.observations[:, 0]])
     torch.testing.assert_close(batch.weights[:, 0], raw / raw.max())
-    replay.add(torch.tensor([9.0, 1, 0, 0, 1]))  # in the place of transition 0, with the largest priority so far
+    replay.replay.add(torch.tensor([9.0, 1, 0, 0, 1]))  # in the place of transition 0, with the largest priority so far
     assert replay._tree[0] == 7.0
 
 
 def test_priorities_that_are_no_numbers_or_0_leave_a_tree_to_draw_from():
     replay = prioritized("e4m3")
     for i in range(4):
-        replay.add(torch.tensor([float(i), 1, 0, 0, 1]))
+        replay.replay.add(torch.tensor([float(i), 1, 0, 0, 1]))
     replay.sample(4, torch.Generator().manual_seed(0))
     replay.prioritize(torch.tensor([math.nan, math.inf, 0.0, 1.0]))
     fmt = Format.parse("e4m3")

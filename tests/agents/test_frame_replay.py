@@ -110,9 +110,9 @@ def test_an_episode_may_begin_with_several_images():
     a, b, c, d = (image(number) for number in range(4))
     intake = PixelIntake(replay, (1, 1, 2), Format.parse("fp32"), torch.float32, CPU)
     for seen, kept in (((a, a, a), 1), ((a, a, b), 2), ((a, b, b), 3), ((b, c, d), 3)):
-        before = replay._rings[0]._images_added
+        before = replay._rings[0].images_added
         intake.begin(torch.cat(seen).flatten().numpy())
-        assert replay._rings[0]._images_added - before == kept
+        assert replay._rings[0].images_added - before == kept
         replay.add(torch.zeros(3), a)
         ring = replay._rings[0]
         ring._needed = type(ring._needed)([ring._needed[-1]])  # the last transition alone is drawn

@@ -14,6 +14,7 @@ from roundoff.agents.environments.tasks import MINATAR_GAMES, Kind, kind_of
 from roundoff.agents.run.stopping import Stopped
 from roundoff.extras import MissingExtraError
 
+RAINBOW = {"atoms": 5, "double": True, "dueling": True, "n_steps": 3, "prioritized": True}
 TASKS = [f"minatar:{game}" for game in MINATAR_GAMES] + ["atari:Pong", "atari:Qbert", "atari:IceHockey"]
 
 
@@ -179,6 +180,7 @@ def test_a_missing_package_is_one_message(task, package, monkeypatch):
     [
         ("minatar:breakout", {"algorithm": "dqn", "environments": 3, "format": "e5m10", "steps": 90}),
         ("atari:Breakout", {"algorithm": "dqn", "environments": 2, "clip_rewards": True, "steps": 40}),
+        ("atari:Breakout", {"algorithm": "dqn", "environments": 2, "steps": 40} | RAINBOW),
     ],
 )
 def test_stopped_anywhere_it_continues_to_the_same_bytes(tmp_path, monkeypatch, task, keys):

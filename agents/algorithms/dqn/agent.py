@@ -8,10 +8,9 @@ import torch
 
 from ....formats import round
 from ...config.baselines import BASELINES
-from ...errors import RunError
 from ...experience.augmentation import images_to_format
-from ...experience.intake import StateIntake, make_intake
-from ...experience.n_step import NStepIntake
+from ...experience.intake import PixelIntake, StateIntake, make_intake
+from ...experience.n_step import NStepIntake, NStepPixelIntake
 from ...experience.off_policy import OffPolicyRecorder
 from ...experience.prioritized import PrioritizedReplay
 from ...experience.replay import Batch, batch_of
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...environments.parallel import Sizes
-    from ...experience.frame_replay import FrameBatch
+    from ...experience.frame_replay import FrameBatch, FrameReplay
+    from ...experience.intake import Intake
     from ...experience.replay import Replay
     from ...optimizers.kahan_momentum import MovingAverage
     from .settings import DQNConfig
@@ -256,21 +256,22 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
     """The learner with its initial weights, and what keeps its experience.
 
     Raises:
-        RunError: observations are images, of which transitions of several steps, or with priorities, are not kept.
+        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
     """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
-    intake = make_intake(config, sizes, learner.dtype, device)
-    if isinstance(intake, StateIntake):
-        replay: Replay | PrioritizedReplay = intake.replay
-        if config.prioritized:
-            exponent, most = config.importance_exponent, config.transitions
-            replay = PrioritizedReplay(intake.replay, exponent, additions=most, fmt=learner.format)
-        options: dict[str, Any] = {"fmt": learner.format, "dtype": learner.dtype, "device": device}
-        intake = NStepIntake(replay, config.n_steps, config.discount, **options)
-    elif config.prioritized or config.n_steps > 1:
-        name = "prioritized: true" if config.prioritized else f"n_steps: {config.n_steps}"
-        raise RunError(
-            f"{config.task} shows images, each of which is kept once, and {name} is for observations that are kept with"
-            f" their transitions: numbers, and planes of 0 and 1; leave {name.partition(':')[0]} out"
+    intake: Intake = make_intake(config, sizes, learner.dtype, device, n_steps=config.n_steps)
+    options: dict[str, Any] = {"fmt": learner.format, "dtype": learner.dtype, "device": device}
+    steps = config.n_steps, config.discount
+    if isinstance(intake, PixelIntake):
+        if config.n_steps > 1:
+            intake = NStepPixelIntake(intake.frames, *steps, intake.image_shape, **options)
+        kept: FrameReplay | Replay = intake.frames
+    else:
+        assert isinstance(intake, StateIntake)
+        kept = intake.rows_kept
+        intake = NStepIntake(kept, *steps, **options)
+    if config.prioritized:
+        intake.replay = PrioritizedReplay(
+            kept, config.importance_exponent, additions=config.transitions, fmt=learner.format
         )
     return learner, OffPolicyRecorder(config, intake, sizes)
