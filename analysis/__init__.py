@@ -3,10 +3,11 @@
 from roundoff.extras import from_extras
 
 with from_extras():
+    from .compare import compare
     from .errors import AnalysisError
     from .plot import plot
     from .reports.writing import report
     from .runs.experiment import Experiment, read_experiment
     from .statistics.run_table import table
 
-__all__ = ["AnalysisError", "Experiment", "plot", "read_experiment", "report", "table"]
+__all__ = ["AnalysisError", "Experiment", "compare", "plot", "read_experiment", "report", "table"]

@@ -145,8 +145,8 @@ def _drawable(metric: Metric) -> Metric:
     return replace(metric, name=drawable(metric.name), unit=drawable(metric.unit))
 
 
-def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
-    """A warning if some runs have not ended.
+def about_open_runs(path: Path, experiment: Experiment, where: str = "the degradation plot") -> list[str]:
+    """A warning if some runs have not ended, which says where they are not.
 
     Raises:
         AnalysisError: none has.
@@ -160,7 +160,7 @@ def about_open_runs(path: Path, experiment: Experiment) -> list[str]:
     if open_runs.empty:
         return []
     counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
-    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in the degradation plot"]
+    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in {where}"]
 
 
 def read_table(content: bytes) -> pd.DataFrame:

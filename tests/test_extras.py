@@ -69,7 +69,11 @@ def run_commands(hidden, commands, folder):
             ["schema", "sweep tiny.yaml", "train", "blame", "status .", "presets", "collect . -o x.parquet"],
         ),
         ("sweep", "tensorboard", ["train steps=1000", "sweep tiny.yaml --workers 1"]),
-        ("sweep", "matplotlib", ["plot .", "report .", "formats --plot e5m10", "reproduce fig4"]),
+        (
+            "sweep",
+            "matplotlib",
+            ["plot .", "compare . -o x", "report .", "formats --plot e5m10", "reproduce fig4"],
+        ),
         ("ray", "ray", ["sweep tiny.yaml --executor ray"]),
     ],
 )

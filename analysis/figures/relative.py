@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["task", "series", "format", "significand_bits", "runs", "share", "share_low", "share_high", "reference"]
 _REPLICATES = 10_000
+_SPREAD = 0.5  # of the step from one width to the next, over which marks of all lines are beside each other
+_NEAREST = 0.06  # steps between marks, at most
+_HIGHEST = 2.0  # ends of intervals for which there is room; longer ones leave the figure
 
 
-def relative_table(experiment: Experiment) -> pd.DataFrame:
+def relative_table(experiment: Experiment, left_out: list[str] | None = None) -> pd.DataFrame:
     """The mean score of each float format as a share of that of fp32 on the same task, under the same condition.
 
     A share says something where scores are counted from 0 and more is better; rows of which fp32's mean is not above 0
@@ -31,17 +35,28 @@ def relative_table(experiment: Experiment) -> pd.DataFrame:
     Columns: ``task``, ``series`` (exponent bits and condition), ``format``, ``significand_bits``, ``runs``, ``share``,
     ``share_low`` and ``share_high`` (95 % bootstrap interval, the runs of the format and those of fp32 drawn anew, each
     among their own), ``reference`` (fp32's mean).
+
+    Args:
+        experiment: the runs.
+        left_out: a list that is told, in words, of what there are no rows.
     """
+    said = [] if left_out is None else left_out
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
     for where, group in runs.groupby(["task", *keys], dropna=False, sort=False):
         task, condition = where[0], dict(zip(keys, where[1:], strict=True))
         plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
+        named = f"{task}, {experiment.conditions.label(condition)}" if keys else task
+        floats = [name for name in dict.fromkeys(group["format"].astype(str)) if significand_bits(name) >= 0]
         if not plain.size or plain.mean() <= 0:
+            mean = f"the mean of {REFERENCE} is {plain.mean():.4g}, not above 0, and has" if plain.size else ""
+            said.append(f"{named}: {mean or f'no {REFERENCE} run has ended, so there are'} no shares; left out")
             continue
-        for name in dict.fromkeys(group["format"].astype(str)):
-            if name == REFERENCE or not significand_bits(name) >= 0:
+        if not set(floats) - {REFERENCE}:
+            said.append(f"{named}: no run in another floating-point format than {REFERENCE} has ended; left out")
+        for name in floats:
+            if name == REFERENCE:
                 continue
             scores = group.loc[group["format"] == name, "return"].to_numpy(float)
             family = f"e{exponent_bits(name):.0f}mX"
@@ -69,33 +84,38 @@ def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Genera
 
 
 def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws the share of fp32's score against significand bits, with its 95 % interval as a band.
+    """Draws the share of fp32's score against significand bits, with its 95 % interval as a bar.
+
+    Marks of several lines are moved a little across, so that their bars stand beside each other.
 
     Args:
         name: of the experiment.
-        table: from :func:`relative_table`.
+        table: from :func:`relative_table`, or several of them together, in which each series is another one.
         size: of the figure.
         metric: of the scores.
     """
-    several = len(set(table["task"])) > 1
     lines = list(dict.fromkeys(zip(table["task"], table["series"], strict=True)))
-    with figure(1, f"{name}: {metric.name} as a share of fp32's", size=size) as (canvas, (axis,)):
+    tasks = Counter(series for _, series in lines)
+    step = min(_NEAREST, _SPREAD / len(lines))
+    ends = table["share_high"][table["share_high"] < _HIGHEST]
+    top = 1.05 * max(1.2, *table["share"], *ends)
+    with figure(1, f"{name}: {metric.name} as a share of fp32's", 6.4, 4.2, size) as (canvas, (axis,)):
         axis.axhline(1, color="#888888", linestyle="--", linewidth=points(1.2))
         entries = []
         for number, (task, series) in enumerate(lines):
             style = look(number)
             line = table[(table["task"] == task) & (table["series"] == series)]
-            at = line["significand_bits"].to_numpy(float)
-            low, high = line["share_low"].to_numpy(float), line["share_high"].to_numpy(float)
-            axis.fill_between(at, low, high, color=style.color, alpha=0.15, linewidth=0)
+            at = line["significand_bits"].to_numpy(float) + step * (number - (len(lines) - 1) / 2)
+            high = np.minimum(line["share_high"].to_numpy(float), 2 * top)  # infinite ones, too
+            axis.vlines(at, line["share_low"], high, color=style.color, alpha=0.6, linewidth=points(1.2))
             (mark,) = axis.plot(
-                at, line["share"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7)
+                at, line["share"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(6)
             )
-            entries.append((mark, f"{task}: {series}" if several else series))
+            entries.append((mark, f"{task}: {series}" if tasks[series] > 1 else series))
         axis.set_xticks(sorted(set(table["significand_bits"])))
         axis.set_xlabel("significand bits m")
         axis.set_ylabel(f"{metric.name}, share of fp32's")
-        axis.set_ylim(0, max(1.25, 1.05 * float(table["share"].max())))
+        axis.set_ylim(0, top)
         handles, labels = zip(*entries, strict=True)
-        legend_under(canvas, handles, labels, most=2)
+        legend_under(canvas, handles, labels)
         return canvas

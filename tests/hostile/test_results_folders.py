@@ -72,6 +72,7 @@ def test_nothing_is_wrong_yet(commands, folder):
     assert commands.run("collect", folder, "-o", "all.parquet")[2] == ""
     assert commands.run("report", folder)[2] == ""
     assert commands.run("plot", folder, *FEW_FIGURES)[2] == ""
+    assert commands.run("compare", folder, "-o", "compared", "--format", "svg")[2] == ""
     assert all((folder / name).stat().st_size for name in WRITTEN)
 
 

@@ -26,8 +26,8 @@ class Look(NamedTuple):
     line: str
 
 
-# Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light; then two of Paul Tol's.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
@@ -81,8 +81,9 @@ _SETTINGS = {
 
 def look(number: int) -> Look:
     """The look of one of a few series that have no order, by its number."""
-    line = _LINES[(number + number // 6) % 6]  # when colours come again, then with other lines
-    return Look(_COLORS[number % 6], _MARKERS[number % 10], line)  # type: ignore[arg-type]
+    count = len(_COLORS)
+    line = _LINES[(number + number // count) % 6]  # when colours come again, then with other lines
+    return Look(_COLORS[number % count], _MARKERS[number % 10], line)  # type: ignore[arg-type]
 
 
 def ordered_looks(count: int) -> list[Look]:

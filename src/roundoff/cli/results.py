@@ -9,13 +9,16 @@ import typer
 
 from roundoff.cli.options import FigureFormats, parts, print_warnings, say
 
+Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
+FigureSize = Annotated[
+    str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
+]
+
 
 def plot(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
-    size: Annotated[
-        str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
-    ] = "screen",
+    size: FigureSize = "screen",
     formats: FigureFormats = "png,svg",
     only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
     tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
@@ -24,6 +27,25 @@ def plot(
     from roundoff.analysis import plot as plot_sweep
 
     written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables))
+    print_warnings(warnings)
+    for path in written:
+        say(path)
+
+
+def compare(
+    directories: Directories,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figure and its tables; made if missing.")],
+    names: Annotated[
+        str, typer.Option(help="Of the lines, with commas, one for each folder [default: the sweeps'].")
+    ] = "",
+    size: FigureSize = "screen",
+    formats: FigureFormats = "png,svg",
+) -> None:
+    """Draw several sweeps in one figure: what is left of fp32's score in fewer significand bits."""
+    from roundoff.analysis import compare as compare_sweeps
+
+    written, warnings = compare_sweeps(directories, out, names=parts(names), size=size, formats=parts(formats))
     print_warnings(warnings)
     for path in written:
         say(path)
@@ -48,7 +70,7 @@ def report(
 
 
 def collect(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")],
+    directories: Directories,
     *,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="File to write: CSV if its name ends with .csv, else Parquet.")

@@ -1,0 +1,148 @@
+"""Several sweeps in one figure: what is left of fp32's score in fewer significand bits, a line for each."""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from roundoff.files import make_directory
+
+from .errors import AnalysisError
+from .figures.drawing.style import SIZES
+from .figures.relative import relative_table
+from .plot import FORMATS, Named, about_open_runs, check_known, write_figure
+from .runs.experiment import read_experiment
+from .runs.files import replace_file
+from .runs.metric import Metric
+from .statistics.markdown import table as markdown_table
+from .statistics.summary import records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_QUICK = "-quick"  # how the names of small presets end
+_TOLD = 5  # reasons for leaving out conditions of one folder
+
+
+def compare(
+    directories: Sequence[str | Path],
+    out: str | Path,
+    *,
+    names: Sequence[str] = (),
+    size: str = "screen",
+    formats: Sequence[str] = ("png", "svg"),
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Writes the figure ``relative`` over all sweeps, with its tables, into ``out``.
+
+    ``relative.png`` and ``relative.svg`` have a line for each sweep, and for each task and condition of a sweep that
+    has several; lines are named by the sweep, without ``-quick``. ``relative.csv`` is what the figure is drawn from:
+    the columns of :func:`~.figures.relative.relative_table`, beside ``sweep`` and ``condition``; ``series`` is the name
+    of the line. ``relative.md`` is the same for people. The same runs give the same bytes.
+
+    Args:
+        directories: of sweeps, or of runs; lines have their order.
+        out: the folder to write into, made if it is missing.
+        names: of the sweeps in the figure, in the order of ``directories``; empty: their own.
+        size: as of :func:`~.plot.plot`; ``single`` is called ``relative-single.png`` and so on.
+        formats: of the figure: ``png``, ``svg``, ``pdf``.
+
+    Returns:
+        The files written, and warnings about what was left out: folders and conditions without runs in fp32 and in
+        another float format, or of which fp32's mean is not above 0; metrics of which less is better; damage.
+
+    Raises:
+        AnalysisError: no folder has anything to compare, the files cannot be written, there is no such size or format,
+            or there are not as many names as folders.
+    """
+    check_known("size", [size], SIZES)
+    check_known("format", formats, FORMATS)
+    if names and len(names) != len(directories):
+        raise AnalysisError(f"{len(names)} names for {len(directories)} folders: give each folder one, in their order")
+    warnings: list[str] = []
+    sweeps = []
+    for given, name in zip_longest(directories, names):
+        sweep = _read(Path(given), warnings)
+        if sweep:
+            sweeps.append(sweep._replace(name=name) if name else sweep)
+    if not sweeps:
+        raise AnalysisError("\n".join(["there is nothing to compare", *warnings]))
+    called = _told_apart([sweep.name for sweep in sweeps])
+    lines = pd.concat([_named(sweep.table, name) for sweep, name in zip(sweeps, called, strict=True)])
+    metric = sweeps[0].metric if len({sweep.metric.name for sweep in sweeps}) == 1 else Metric("score")
+    folder = make_directory(out)
+    stem = "relative" if size == "screen" else f"relative-{size}"
+    files = Named("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in formats])
+    title = called[0] if len(sweeps) == 1 else f"{len(sweeps)} sweeps"
+    written = write_figure(files, lines, title, size, metric)
+    return [*written, replace_file(folder / "relative.md", _for_people(lines, metric).encode())], tuple(warnings)
+
+
+class _Sweep(NamedTuple):
+    """What one folder brings: its name, its :func:`~.figures.relative.relative_table`, and what it is scored by."""
+
+    name: str
+    table: pd.DataFrame
+    metric: Metric
+
+
+def _read(path: Path, warnings: list[str]) -> _Sweep | None:
+    """None, with a warning, if nothing of it can be compared."""
+    try:
+        experiment = read_experiment(path)
+        warnings += [*experiment.warnings, *about_open_runs(path, experiment, "the figure")]
+    except AnalysisError as error:
+        warnings.append(f"{error}; left out")
+        return None
+    metric = experiment.metric
+    if metric.sign < 0:
+        warnings.append(f"{path}: is scored by {metric.name}, of which less is better, and has no shares; left out")
+        return None
+    left_out: list[str] = []
+    table = relative_table(experiment, left_out)
+    if table.empty and not left_out:
+        left_out.append("none of its runs has a score; left out")
+    told = left_out[:_TOLD] + [f"{len(left_out) - _TOLD} more as these; left out"] * (len(left_out) > _TOLD)
+    warnings += [f"{path}: {text}" for text in told]
+    return _Sweep(experiment.name or path.resolve().name, table, metric) if len(table) else None
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """The names of sweeps without ``-quick``; with it where another one is called so, and numbered if that is alike."""
+    short = [name.removesuffix(_QUICK) or name for name in names]
+    told = [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
+    return [one if told.count(one) == 1 else f"{one} ({told[: i + 1].count(one)})" for i, one in enumerate(told)]
+
+
+def _named(table: pd.DataFrame, sweep: str) -> pd.DataFrame:
+    """A sweep's rows, of which ``series`` becomes the name of a line, and the series before is the ``condition``."""
+    varying = [column for column in ("task", "series") if len(set(table[column])) > 1]
+    names = [", ".join([sweep, *(row[column] for column in varying)]) for row in records(table)]
+    whole = table.assign(sweep=sweep, condition=table["series"], series=names)
+    return whole[["sweep", "task", "condition", *table.columns.drop("task")]]
+
+
+def _for_people(lines: pd.DataFrame, metric: Metric) -> str:
+    """A row for each line and a column for each number of significand bits."""
+    widths = sorted(set(lines["significand_bits"]), reverse=True)
+    rows: list[dict[str, str]] = []
+    for (sweep, task, condition), line in lines.groupby(["sweep", "task", "condition"], sort=False):
+        cells = {"sweep": str(sweep), "task": str(task), "condition": str(condition)}
+        cells["fp32"] = f"{line['reference'].iloc[0]:.4g}"
+        for width in widths:
+            cells[f"m = {width:g}"] = "; ".join(map(_cell, records(line[line["significand_bits"] == width])))
+        rows.append(cells)
+    fewest, most = lines["runs"].min(), lines["runs"].max()
+    runs = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return (
+        f"Mean {metric.name} as a share of fp32's (95 % bootstrap interval) by significand bits m; under fp32 its mean"
+        f" {metric.name}. Runs of each format: {runs}.\n\n{markdown_table(rows)}\n"
+    )
+
+
+def _cell(row: dict[str, Any]) -> str:
+    share = f"{row['share']:.2f}"
+    return share if math.isnan(row["share_low"]) else f"{share} ({row['share_low']:.2f} to {row['share_high']:.2f})"
