@@ -19,7 +19,7 @@ from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .runs.metric import Metric
 from .statistics.markdown import table as markdown_table
-from .statistics.summary import records
+from .statistics.summary import REFERENCE, ended, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,6 +100,9 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
     metric = experiment.metric
     if metric.sign < 0:
         warnings.append(f"{path}: is scored by {metric.name}, of which less is better, and has no shares; left out")
+        return None
+    if REFERENCE not in set(ended(experiment.runs)["format"]):
+        warnings.append(f"{path}: no run in {REFERENCE} has ended, of which others are shares; left out")
         return None
     left_out: list[str] = []
     table = relative_table(experiment, left_out)

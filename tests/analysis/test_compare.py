@@ -121,27 +121,30 @@ def test_what_cannot_be_compared_is_left_out_and_said(tmp_path):
     waiting = write_sweep(tmp_path / "waiting", "c")
     for result in (waiting / "runs").glob("*/result.json"):
         result.unlink()
-    many = write_sweep(tmp_path / "many", "d", shares={"e5m10": 1}, lr=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    many = write_sweep(tmp_path / "many", "d", lr=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    for result in (many / "runs").glob("*-fp32-*/result.json"):
+        if not result.parent.name.endswith("-7"):
+            result.write_text(result.read_text().replace('"return": ', '"return": -'))
     loss = tmp_path / "loss"
     runs = [write_program_run(loss, fmt, seed, 1.0, metric=LOSS) for fmt in ("fp32", "e5m10") for seed in (0, 1)]
     write_program_sweep(loss, runs, metric=LOSS)
-    without = "fp32 run has ended, so there are no shares; left out"
+    without = "the mean of fp32 is -400, not above 0, and has no shares; left out"
     everything = [good, no_fp32, no_floats, waiting, many, loss, tmp_path / "missing"]
     _, warnings = compare(everything, tmp_path / "out", formats=["svg"])
-    assert set(lines(tmp_path / "out")["sweep"]) == {"good"}
-    assert "<!-- good: return" in (tmp_path / "out" / "relative.svg").read_text()
+    assert set(lines(tmp_path / "out")["sweep"]) == {"good", "d"}
+    assert "<!-- 2 sweeps: return" in (tmp_path / "out" / "relative.svg").read_text()
     assert [warning.partition(str(tmp_path))[2].lstrip("/") for warning in warnings] == [
-        "good: gym:Pendulum-v1: the mean of fp32 is -400, not above 0, and has no shares; left out",
-        f"no-fp32: gym:CartPole-v1: no {without}",
+        f"good: gym:Pendulum-v1: {without}",
+        "no-fp32: no run in fp32 has ended, of which others are shares; left out",
         "no-floats: gym:CartPole-v1: no run in another floating-point format than fp32 has ended; left out",
         "waiting: none of its 6 runs has ended yet; continue with the command that started it; left out",
-        *(f"many: gym:CartPole-v1, lr 0.{i}: no {without}" for i in range(1, 6)),
+        *(f"many: gym:CartPole-v1, lr 0.{i}: {without}" for i in range(1, 6)),
         "many: 2 more as these; left out",
         "loss: is scored by loss, of which less is better, and has no shares; left out",
         "missing: does not exist; give the folder of a sweep, as `roundoff sweep` printed it; left out",
     ]
     with pytest.raises(AnalysisError, match=r"(?s)there is nothing to compare\n.*no-fp32: .*missing: does not exist"):
-        compare(everything[1:], tmp_path / "none")
+        compare([no_fp32, no_floats, tmp_path / "missing"], tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -151,6 +154,16 @@ def test_open_runs_are_not_in_the_figure(tmp_path):
     _, (warning,) = compare([folder], tmp_path, formats=[])
     assert warning.endswith("1 runs have not ended (1 waiting) and are not in the figure")
     assert lines(tmp_path)["runs"].tolist() == [1, 2]
+
+
+def test_a_condition_whose_fp32_runs_are_open_is_left_out(tmp_path):
+    folder = write_sweep(tmp_path / "1", "dqn", lr=[0.1, 0.2])
+    for result in (folder / "runs").glob("*-fp32-1/result.json"):
+        result.unlink()
+    _, warnings = compare([folder], tmp_path, formats=[])
+    assert warnings[1] == f"{folder}: gym:CartPole-v1, lr 0.2: no fp32 run has ended, so there are no shares; left out"
+    assert set(lines(tmp_path)["condition"]) == {"e5mX, lr 0.1"}
+    assert set(lines(tmp_path)["series"]) == {"dqn"}
 
 
 @pytest.mark.parametrize(
