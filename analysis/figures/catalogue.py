@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
+
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import REFERENCE
 from .comparison import comparison_table, draw_comparison
@@ -22,8 +24,6 @@ from .relative import draw_relative, relative_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pandas as pd
 
     from ..runs.experiment import Experiment
 
@@ -66,6 +66,14 @@ def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[st
     return table if len(set(table["significand_bits"])) > 1 else None
 
 
+def _curves_across(
+    experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str], across: str
+) -> pd.DataFrame | None:
+    """Learning curves, a line for each value of a number; None if all runs have the same."""
+    varies = across in experiment.conditions.keys and pd.api.types.is_numeric_dtype(experiment.runs[across])
+    return curves_table(experiment, across) if varies else None
+
+
 def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
     return plane_table(degradation_table(experiment, summary))
 
@@ -95,6 +103,10 @@ FIGURES = {
     **{
         f"degradation-{name}": Drawable(partial(_widths, across=across), partial(draw_degradation, x=across))
         for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
+    },
+    **{
+        f"curves-{across}": Drawable(partial(_curves_across, across=across), partial(draw_curves, across=across))
+        for across in ("environments", "batch_size")
     },
     "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),
