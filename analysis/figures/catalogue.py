@@ -16,7 +16,7 @@ from .differences import differences_table, draw_differences
 from .drawing.style import SCREEN, Size
 from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
-from .logged_values import draw_training, training_table
+from .logged_values import draw_training, norms_table, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
@@ -117,6 +117,7 @@ FIGURES = {
     ),
     "profiles": Drawable(lambda experiment, _summary, _: profiles_table(experiment), draw_profiles),
     "training": Drawable(lambda experiment, _summary, _: training_table(experiment), draw_training),
+    "norms": Drawable(lambda experiment, _summary, _: norms_table(experiment), draw_training),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
     "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
     "differences": Drawable(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..runs.conditions import has_fractions, without_settled
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
@@ -104,13 +105,9 @@ def draw_curves(
 
 def _keys_beside(across: str, experiment: Experiment) -> list[str]:
     """Keys that, together with ``across``, settle all others; fractions, such as learning rates, only if need be."""
-    runs = experiment.runs
-    beside = [key for key in experiment.conditions.keys if key != across]
-    for key in sorted(beside, key=lambda key: not pd.api.types.is_float_dtype(runs[key])):
-        others = [across, *(one for one in beside if one != key)]
-        if runs.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
-            beside.remove(key)
-    return beside
+    runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
+    fractions = [key for key in keys if has_fractions(runs[key])]
+    return without_settled(runs, keys, [*fractions, *(key for key in keys if key not in fractions)], [across])
 
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, across: str) -> bool:

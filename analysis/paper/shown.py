@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .measured import distances, draws, gradients, q_distances, returns
+from .hours import QUANTITY, by_hours, hours
+from .measured import distances, draws, gradients, norms, q_distances, returns
 from .published import ACCELERATED
 
 if TYPE_CHECKING:
@@ -94,6 +95,18 @@ REPRODUCIBLE = {
     f"{ACCELERATED}fig3": Shown(
         "curves-batch_size", "Q-learning with large batches",
         "DQN learns well with batches up to 512, categorical DQN up to 2048.",
+    ),
+    f"{ACCELERATED}fig8": Shown(
+        "norms", "Norms of weights, gradients and steps by batch size",
+        "Larger batches have smaller gradients and larger steps. With Adam the norms of the weights lie close together"
+        " at one learning rate; RMSProp needs a larger one for larger batches.",
+        norms,
+        quantity="norm",
+    ),
+    f"{ACCELERATED}table2": Shown(
+        "comparison", "Hours of 50 million steps by the number of GPUs",
+        "Eight GPUs are more than six times as fast as one; DQN gains less beyond two.",
+        hours, quantity=QUANTITY, scored=by_hours,
     ),
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
     "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),

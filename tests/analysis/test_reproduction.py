@@ -50,7 +50,7 @@ def cells(page):
 def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_its_figure():
     named = {figure for plan in preset_plans() for figure in plan.reproduces}
     assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"} | {
-        f"accelerated-{name}" for name in ("fig2", "fig3")
+        f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
     }
     assert named <= set(REPRODUCIBLE)
     for name in [*REPRODUCIBLE, *PERFORMANCE]:
@@ -109,6 +109,22 @@ def test_the_second_paper_is_named_and_only_numbers_of_one_quantity_stand_beside
     assert list(table["batch_size"].unique()) == [32, 512, 2048]
     assert set(table.loc[table["batch_size"] == 512, "return"]) == {512.0}
     assert table["panel"].nunique() == 6  # two formats of DQN, C51, and C51 without fixes; lr and eps follow from those
+
+
+def test_hours_are_those_of_the_runs_and_stand_beside_those_of_gpus_alone(tmp_path):
+    for size in ("quick", "paper"):
+        plan, _ = find_reproduction("accelerated-table2", size)
+        folder = tmp_path / size
+        finish(plan, folder)
+        for run in plan.runs:
+            seconds = {"fp32": 36.0, "e5m10": 72.0}[run.config.format] / run.config.learners
+            (folder / "runs" / run.id / "timing.json").write_text(json.dumps({"seconds": seconds}))
+        page = reproduce(folder, "accelerated-table2", ["svg"])[0][-1].read_text()
+        rows = [row for row in cells(page) if "learners 2" in row[2] and "a2c" in row[2] and row[1] == "fp32"]
+        # 10 steps in 18 s; the single learner of an asynchronous run is the synchronous one.
+        assert {tuple(row[3:6]) for row in rows} == {("2.5e+04", "2.00", "1")}
+        assert [row[6] for row in rows] == (["2.2 (Table 2)"] if size == "paper" else ["", ""])
+        assert ("9.8" in page) is False  # Table 1's
 
 
 def test_runs_that_show_something_else_are_refused(tmp_path):
