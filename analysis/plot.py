@@ -54,8 +54,9 @@ def plot(
     observed runs crashed (:func:`~.statistics.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
-    ``comparison`` and ``heatmap``, if something besides task, format and seed varies; ``hyperparameters``, if several
-    numbers do; ``exponents`` and ``gradients``, if runs were observed; ``differences``, if runs kept their networks.
+    ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something
+    besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
+    ``norms``, if runs were observed; ``differences``, if runs kept their networks.
     The same runs give the same bytes. Each file is replaced as a whole.
 
     Args:

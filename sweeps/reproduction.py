@@ -1,4 +1,4 @@
-"""Which sweep makes a figure of the paper, and runs of it that were made for another one."""
+"""Which sweep makes a figure of a paper, and runs of it that were made for another one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequen
     """The preset that makes a figure, and the names of the figures to draw from its runs.
 
     Args:
-        name: of a figure (``fig4``), a table, or the subject of a preset (``significand``).
+        name: of a figure (``fig4``, ``accelerated-fig2``), a table, or the subject of a preset (``significand``).
         size: quick, or the paper's.
         others: names that mean something to the caller; for the message.
 
@@ -50,7 +50,7 @@ def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequen
     if name in subjects:
         plan = plans[subjects[name]]
         return plan, list(plan.reproduces) or [name]
-    known = [*sorted(figures, key=_in_order), *sorted(others, key=_in_order), *sorted(subjects)]
+    known = [*sorted([*figures, *others], key=_in_order), *sorted(subjects)]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise SweepError(f"{name!r}: there is no such figure, table or subject; {hint}allowed are {', '.join(known)}")
@@ -109,7 +109,8 @@ def _is_finished(folder: Path, run: Run) -> bool:
     return status in ("done", "crashed") and config == same
 
 
-def _in_order(name: str) -> tuple[str, int]:
-    """fig2 before fig10."""
-    found = re.fullmatch(r"(\D+)(\d+)", name)
-    return (found[1], int(found[2])) if found else (name, 0)
+def _in_order(name: str) -> tuple[str, str, int]:
+    """fig2 before fig10, and both before accelerated-fig2."""
+    prefix, _, of_paper = name.rpartition("-")
+    found = re.fullmatch(r"(\D+)(\d+)", of_paper)
+    return (prefix, found[1], int(found[2])) if found else (prefix, of_paper, 0)

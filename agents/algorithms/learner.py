@@ -19,6 +19,7 @@ from ..optimizers.coercion import coerce_
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
+from ..optimizers.step_norms import StepNorms
 from ..streams import Stream, torch_generator
 
 if TYPE_CHECKING:
@@ -162,7 +163,15 @@ class Learner(ABC):
                 with self._updating(part):
                     compiled = self.compiled
                     metrics |= compiled.compute(part, inputs) if compiled else part.compute(self, *inputs)
+        for name, optimizer in self.optimizers.items():
+            if optimizer.norms:
+                metrics |= {f"{name}_{what}": norm for what, norm in optimizer.norms.latest.items()}
         return metrics
+
+    def watch_norms(self) -> None:
+        """Updates return norms too, ``critic_weights_norm`` and so on; see ``StepNorms``. Not of compiled ones."""
+        for name in self.networks.keys() & self.optimizers.keys():
+            self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """What an update needs beside the agent: the prepared batch and all noises."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..config.learning_keys import OptimizerKeys
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
+    from .step_norms import StepNorms
 
 _CLIPPING_EPS = 1e-6
 
@@ -54,9 +55,11 @@ class NetworkOptimizer:
         scaler: its loss scaler, if there is one.
         parameters: what is updated: ``flat``, or its master weights in full precision.
         group: the learners that move these parameters together; None: there is one.
+        norms: look at every step; None: nobody does.
     """
 
     group: Together | None = None
+    norms: StepNorms | None = None
 
     def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
         compound = "compound_loss_scaling" in config.fixes
@@ -123,10 +126,14 @@ class NetworkOptimizer:
         Args:
             largest_norm: to which gradients are clipped before, those of all learners together; None: they are not.
         """
+        if self.norms:
+            self.norms.before(self.flat, self.scaler)
         if self.group:
             self.group.step(self, largest_norm)
         else:
             self.step_alone(largest_norm)
+        if self.norms:
+            self.norms.after(self.flat, self.optimizer)
 
     def step_alone(self, largest_norm: float | None = None) -> None:
         """The same with the gradients that are there, whoever else learns."""

@@ -49,6 +49,8 @@ class RunState:
         self._starts = _random_starts(config, environments) if config.random_start else None
         self.learner, self.recorder = make_learner(config, environments, device)
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
+        if self.numerics:
+            self.learner.watch_norms()
         self.observations: list[torch.Tensor] = []
         self.metrics: Metrics = {}
         self.step = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
+
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import REFERENCE
 from .comparison import comparison_table, draw_comparison
@@ -14,7 +16,7 @@ from .differences import differences_table, draw_differences
 from .drawing.style import SCREEN, Size
 from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
-from .logged_values import draw_training, training_table
+from .logged_values import draw_training, norms_table, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
@@ -22,8 +24,6 @@ from .relative import draw_relative, relative_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pandas as pd
 
     from ..runs.experiment import Experiment
 
@@ -66,6 +66,14 @@ def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[st
     return table if len(set(table["significand_bits"])) > 1 else None
 
 
+def _curves_across(
+    experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str], across: str
+) -> pd.DataFrame | None:
+    """Learning curves, a line for each value of a number; None if all runs have the same."""
+    varies = across in experiment.conditions.keys and pd.api.types.is_numeric_dtype(experiment.runs[across])
+    return curves_table(experiment, across) if varies else None
+
+
 def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
     return plane_table(degradation_table(experiment, summary))
 
@@ -96,6 +104,10 @@ FIGURES = {
         f"degradation-{name}": Drawable(partial(_widths, across=across), partial(draw_degradation, x=across))
         for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
     },
+    **{
+        f"curves-{across}": Drawable(partial(_curves_across, across=across), partial(draw_curves, across=across))
+        for across in ("environments", "batch_size")
+    },
     "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),
     "heatmap": Drawable(heatmap_table, draw_heatmap),
@@ -105,6 +117,7 @@ FIGURES = {
     ),
     "profiles": Drawable(lambda experiment, _summary, _: profiles_table(experiment), draw_profiles),
     "training": Drawable(lambda experiment, _summary, _: training_table(experiment), draw_training),
+    "norms": Drawable(lambda experiment, _summary, _: norms_table(experiment), draw_training),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
     "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
     "differences": Drawable(

@@ -1,4 +1,4 @@
-"""Learning curves: score against steps, a line per format."""
+"""Learning curves: score against steps, a line for each format, or for each value of another setting."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..runs.conditions import has_fractions, without_settled
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
@@ -25,30 +26,40 @@ _MOST = 200  # rows of a line
 _MARKED = 30  # of them that have a marker, about
 
 
-def curves_table(experiment: Experiment) -> pd.DataFrame:
+def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame:
     """The learning curves: a row of ``kind`` mean per task, condition, format and step, and one for each crash.
 
+    Args:
+        experiment: the runs.
+        across: what has a line for each of its values: the format, or a setting that is a number. A panel is then of a
+            task, a format, and what the setting does not settle.
+
     Columns: ``task``, ``panel`` (the task and condition, in words), ``seeds`` and ``steps`` (of the panel; how many
-    its longest run was to have), ``format``, ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated there; a
-    crashed run counts as its score from its crash on, if it has one), ``return`` (mean score over them), ``ci_low``,
-    ``ci_high`` (95 %, bootstrap over runs). A crash has its ``step`` and, as ``return``, its score.
+    its longest run was to have), ``format`` (or the setting), ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated
+    there; a crashed run counts as its score from its crash on, if it has one), ``return`` (mean score over them),
+    ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its ``step`` and, as ``return``, its score.
 
     Of programs that log more often than 200 times, a row stands for several records that follow each other: the mean
     of each run over them, and the last of their steps.
     """
     runs, metric = experiment.runs, experiment.metric
-    keys = experiment.conditions.keys
+    keys = experiment.conditions.keys if across == "format" else ["format", *_keys_beside(across, experiment)]
     rows: list[dict[str, Any]] = []
     curves = dict(list(experiment.curves.drop_duplicates(["id", "step"], keep="last").groupby("id")))
     for where, group in runs.groupby(["task", *keys], dropna=False):
-        panel = ", ".join([str(where[0]), *(f"{key} {value}" for key, value in zip(keys, where[1:], strict=True))])
+        said = zip(keys, where[1:], strict=True)
+        panel = ", ".join(
+            [str(where[0]), *(str(value) if key == "format" else f"{key} {value}" for key, value in said)]
+        )
         seeds = group["seed"].nunique() if "seed" in group else len(group)
         steps = group["steps"].map(_length).max() if "steps" in group and metric.of_agents else np.nan
-        for name in ordered(name for name in experiment.formats if name in set(group["format"])):
-            mine = group[group["format"] == name]
+        lines = set(group[across].dropna())
+        names = ordered(name for name in experiment.formats if name in lines) if across == "format" else sorted(lines)
+        for name in names:
+            mine = group[group[across] == name]
             table = _on_grid(mine, curves, metric)
-            generator = generator_for(name)
-            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, "format": name}
+            generator = generator_for(str(name))
+            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, across: name}
             for step, row in table.iterrows():
                 scores = row.dropna().to_numpy(float)
                 low, high = bootstrap_interval([scores], generator, replicates=2000)
@@ -57,11 +68,13 @@ def curves_table(experiment: Experiment) -> pd.DataFrame:
             score = np.nan if metric.crash is None else metric.crash
             crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
             rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": score} for step in crashes]
-    columns = ["task", "panel", "seeds", "steps", "format", "kind", "step", "n", "return", "ci_low", "ci_high"]
+    columns = ["task", "panel", "seeds", "steps", across, "kind", "step", "n", "return", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+def draw_curves(
+    name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN, across: str = "format"
+) -> Figure:
     """Draws the mean score over seeds with its 95 % bootstrap interval, a panel per task and condition.
 
     A crashed run has a cross where it crashed: at its score, or at the edge of the panel where it has none.
@@ -71,6 +84,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         table: from :func:`curves_table`.
         size: of the figure.
         metric: of the scores.
+        across: what the table has a line for.
     """
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
@@ -81,7 +95,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
         room = True
         for axis, (where, group) in zip(axes, panels, strict=False):
-            room = _panel(axis, group, metric) and room
+            room = _panel(axis, group, metric, across) and room
             axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
@@ -89,14 +103,22 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         return canvas
 
 
-def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
+def _keys_beside(across: str, experiment: Experiment) -> list[str]:
+    """Keys that, together with ``across``, settle all others; fractions, such as learning rates, only if need be."""
+    runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
+    fractions = [key for key in keys if has_fractions(runs[key])]
+    return without_settled(runs, keys, [*fractions, *(key for key in keys if key not in fractions)], [across])
+
+
+def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, across: str) -> bool:
     """Draws a panel; returns whether the names of its lines stand beside them."""
-    formats = list(dict.fromkeys(table["format"]))  # fp32, then from wide to narrow
+    formats = list(dict.fromkeys(table[across]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []
     looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
     for name in formats:
         style = REFERENCE if name == FP32 else next(looks)
-        here = table[table["format"] == name]
+        here = table[table[across] == name]
+        label = str(name) if across == "format" else f"{across} {name:g}"
         line, crashes = here[here["kind"] == "mean"], here[here["kind"] == "crash"]
         if len(crashes):
             edge = axis.get_ylim()[0 if metric.sign > 0 else 1]
@@ -104,16 +126,16 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
                       markeredgewidth=points(1.8), clip_on=False, zorder=3)  # fmt: skip
         if line.empty:  # crashed before the first evaluation, all of them: no line, but a name
             last = crashes["return"].fillna(edge).iloc[-1]
-            ends.append((float(last), float(crashes["step"].max()), str(name), style))
+            ends.append((float(last), float(crashes["step"].max()), label, style))
             continue
         steps, means = line["step"].to_numpy(float), line["return"].to_numpy(float)
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
         axis.fill_between(steps, low, high, color=style.color, alpha=0.15, linewidth=0)
         axis.plot(
             steps, means, color=style.color, linestyle=style.line, marker=style.marker, markersize=points(4.5),
-            label=name, markevery=max(1, len(line) // _MARKED),
+            label=label, markevery=max(1, len(line) // _MARKED),
         )  # fmt: skip
-        ends.append((means[-1], steps[-1], str(name), style))
+        ends.append((means[-1], steps[-1], label, style))
     axis.set_xlabel(metric.steps)
     axis.set_ylabel(metric.label)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))

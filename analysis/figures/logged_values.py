@@ -31,6 +31,7 @@ _MOST = 12
 _FEW = 6  # lines that can be told apart, a run each
 _FEWEST = 3  # runs that have a mean worth drawing
 _WINDOWS = 60  # of steps, over which the values of runs are averaged
+_NORM = "_norm"  # ends the names of those that observed runs log
 
 
 def training_table(experiment: Experiment) -> pd.DataFrame | None:
@@ -42,8 +43,7 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     Of programs: what they log beside the metric; infinite where it is not finite. Of one that logs more often than 200
     times, a row stands for several records that follow each other (the mean of each value, and the last step).
     """
-    runs, logged = experiment.runs, experiment.training
-    series = [experiment.conditions.series(run) for run in records(runs)]
+    logged = experiment.training
     wanted = drawn_values(experiment.configs.values()) if experiment.metric.of_agents else []
     wanted = [name for name in wanted if name in logged]
     wanted = wanted or [str(name) for name in logged if name not in _ABOUT][:_MOST]
@@ -52,18 +52,31 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     if not experiment.metric.of_agents:
         parts = {run: thinned(rows.set_index("step")[wanted]) for run, rows in logged.groupby("id")}
         logged = pd.concat(parts, names=["id", "step"]).reset_index()
-    return logged[["id", "step", *wanted]].merge(runs[["id", "task", "format"]].assign(series=series), on="id")
+    return _of_runs(experiment, logged, wanted)
+
+
+def _of_runs(experiment: Experiment, logged: pd.DataFrame, wanted: list[str]) -> pd.DataFrame:
+    """Some of the values that were logged, with task, format and series of their runs."""
+    series = [experiment.conditions.series(run) for run in records(experiment.runs)]
+    about = experiment.runs[["id", "task", "format"]].assign(series=series)
+    return logged[["id", "step", *wanted]].merge(about, on="id")
+
+
+def norms_table(experiment: Experiment) -> pd.DataFrame | None:
+    """The norms that observed runs log, as :func:`training_table` has other values; None if there are none."""
+    norms = [name for name in map(str, experiment.training) if name.endswith(_NORM)]
+    return _of_runs(experiment, experiment.training, norms) if norms and experiment.metric.of_agents else None
 
 
 def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws :func:`training_table`: a row per task, a look for each series.
+    """Draws :func:`training_table` or :func:`norms_table`: a row per task, a look for each series.
 
     A line per run; or, of a series with three runs or more where lines would be many, the mean over runs with its 95 %
     bootstrap interval, over 60 windows of steps. Values that are not finite leave gaps, and are in no mean.
 
     Args:
         name: of the experiment.
-        table: from :func:`training_table`.
+        table: from one of them.
         size: of the figure.
         metric: of the runs: a program's values have their names for labels, and logarithmic axes if they are positive
             and span more than two decades.
@@ -82,7 +95,7 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                     axis.set_axis_off()
                     continue
                 here = table[table["task"] == task]
-                panel = panels().get(value, Panel(value)) if metric.of_agents else _plain(here[value])
+                panel = _of_agents(value) if metric.of_agents else _plain(here[value])
                 logged = here if metric.of_agents else here.dropna(subset=value)  # some more often than others
                 _panel(axis, logged, value, looks)
                 axis.set_yscale("log" if panel.log else "linear")
@@ -104,6 +117,13 @@ def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
     looks = [look(i) for i in range(len(narrow))] if varied else ordered_looks(len(narrow))
     plain = {REFERENCE: REFERENCE_LOOK} if REFERENCE in set(order["series"]) else {}
     return plain | dict(zip(narrow, looks, strict=True))
+
+
+def _of_agents(value: str) -> Panel:
+    """How a value is drawn that an algorithm, or an observed run, has logged."""
+    if value.endswith(_NORM):
+        return Panel(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}", log=True)
+    return panels().get(value, Panel(value))
 
 
 def _plain(values: pd.Series[float]) -> Panel:

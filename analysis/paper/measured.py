@@ -10,6 +10,7 @@ import numpy as np
 from ..figures.differences import differences_table, distances_of
 from ..figures.drawing.axes import titles
 from ..figures.hyperparameters import hyperparameters_table
+from ..figures.logged_values import norms_table
 from ..figures.magnitudes import magnitudes_table
 from ..statistics.summary import ALL_TASKS, records
 
@@ -41,7 +42,7 @@ def returns(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
     for row in records(summary):
         (task,) = titles([row["task"]])
         condition = {"condition": conditions.label(row)} if conditions.keys else {}
-        cells = {"task": task, "format": row["format"], **condition, "return": _spread(row["mean"], row["std"])}
+        cells = {"task": task, "format": row["format"], **condition, "return": spread(row["mean"], row["std"])}
         cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
         rows.append(Measured(cells, row, not several or row["task"] == ALL_TASKS))
     return rows
@@ -54,8 +55,26 @@ def draws(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     rows = []
     for row in records(table):
         values = {key: f"{row[key]:.3g}" for key in keys}
-        cells = {**values, "format": row["format"], "return": _spread(row["return"], row["std"]), "runs": str(row["n"])}
+        cells = {**values, "format": row["format"], "return": spread(row["return"], row["std"]), "runs": str(row["n"])}
         rows.append(Measured(cells, row, over_tasks=True))
+    return rows
+
+
+def norms(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """The norms of every condition: the mean over runs of their means in the last quarter of the steps."""
+    table = norms_table(experiment)
+    if table is None:
+        return []
+    values = [name for name in table.columns if name.endswith("_norm")]
+    late = table[table["step"] > 0.75 * table["step"].max()]
+    of_runs = late.groupby(["task", "format", "series", "id"], sort=False)[values].mean()
+    rows = []
+    for (task, name, series), runs in of_runs.groupby(["task", "format", "series"]):
+        cells = {"task": str(task), "series": str(series), "runs": str(len(runs))}
+        means = {value: runs[value].mean() for value in values}
+        shown = {value: "" if math.isnan(mean) else f"{mean:.3g}" for value, mean in means.items()}
+        cells |= {value.removesuffix("_norm").replace("_", " "): text for value, text in shown.items()}
+        rows.append(Measured(cells, {"task": task, "format": name}, over_tasks=False))
     return rows
 
 
@@ -101,5 +120,6 @@ def _distance(values: pd.Series[float]) -> str:
     return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"
 
 
-def _spread(mean: float, std: float) -> str:
-    return f"{mean:.0f}" if math.isnan(std) else f"{mean:.0f} ± {std:.0f}"
+def spread(mean: float, std: float, shown: str = ".0f") -> str:
+    """A mean and a standard deviation as text; the mean alone where the latter is NaN."""
+    return f"{mean:{shown}}" if math.isnan(std) else f"{mean:{shown}} ± {std:{shown}}"

@@ -1,37 +1,79 @@
-"""The paper's tables of time and memory: its numbers, and the bench that measures the same here."""
+"""Tables that no sweep makes again, most of time and memory: the paper's numbers, and what measures them here."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..statistics.markdown import table
-from .published import PAPER, published
+from .published import paper_of, published
+
+
+class PrintedTable(NamedTuple):
+    """How a table of a paper is shown.
+
+    Attributes:
+        columns: the setting that has a column for each of its values.
+        on: the machine; empty where it does not matter.
+        here: what measures the same in a checkout, and how far that goes.
+        quotient: two columns, of which there is one more with the first over the second.
+        gain: whether there are columns more, with the numbers over those of the first row.
+    """
+
+    columns: str
+    on: str
+    here: str
+    quotient: tuple[str, str] | None = None
+    gain: bool = False
+
 
 _ON_STATES = (
-    "`python -m bench.update` measures this on a machine with a GPU: fp32 and native fp16 in these sizes, 500 updates"
-    " after 500 warm ones, by events of the device, and the peak of memory. Without a GPU it measures the time of two"
-    " sizes on one thread of the CPU."
+    "In a checkout, `python -m bench.update` measures this on a machine with a GPU: fp32 and native fp16 in these"
+    " sizes, 500 updates after 500 warm ones, by events of the device, and the peak of memory. Without a GPU it"
+    " measures the time of two sizes on one thread of the CPU."
 )
 _ON_PIXELS = (
-    "`python -m bench.pixels` measures something else, the time of simulated against plain arithmetic on one thread of"
-    " the CPU, in smaller sizes. Native fp16 in these sizes is not measured."
+    "In a checkout, `python -m bench.pixels` measures something else, the time of simulated against plain arithmetic on"
+    " one thread of the CPU, in smaller sizes. Native fp16 in these sizes is not measured."
 )
+_SAMPLING = (
+    "In a checkout, `python -m bench.sampling` measures steps a second by environments a core on the CPU, and sets the"
+    " gain of 16 a core over 2 beside the one of this table."
+)
+_SCORES = "Nothing here measures this: 49 games, 25 or 50 million steps of each."
+_FORMATS = ("fp32", "fp16")
+_V100 = " on a Tesla V100"
 
-PERFORMANCE = {"table2": _ON_PIXELS, "table3": _ON_PIXELS, "table10": _ON_STATES, "table11": _ON_STATES}
-"""By the name of the table: what measures the same in a checkout, and how far that goes."""
+PERFORMANCE = {
+    "table2": PrintedTable("format", _V100, _ON_PIXELS, quotient=_FORMATS),
+    "table3": PrintedTable("format", _V100, _ON_PIXELS, quotient=_FORMATS),
+    "table10": PrintedTable("format", _V100, _ON_STATES, quotient=_FORMATS),
+    "table11": PrintedTable("format", _V100, _ON_STATES, quotient=_FORMATS),
+    "accelerated-table1": PrintedTable("of", "", _SCORES),
+    "accelerated-table3": PrintedTable("of", " on a DGX-1", _SAMPLING, gain=True),
+}
+"""By the name of the table."""
 
 
 def performance_page(name: str) -> str:
     """The paper's numbers of a table of :data:`PERFORMANCE`, and how to measure here, in Markdown."""
-    numbers = published(name)
-    sizes: dict[str, dict[str, str]] = {}
+    shown, numbers = PERFORMANCE[name], published(name)
+    by_row: dict[str, dict[str, str]] = {}
     for number in numbers:
-        size = ", ".join(f"{key} {value}" for key, value in number.where.items() if key != "format")
-        sizes.setdefault(size, {})[number.where["format"]] = number.value
-    rows = [
-        {"size": size, **cells, "fp32 / fp16": f"{float(cells['fp32']) / float(cells['fp16']):.2f}"}
-        for size, cells in sizes.items()
-    ]
-    what = f"{numbers[0].quantity.capitalize()} ({numbers[0].unit}) on a Tesla V100"
-    return (
-        f"# {name}\n\n{what}, as printed in {numbers[0].place} of {PAPER}:\n\n{table(rows)}\n\n"
-        f"In a checkout, {PERFORMANCE[name]}"
-    )
+        row = ", ".join(f"{key} {value}" for key, value in number.where.items() if key != shown.columns)
+        by_row.setdefault(row, {})[number.where[shown.columns]] = number.value
+    first = next(iter(by_row.values()))
+    rows = [{"size": row, **cells, **_ratios(shown, cells, first)} for row, cells in by_row.items()]
+    unit = f" ({numbers[0].unit})" if numbers[0].unit else ""
+    place = numbers[0].place.partition(",")[0]
+    what = f"{numbers[0].quantity.capitalize()}{unit}{shown.on}, as printed in {place} of {paper_of(name)}"
+    return f"# {name}\n\n{what}:\n\n{table(rows)}\n\n{shown.here}"
+
+
+def _ratios(shown: PrintedTable, cells: dict[str, str], first: dict[str, str]) -> dict[str, str]:
+    found = {}
+    if shown.quotient:
+        above, below = shown.quotient
+        found[f"{above} / {below}"] = f"{float(cells[above]) / float(cells[below]):.2f}"
+    if shown.gain:
+        found |= {f"{key}, gain": f"{float(value) / float(first[key]):.2f}" for key, value in cells.items()}
+    return found

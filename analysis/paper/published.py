@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, each with its place; the figures themselves print none."""
+"""The numbers that two papers print, each with its place; the figures themselves print none."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-PAPER = 'Björck et al., "Low-Precision Reinforcement Learning", ICML 2021'
+ACCELERATED = "accelerated-"
+"""What the names of the second paper's figures and tables begin with."""
+
+_PAPERS = {
+    ACCELERATED: 'Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", 2018',
+    "": 'Björck et al., "Low-Precision Reinforcement Learning", ICML 2021',
+}
+
+
+def paper_of(name: str) -> str:
+    """The paper that has a figure or table, such as ``fig4`` or ``accelerated-fig2``."""
+    return next(paper for prefix, paper in _PAPERS.items() if name.startswith(prefix))
 
 
 class Printed(NamedTuple):
-    """A number of the paper's."""
+    """A number of a paper's."""
 
     name: str
-    """Of the figure or table, such as ``table7``."""
+    """Of the figure or table, such as ``table7`` or ``accelerated-table2``."""
     quantity: str
     """What it is a number of."""
     unit: str
-    """Empty for returns."""
+    """Empty for returns and counts."""
     where: dict[str, str]
     """The settings it was measured with, as keys and values of a run."""
     value: str
@@ -34,7 +45,7 @@ class Printed(NamedTuple):
 
 @functools.cache
 def published(name: str) -> tuple[Printed, ...]:
-    """What the paper prints for a figure or table; none for most figures."""
+    """What a paper prints for a figure or table; none for most figures."""
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["name"] == name]
     settings = [dict(setting.split("=") for setting in row.pop("where").split()) for row in rows]

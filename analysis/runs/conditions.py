@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import pandas as pd
 
@@ -28,7 +28,7 @@ class Conditions:
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings that only say how a run is carried out, and those that follow from the algorithm.
-        told: those of them whose value no other one settles.
+        told: those of them whose value no other one settles, and of fractions, as learning rates, not all others.
     """
 
     def __init__(self, runs: pd.DataFrame, settings: Collection[str], *, programs: bool = False) -> None:
@@ -39,7 +39,8 @@ class Conditions:
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
-        self.told = [key for key in self.keys if not any(self._settles(runs, other, key) for other in self.keys)]
+        told = without_settled(runs, self.keys, [key for key in reversed(self.keys) if has_fractions(runs[key])])
+        self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
 
     def label(self, values: Mapping[str, object]) -> str:
         """A condition in words: ``values`` by key, without keys whose value another key settles.
@@ -58,3 +59,20 @@ class Conditions:
             return False
         mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
         return not mutual or self.keys.index(one) < self.keys.index(other)
+
+
+def without_settled(
+    runs: pd.DataFrame, keys: Sequence[str], candidates: Iterable[str], given: Sequence[str] = ()
+) -> list[str]:
+    """Keys without the candidates whose values the other keys that are left settle, together with those given."""
+    left = list(keys)
+    for key in candidates:
+        others = [*given, *(one for one in left if one != key)]
+        if others and runs.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
+            left.remove(key)
+    return left
+
+
+def has_fractions(values: pd.Series[Any]) -> bool:
+    """Whether values are numbers, and not all of them whole."""
+    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())

@@ -32,7 +32,7 @@ class Metric:
     @property
     def label(self) -> str:
         """Of an axis: the name, with the unit if there is one."""
-        if self.of_agents:
+        if self.of_agents and not self.unit:
             return "return per episode"
         return f"{self.name} ({self.unit})" if self.unit else self.name
 

@@ -76,7 +76,7 @@ def table(directory: str | Path) -> pd.DataFrame:
             "crash_step": runs["crash_step"].astype("Int64"),
             "reason": runs["reason"],
             "first_non_finite": runs["reason"].map(first_non_finite),
-            "seconds": [_seconds(experiment, identity) for identity in runs["id"]],
+            "seconds": [seconds_of(experiment, identity) for identity in runs["id"]],
         }
     )[list(FIRST)]
     keys = sorted(experiment.config_keys - {"task", "format", "seed"})
@@ -90,7 +90,8 @@ def _bits(name: str) -> float:
     return math.nan if fmt is None else fmt.bits_per_number
 
 
-def _seconds(experiment: Experiment, identity: str) -> float:
+def seconds_of(experiment: Experiment, identity: str) -> float:
+    """The wall-clock time of a run, without that lost to interruptions; NaN where it has not ended, or not said it."""
     content: Any = read_json(experiment.folders[identity] / "timing.json", [])
     seconds = content.get("seconds") if isinstance(content, dict) else None
     return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else math.nan

@@ -556,3 +556,42 @@ def test_it_learns_breakout_from_planes(tmp_path, options):
     }  # fmt: skip
     result = train(TrainConfig(**{**LEARNS, **keys, **options}), tmp_path)
     assert result.return_mean > 1.2
+
+
+@pytest.mark.parametrize(("format", "fixes"), [("fp64", "none"), ("fp64", "all"), ("e5m10", "all")])
+def test_norms_of_a_step(format, fixes):
+    """Weights, gradients and steps by NumPy; moments after one step, which are the gradient by their decay."""
+    agent, unseen = (make_agent(format, fixes=fixes, adam_beta1=0.75, adam_beta2=0.96) for _ in range(2))
+    agent.watch_norms()
+    (batch,) = make_batches(agent, 1)
+    before = agent.networks["critic"].flat.double().numpy().copy()
+    scale = agent.optimizers["critic"].scale
+    metrics = agent.update(batch)
+    after, gradient = (x.double().numpy() for x in (agent.networks["critic"].flat, agent.networks["critic"].flat.grad))
+    first = OBSERVATION * SMALL["hidden_units"]
+    norm = np.linalg.norm(gradient / scale)
+    expected_norms = {
+        "weights": np.linalg.norm(after), "first_layer_weights": np.linalg.norm(after[:first]),
+        "steps": np.linalg.norm(after - before), "first_layer_steps": np.linalg.norm((after - before)[:first]),
+        "gradients": norm, "first_layer_gradients": np.linalg.norm(gradient[:first] / scale),
+    }  # fmt: skip
+    found = {name.removeprefix("critic_"): value for name, value in agent.summarize(metrics).items() if "norm" in name}
+    for name, value in expected_norms.items():
+        assert found.pop(f"{name}_norm") == pytest.approx(value, rel=1e-12)
+    near = 1e-12 if format == "fp64" else 0.01
+    assert found == pytest.approx({"first_moment_norm": norm / 4, "second_moment_norm": norm / 5}, rel=near)
+    unseen.update(batch)
+    assert torch.equal(agent.networks["critic"].flat, unseen.networks["critic"].flat)
+
+
+def test_norms_are_not_counted():
+    """What is computed for them is no part of the simulation."""
+    counts = []
+    for watched in (False, True):
+        agent = make_agent("e5m10", fixes="all", observe=True)
+        if watched:
+            agent.watch_norms()
+        for batch in make_batches(agent, 2):
+            agent.update(batch)
+        counts.append(agent.simulation.report().table)
+    assert counts[0].equals(counts[1])

@@ -6,13 +6,15 @@ import resource
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
 from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
 from roundoff.analysis.paper.published import published
-from roundoff.analysis.paper.reproduction import REPRODUCIBLE, reproduce
+from roundoff.analysis.paper.reproduction import reproduce
+from roundoff.analysis.paper.shown import REPRODUCIBLE
 from roundoff.analysis.statistics.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
@@ -47,7 +49,9 @@ def cells(page):
 
 def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_its_figure():
     named = {figure for plan in preset_plans() for figure in plan.reproduces}
-    assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"}
+    assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"} | {
+        f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
+    }
     assert named <= set(REPRODUCIBLE)
     for name in [*REPRODUCIBLE, *PERFORMANCE]:
         assert all(number.place and float(number.value) >= 0 for number in published(name))
@@ -89,6 +93,54 @@ def test_numbers_are_compared_only_with_the_same_hyperparameters(tmp_path):
         assert all(row[-2] == "18" for row in found)  # six tasks, three seeds
         assert ("settings that were not run here" in page) == (size == "quick")
         assert "872 ± 12" in page
+
+
+def test_the_second_paper_is_named_and_only_numbers_of_one_quantity_stand_beside_ours(tmp_path):
+    plan, figures = find_reproduction("accelerated-fig3", "quick")
+    assert (plan.name, figures) == ("batches-quick", ["accelerated-fig3"])
+    finish(plan, tmp_path / "out", score=lambda config: float(config.batch_size))
+    written, _ = reproduce(tmp_path / "out", "accelerated-fig3", ["svg"])
+    page = written[-1].read_text()
+    assert "Stooke & Abbeel" in page
+    assert "Björck" not in page
+    assert "The paper prints no return for this figure." in page
+    assert ["learning rate", "algorithm=dqn atoms=1 batch_size=512", "0.00075", "Appendix A.3"] in cells(page)
+    table = pd.read_csv(written[0])
+    assert list(table["batch_size"].unique()) == [32, 512, 2048]
+    assert set(table.loc[table["batch_size"] == 512, "return"]) == {512.0}
+    assert table["panel"].nunique() == 6  # two formats of DQN, C51, and C51 without fixes; lr and eps follow from those
+
+
+def test_norms_are_means_of_the_last_quarter_by_condition(tmp_path):
+    plan, _ = find_reproduction("accelerated-fig8", "quick")
+    finish(plan, tmp_path / "out")
+    for run in plan.runs:
+        norm = run.config.batch_size * (10 if run.config.optimizer == "rmsprop" else 1)
+        lines = [(100, norm), (900, norm + 1), (1000, norm + 3), (1001, None)]
+        records = [{"kind": "train", "step": step, "critic_weights_norm": value} for step, value in lines]
+        with (tmp_path / "out" / "runs" / run.id / "metrics.jsonl").open("a") as file:
+            file.write("".join(json.dumps(record) + "\n" for record in records))
+    page = reproduce(tmp_path / "out", "accelerated-fig8", ["svg"])[0][-1].read_text()
+    found = {row[1]: row[2:] for row in cells(page) if row[0] == "gym:CartPole-v1"}
+    assert len(found) == 12
+    assert found["fp32, batch_size 64, optimizer adam"] == ["3", "66"]
+    assert found["e5m10, batch_size 256, optimizer rmsprop"] == ["3", "2.56e+03"]
+    assert "The paper prints no norm for this figure." in page
+
+
+def test_hours_are_those_of_the_runs_and_stand_beside_those_of_gpus_alone(tmp_path):
+    for size in ("quick", "paper"):
+        plan, _ = find_reproduction("accelerated-table2", size)
+        folder = tmp_path / size
+        finish(plan, folder)
+        for run in plan.runs:
+            seconds = {"fp32": 36.0, "e5m10": 72.0}[run.config.format] / run.config.learners
+            (folder / "runs" / run.id / "timing.json").write_text(json.dumps({"seconds": seconds}))
+        page = reproduce(folder, "accelerated-table2", ["svg"])[0][-1].read_text()
+        rows = [row for row in cells(page) if "learners 2" in row[2] and "a2c" in row[2] and row[1] == "fp32"]
+        # 10 steps in 18 s; the single learner of an asynchronous run is the synchronous one.
+        assert {tuple(row[3:6]) for row in rows} == {("2.5e+04", "2.00", "1")}
+        assert [row[6] for row in rows] == (["2.2 (Table 2)"] if size == "paper" else ["", ""])
 
 
 def test_runs_that_show_something_else_are_refused(tmp_path):
@@ -142,7 +194,8 @@ def test_a_copy_that_fails_leaves_nothing_and_what_a_killed_one_left_is_removed(
 
 def test_a_wrong_name_gets_the_nearest_and_all_that_are_allowed():
     with pytest.raises(
-        SweepError, match=r"did you mean 'fig4'\? allowed are fig1, .*fig12, table7, table2, .*ablation"
+        SweepError,
+        match=r"did you mean 'fig4'\? allowed are fig1, .*fig12, table2, table7, accelerated-fig2, .*ablation",
     ):
         find_reproduction("figg4", "quick", ["table2"])
 
@@ -177,5 +230,16 @@ def test_text_stays_text():
 
 def test_pages_of_performance_name_measurements_that_exist():
     for name in PERFORMANCE:
-        (module,) = re.findall(r"python -m bench\.(\w+)", performance_page(name))
-        assert (Path(__file__).parents[2] / "bench" / f"{module}.py").exists()
+        modules = re.findall(r"python -m bench\.(\w+)", performance_page(name))
+        assert len(modules) == (name != "accelerated-table1")  # nothing measures that
+        assert all((Path(__file__).parents[2] / "bench" / f"{module}.py").exists() for module in modules)
+
+
+def test_pages_of_performance_hold_the_printed_numbers_and_their_ratios():
+    page = performance_page("accelerated-table3")
+    assert "Stooke & Abbeel" in page
+    assert "Table 3" in page
+    assert ["simulators 512, a_core 16", "35.8", "38.4", "1.21", "1.20"] in cells(page)
+    scores = cells(performance_page("accelerated-table1"))
+    assert ["algorithm PPO, environments 128", "9.8", "0.97"] in scores
+    assert len(scores) == 11

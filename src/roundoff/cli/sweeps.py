@@ -93,7 +93,9 @@ def sweep(
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="fig1 to fig12, table7, ... of the paper, or a subject of `presets`.")],
+    name: Annotated[
+        str, typer.Argument(help="fig1 to fig12, table7, accelerated-fig2, ..., or a subject of `presets`.")
+    ],
     *,
     size: Annotated[
         Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
@@ -108,7 +110,7 @@ def reproduce(
     compiled: Compiled = None,
     population: Population = 8,
 ) -> None:
-    """Make a figure or table of the paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    """Make a figure or table of a paper: run its sweep, draw it, and set its numbers beside the paper's."""
     from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
     from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
     from roundoff.sweeps.sweep import usable_cores

@@ -1,0 +1,69 @@
+"""Euclidean norms of what an optimizer moves and keeps, step by step, for those who watch a run learn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ...formats.base.memory import apart
+from .hadam import KeepingRoots
+
+if TYPE_CHECKING:
+    from .adam import AdamBase
+    from .dynamic_loss_scale import DynamicLossScale
+
+
+@final
+class StepNorms:
+    """The norms of a step: of weights, gradients, the step itself and moments.
+
+    Computed in float64 beside the simulation, which neither rounds nor counts them. NaN if one of the numbers is NaN,
+    infinite if one is infinite; no number of another format overflows.
+
+    Args:
+        first: how many weights there are in the network's first layer, with which its parameters begin.
+
+    Attributes:
+        latest: tensors by name: ``weights_norm`` after the step; ``gradients_norm`` before it, without the loss scale,
+            not clipped, of this learner alone; ``steps_norm``, by how much the weights moved; the same of the first
+            layer as ``first_layer_weights_norm`` and so on; ``first_moment_norm`` of the mean of gradients, if the
+            optimizer has one, and ``second_moment_norm`` of the root of the mean of their squares, both without the
+            loss scale.
+
+    Source:
+        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.latest: dict[str, torch.Tensor] = {}
+        self._first = first
+        self._before: torch.Tensor | None = None
+
+    @apart
+    def before(self, flat: torch.Tensor, scaler: DynamicLossScale | None) -> None:
+        """Looks at the gradients that a step is to use, which are multiplied by the scale if there is one."""
+        assert flat.grad is not None
+        self._before = flat.clone()
+        self.latest = self._norms("gradients", flat.grad.double() / (scaler.scale if scaler else 1.0))
+
+    @apart
+    def after(self, flat: torch.Tensor, adam: AdamBase) -> None:
+        """Looks at what the step has done to the parameters, and to the moments of the one that ``adam`` moves."""
+        assert self._before is not None
+        weights = flat.double()
+        self.latest |= self._norms("weights", weights) | self._norms("steps", weights - self._before.double())
+        self._before = None
+        (group,) = adam.param_groups
+        (parameters,), scale = group["params"], float(group["loss_scale"])
+        state = adam.state[parameters]
+        if "moment" in state:
+            self.latest["first_moment_norm"] = torch.linalg.vector_norm(state["moment"].double()) / scale
+        if "second" in state:
+            kept = state["second"].double()
+            roots = kept if isinstance(adam, KeepingRoots) else kept.sqrt()
+            self.latest["second_moment_norm"] = torch.linalg.vector_norm(roots) / scale
+
+    def _norms(self, name: str, values: torch.Tensor) -> dict[str, Any]:
+        norm = torch.linalg.vector_norm
+        return {f"{name}_norm": norm(values), f"first_layer_{name}_norm": norm(values[: self._first])}

@@ -1,0 +1,114 @@
+"""What the figures and tables of two papers show, and which figure of ours shows the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .hours import QUANTITY, by_hours, hours
+from .measured import distances, draws, gradients, norms, q_distances, returns
+from .published import ACCELERATED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+    from .measured import Measured
+
+
+class Shown(NamedTuple):
+    """What one of a paper's figures shows.
+
+    Attributes:
+        figure: one of ``FIGURES``, which shows the same.
+        title: in words.
+        finding: what the paper concludes from it, in our words.
+        measured: the numbers of an experiment that belong to it.
+        without: runs of the sweep that do not, by the value of a key.
+        quantity: what the printed numbers are about that stand beside those measured.
+        scored: the experiment by what its runs are scored here; None: by their returns.
+    """
+
+    figure: str
+    title: str
+    finding: str
+    measured: Callable[[Experiment, pd.DataFrame], list[Measured]] = returns
+    without: tuple[str, tuple[str, ...]] | None = None
+    quantity: str = "return"
+    scored: Callable[[Experiment], Experiment] | None = None
+
+
+NOT_OF_THE_PAPER = "The paper has no such figure."
+"""The finding of what a paper does not have."""
+
+REPRODUCIBLE = {
+    "fig1": Shown(
+        "comparison", "SAC in fp16 with methods from supervised learning",
+        "Plain fp16 always crashes; coercion, loss scaling and mixed precision do far worse than fp32.",
+        without=("baseline", ("amp", "eps")),
+    ),
+    "fig2": Shown("curves", "Learning from states", "fp16 with all six fixes learns like fp32 on every task."),
+    "fig3": Shown(
+        "comparison", "The six fixes added one by one",
+        "fp16 without fixes crashes; every fix that is added improves the return.",
+    ),
+    "fig4": Shown(
+        "degradation", "Return against significand bits, five exponent bits",
+        "The return falls monotonically with fewer bits, first gently, then dramatically at five.",
+    ),
+    "fig5": Shown("curves", "Learning from pixels", "On average fp16 with all fixes is close to fp32."),
+    "fig6": Shown(
+        "gradients", "Magnitudes of gradients",
+        "Gradients of actor and critic span many orders of magnitude.", gradients,
+    ),
+    "fig7": Shown(
+        "comparison", "Each fix left out alone", "Leaving out any one of the fixes lowers the return."
+    ),
+    "fig8": Shown(
+        "comparison", "Further baselines: amp's loss scale, a larger eps of Adam", "None of them works well."
+    ),
+    "fig9": Shown(
+        "comparison", "The six fixes added one by one, by task",
+        "Every task needs several of the fixes; tasks differ in how many.",
+    ),
+    "fig10": Shown(
+        "curves", "Learning from pixels, fp32 without weight standardization",
+        "On average fp16 with all fixes is again close to fp32.",
+    ),
+    "fig11": Shown(
+        "differences", "Distance between the weights of fp32 and fp16",
+        "Weights differ, and the more the longer the training; more so from images.", distances,
+    ),
+    "fig12": Shown(
+        "differences", "Difference between the Q values of fp32 and fp16",
+        "It grows in the beginning and settles, though not at 0; it is larger from images.", q_distances,
+    ),
+    "table7": Shown(
+        "hyperparameters", "Random hyper-parameters", "fp16 with all fixes is close to fp32 for every draw.", draws
+    ),
+    f"{ACCELERATED}fig2": Shown(
+        "curves-environments", "Learning with many simulators",
+        "Scores of A2C are largely unchanged from 16 to 512 simulators, with learning rates that grow as the root of"
+        " their number; sample efficiency decays gradually.",
+    ),
+    f"{ACCELERATED}fig3": Shown(
+        "curves-batch_size", "Q-learning with large batches",
+        "DQN learns well with batches up to 512, categorical DQN up to 2048.",
+    ),
+    f"{ACCELERATED}fig8": Shown(
+        "norms", "Norms of weights, gradients and steps by batch size",
+        "Larger batches have smaller gradients and larger steps. With Adam the norms of the weights lie close together"
+        " at one learning rate; RMSProp needs a larger one for larger batches.",
+        norms,
+        quantity="norm",
+    ),
+    f"{ACCELERATED}table2": Shown(
+        "comparison", "Hours of 50 million steps by the number of GPUs",
+        "Eight GPUs are more than six times as fast as one; DQN gains less beyond two.",
+        hours, quantity=QUANTITY, scored=by_hours,
+    ),
+    "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
+    "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),
+}  # fmt: skip
+"""By the name of the figure or table, or of the subject where the paper has none."""
