@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,7 @@ from roundoff.agents.adapters.finite import nan_among_locals
 from roundoff.agents.adapters.model import make_model
 from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.adapters.world import open_world
+from roundoff.agents.models.planes import PlanesNetwork, convolutions_for
 from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.analysis import plot, report
@@ -231,6 +233,33 @@ def test_parts_of_ours_can_be_lent(tmp_path):
     assert train(lent, tmp_path / "lent").status == "done"
     assert train(lent, tmp_path / "again").status == "done"
     assert digest(weights(tmp_path / "lent")) == digest(weights(tmp_path / "again"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "units", "heads"), [((4, 10, 10), 0, [[16, 3]]), ((4, 10, 10), 8, [[3]]), ((4, 104, 80), 8, [[3]])]
+)
+def test_convolutions_of_ours_can_be_lent(shape, units, heads):
+    from roundoff.agents.adapters.planes_extractor import PlanesExtractor
+
+    ours = PlanesNetwork(
+        shape, convolutions_for(shape), [units] if units else [], heads,
+        dtype=torch.float32, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    space = gymnasium.spaces.Box(0, 1, shape, np.float32)
+    linears = [torch.nn.Linear(*pair) for pair in pairwise([PlanesExtractor(space, units).features_dim, *heads[0]])]
+    layers = [layer for linear in linears for layer in (linear, torch.nn.ReLU())][:-1]
+    lent = torch.nn.Sequential(PlanesExtractor(space, units), *layers)
+    for parameter, layer in zip(lent.parameters(), ours.layers, strict=True):
+        value = layer if layer.ndim != 3 else layer[0].mT
+        parameter.data = value.reshape(parameter.shape).clone()
+    seen = torch.rand(5, *shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(lent(seen), ours.outputs(ours.layers, seen)[0])
+
+
+def test_convolutions_need_planes(tmp_path):
+    options = {**OFF, "policy_kwargs": {"features_extractor_class": "roundoff:PlanesExtractor"}}
+    with pytest.raises(RunError, match=r"is for planes, .* got observations \(4,\)"):
+        train(config("DQN", options=options), tmp_path)
 
 
 def test_episodes_are_remembered_each_for_itself():

@@ -20,7 +20,14 @@ PLANS = {plan.name: plan for plan in preset_plans()}
 
 
 # Agent steps that take less than a minute on one core, as the presets have them: simple worlds, few updates for each.
-IN_A_MINUTE = {"dqn": 50_000, "ppo": 65_000, "a2c": 100_000, "sb3:PPO": 30_000}
+IN_A_MINUTE = {
+    "dqn": 50_000,
+    "ppo": 65_000,
+    "a2c": 100_000,
+    "sb3:DQN": 40_000,
+    "sb3:PPO": 60_000,
+    "tianshou:C51": 20_000,
+}
 
 
 def ids(name):
