@@ -105,7 +105,7 @@ REPRODUCIBLE = {
     ),
     f"{ACCELERATED}table2": Shown(
         "comparison", "Hours of 50 million steps by the number of GPUs",
-        "Eight GPUs are more than six times as fast as one; DQN gains less beyond two.",
+        "Eight GPUs are about six times as fast as one for A2C and categorical DQN; DQN gains less beyond two.",
         hours, quantity=QUANTITY, scored=by_hours,
     ),
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
