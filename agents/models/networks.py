@@ -123,6 +123,15 @@ def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Gene
             member.copy_(torch.nn.init.orthogonal_(drawn, gain, generator=generator).mT)
 
 
+def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Draws weights and biases of perceptrons uniformly within 1 / sqrt(inputs), as in PyTorch's layers; in place."""
+    for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
+        bound = weight.shape[-2] ** -0.5
+        for layer in (weight, bias):
+            drawn = torch.empty(layer.shape, dtype=torch.float32)
+            layer.copy_(drawn.uniform_(-bound, bound, generator=generator))
+
+
 def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Computes an ensemble of perceptrons.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 from torch.nn import functional
 
-from .networks import FlatNetwork, forward, initialize_perceptrons, perceptron_shapes
+from .networks import FlatNetwork, forward, initialize_perceptrons, initialize_uniformly, perceptron_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,15 @@ def initialize_convolutions(layers: Sequence[torch.Tensor], generator: torch.Gen
         weight.copy_(torch.nn.init.orthogonal_(drawn, 2**0.5, generator=generator))
 
 
+def initialize_convolutions_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Draws weights and biases of convolutions uniformly within 1 / sqrt(inputs of a filter), in place."""
+    for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
+        bound = weight[0].numel() ** -0.5
+        for layer in (weight, bias):
+            drawn = torch.empty(layer.shape, dtype=torch.float32)
+            layer.copy_(drawn.uniform_(-bound, bound, generator=generator))
+
+
 def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution], x: torch.Tensor) -> torch.Tensor:
     """Convolutions, each with ReLU.
 
@@ -108,13 +117,15 @@ class PlanesNetwork(FlatNetwork):
 
     Without convolutions, it is a network for vectors. ``layers`` are the weights and biases of the convolutions,
     (filters, planes, size, size) and (filters,), then those of the shared perceptrons, then those of each head,
-    (1, in, out) and (1, 1, out). Weights begin orthogonal, those of convolutions with gain sqrt(2), biases as 0.
+    (1, in, out) and (1, 1, out). Weights begin orthogonal, those of convolutions with gain sqrt(2), biases as 0; or all
+    of them uniformly within 1 / sqrt(inputs).
 
     Args:
         shape: of observations, (planes, height, width), or (n,) where there are no convolutions.
         convolutions: see :func:`convolutions_for`.
         shared: widths of the shared perceptrons, from the first to the last; none: the heads follow the convolutions.
         heads: of each head the widths of its perceptrons; the last one is what it gives.
+        uniform: whether weights and biases begin uniformly.
         dtype: see :class:`FlatNetwork`, also for the other arguments.
 
     Raises:
@@ -128,12 +139,14 @@ class PlanesNetwork(FlatNetwork):
         shared: Sequence[int],
         heads: Sequence[Sequence[int]],
         *,
+        uniform: bool = False,
         dtype: torch.dtype,
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
         self.shape = tuple(shape)
         self.convolutions = tuple(convolutions)
+        self._uniform = uniform
         inputs = torch.Size(convolved_shape(convolutions, shape) if convolutions else shape).numel()
         own = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
         parts = [
@@ -146,9 +159,9 @@ class PlanesNetwork(FlatNetwork):
 
     def _initialize(self, generator: torch.Generator) -> None:
         convolutions, shared, heads = self._parts(self.layers)
-        initialize_convolutions(convolutions, generator)
+        (initialize_convolutions_uniformly if self._uniform else initialize_convolutions)(convolutions, generator)
         for perceptrons in (shared, *heads):
-            initialize_perceptrons(perceptrons, generator)
+            (initialize_uniformly if self._uniform else initialize_perceptrons)(perceptrons, generator)
 
     def outputs(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
         """What each head gives, (n, outputs).

@@ -164,6 +164,24 @@ def test_the_defaults_are_the_papers():
     assert config_of(atoms=51).support == (-10, 10)
 
 
+def test_weights_can_begin_as_those_of_layers_of_pytorch_do():
+    agent = make_agent(shape=(4, 10, 10), hidden_units=64, hidden_layers=2, initial_weights="uniform")
+    theirs = [nn.Conv2d(4, 16, 3), nn.Linear(1024, 64), nn.Linear(64, 64), nn.Linear(64, ACTION)]
+    for layer, other in zip(agent.network.layers, [x for one in theirs for x in one.parameters()], strict=True):
+        bound = (9 * 4 if layer.shape[0] == 16 else {64 * 1024: 1024}.get(layer.numel(), 64)) ** -0.5
+        if layer.ndim > 1 and layer.numel() > 64:
+            assert 0.9 * bound < float(layer.abs().max()) <= bound
+            assert float(layer.std()) == pytest.approx(float(other.detach().std()), rel=0.1)
+            assert abs(float(layer.mean())) < 0.1 * bound
+        else:
+            assert 0 < float(layer.abs().max()) <= max(bound, 1 / 6)
+
+
+def test_how_weights_begin_is_no_part_of_a_run_where_it_is_not_said():
+    assert "initial_weights" not in config_of().as_json()
+    assert "initial_weights" in config_of(initial_weights="uniform").as_json()
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

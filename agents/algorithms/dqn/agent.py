@@ -89,7 +89,8 @@ class DQN(Learner):
         else:
             heads = [[*shared, last, outputs]]
             shared = []
-        return PlanesNetwork(shape, convolutions_for(shape), shared, heads, **options)
+        uniform = config.initial_weights == "uniform"
+        return PlanesNetwork(shape, convolutions_for(shape), shared, heads, uniform=uniform, **options)
 
     def bind(self) -> None:
         """The layers of the target network, and the network that is to be trained."""

@@ -45,6 +45,12 @@ class DQNConfig(OffPolicyKeys):
     tau: Annotated[float, Field(gt=0, le=1)] = with_default(OffPolicyKeys, "tau", 1.0)
     seed_steps: Count = with_default(OffPolicyKeys, "seed_steps", 50_000)
     training_intensity: PositiveFloat | None = with_default(OffPolicyKeys, "training_intensity", 8.0)
+    initial_weights: Literal["orthogonal", "uniform"] = key(
+        "orthogonal",
+        "`orthogonal`, with biases of 0; or `uniform`, weights and biases within 1 / sqrt(inputs), as PyTorch's layers"
+        " and those of Mnih et al. begin.",
+        since="0.2",
+    )
     target_every: Positive = key(10_000, "Updates between those of the target network; with `tau` 1 they copy it.")
     loss: Literal["huber", "squared"] = key(
         "huber", "Of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not."
