@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..runs.conditions import has_fractions, without_settled
+from ..runs.conditions import says_less, without_settled
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
@@ -104,10 +104,10 @@ def draw_curves(
 
 
 def _keys_beside(across: str, experiment: Experiment) -> list[str]:
-    """Keys that, together with ``across``, settle all others; fractions, such as learning rates, only if need be."""
+    """Keys that, together with ``across``, settle all others; those that say less only if need be."""
     runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
-    fractions = [key for key in keys if has_fractions(runs[key])]
-    return without_settled(runs, keys, [*fractions, *(key for key in keys if key not in fractions)], [across])
+    saying_less = [key for key in keys if says_less(runs[key])]
+    return without_settled(runs, keys, [*saying_less, *(key for key in keys if key not in saying_less)], [across])
 
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, across: str) -> bool:

@@ -28,7 +28,8 @@ class Conditions:
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings that only say how a run is carried out, and those that follow from the algorithm.
-        told: those of them whose value no other one settles, and of fractions, as learning rates, not all others.
+        told: those of them whose value no other one settles, and of those that say less (:func:`says_less`) not all
+            others together.
     """
 
     def __init__(self, runs: pd.DataFrame, settings: Collection[str], *, programs: bool = False) -> None:
@@ -39,7 +40,7 @@ class Conditions:
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
-        told = without_settled(runs, self.keys, [key for key in reversed(self.keys) if has_fractions(runs[key])])
+        told = without_settled(runs, self.keys, [key for key in reversed(self.keys) if says_less(runs[key])])
         self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
 
     def label(self, values: Mapping[str, object]) -> str:
@@ -73,6 +74,6 @@ def without_settled(
     return left
 
 
-def has_fractions(values: pd.Series[Any]) -> bool:
-    """Whether values are numbers, and not all of them whole."""
-    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())
+def says_less(values: pd.Series[Any]) -> bool:
+    """Whether values say less to people than others that settle them: numbers that are not all whole, or missing."""
+    return values.dtype.kind == "f" and bool((values % 1 != 0).any())
