@@ -99,8 +99,27 @@ class _UnderWay:
         return _Whole(begun.head, begun.image, environment, total, after)
 
 
+class _ManySteps(Intake):
+    """An intake of transitions that end several steps after they have begun."""
+
+    _under_way: _UnderWay
+
+    @property
+    def ready(self) -> bool:
+        """Whether n steps of any episode have been made."""
+        return len(self.replay) > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The transitions that are under way."""
+        return self._under_way.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._under_way.load_state_dict(state, self.device)
+
+
 @final
-class NStepIntake(Intake):
+class NStepIntake(_ManySteps):
     """States, in transitions of n steps: (observation, action, observation n steps later, rewards, discount).
 
     Sums of rewards and discounts are rounded once to the format, as all that comes from outside; see ``_UnderWay``.
@@ -149,22 +168,9 @@ class NStepIntake(Intake):
         for one in row:
             self.rows_kept.add(one)
 
-    @property
-    def ready(self) -> bool:
-        """Whether n steps of any episode have been made."""
-        return len(self.replay) > 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """The transitions that are under way."""
-        return self._under_way.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
-        self._under_way.load_state_dict(state, self.device)
-
 
 @final
-class NStepPixelIntake(PixelIntake):
+class NStepPixelIntake(_ManySteps, PixelIntake):
     """Stacks of images, in transitions of n steps; each image is kept once.
 
     Args:
@@ -208,16 +214,3 @@ class NStepPixelIntake(PixelIntake):
         self.frames.show(image, environment)
         for numbers, begun in row:
             self.frames.keep(numbers, begun, environment)
-
-    @property
-    def ready(self) -> bool:
-        """Whether n steps of any episode have been made."""
-        return len(self.replay) > 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """The transitions that are under way."""
-        return self._under_way.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
-        self._under_way.load_state_dict(state, self.device)

@@ -124,9 +124,13 @@ def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Gene
 
 
 def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-    """Draws weights and biases of perceptrons uniformly within 1 / sqrt(inputs), as in PyTorch's layers; in place."""
+    """Draws weights and biases of perceptrons or convolutions uniformly within 1 / sqrt(inputs of an output), in place.
+
+    PyTorch's own layers begin so.
+    """
     for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
-        bound = weight.shape[-2] ** -0.5
+        inputs = weight.shape[-2] if bias.ndim > 1 else weight[0].numel()  # (members, in, out), or (filters, ...)
+        bound = inputs**-0.5
         for layer in (weight, bias):
             drawn = torch.empty(layer.shape, dtype=torch.float32)
             layer.copy_(drawn.uniform_(-bound, bound, generator=generator))

@@ -86,15 +86,6 @@ def initialize_convolutions(layers: Sequence[torch.Tensor], generator: torch.Gen
         weight.copy_(torch.nn.init.orthogonal_(drawn, 2**0.5, generator=generator))
 
 
-def initialize_convolutions_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-    """Draws weights and biases of convolutions uniformly within 1 / sqrt(inputs of a filter), in place."""
-    for weight, bias in zip(layers[0::2], layers[1::2], strict=True):
-        bound = weight[0].numel() ** -0.5
-        for layer in (weight, bias):
-            drawn = torch.empty(layer.shape, dtype=torch.float32)
-            layer.copy_(drawn.uniform_(-bound, bound, generator=generator))
-
-
 def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution], x: torch.Tensor) -> torch.Tensor:
     """Convolutions, each with ReLU.
 
@@ -159,7 +150,7 @@ class PlanesNetwork(FlatNetwork):
 
     def _initialize(self, generator: torch.Generator) -> None:
         convolutions, shared, heads = self._parts(self.layers)
-        (initialize_convolutions_uniformly if self._uniform else initialize_convolutions)(convolutions, generator)
+        (initialize_uniformly if self._uniform else initialize_convolutions)(convolutions, generator)
         for perceptrons in (shared, *heads):
             (initialize_uniformly if self._uniform else initialize_perceptrons)(perceptrons, generator)
 

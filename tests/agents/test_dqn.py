@@ -164,8 +164,8 @@ def test_the_defaults_are_the_papers():
     assert config_of(atoms=51).support == (-10, 10)
 
 
-def test_weights_can_begin_as_those_of_layers_of_pytorch_do():
-    agent = make_agent(shape=(4, 10, 10), hidden_units=64, hidden_layers=2, initial_weights="uniform")
+def test_weights_begin_as_those_of_layers_of_pytorch_do():
+    agent = make_agent(shape=(4, 10, 10), hidden_units=64, hidden_layers=2)
     theirs = [nn.Conv2d(4, 16, 3), nn.Linear(1024, 64), nn.Linear(64, 64), nn.Linear(64, ACTION)]
     for layer, other in zip(agent.network.layers, [x for one in theirs for x in one.parameters()], strict=True):
         bound = (9 * 4 if layer.shape[0] == 16 else {64 * 1024: 1024}.get(layer.numel(), 64)) ** -0.5
@@ -179,7 +179,7 @@ def test_weights_can_begin_as_those_of_layers_of_pytorch_do():
 
 def test_how_weights_begin_is_no_part_of_a_run_where_it_is_not_said():
     assert "initial_weights" not in config_of().as_json()
-    assert "initial_weights" in config_of(initial_weights="uniform").as_json()
+    assert "initial_weights" in config_of(initial_weights="orthogonal").as_json()
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ class DQNConfig(OffPolicyKeys):
     seed_steps: Count = with_default(OffPolicyKeys, "seed_steps", 50_000)
     training_intensity: PositiveFloat | None = with_default(OffPolicyKeys, "training_intensity", 8.0)
     initial_weights: Literal["orthogonal", "uniform"] = key(
-        "orthogonal",
-        "`orthogonal`, with biases of 0; or `uniform`, weights and biases within 1 / sqrt(inputs), as PyTorch's layers"
-        " and those of Mnih et al. begin.",
+        "uniform",
+        "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al. begin; or"
+        " `orthogonal`, with biases of 0.",
         since="0.2",
     )
     target_every: Positive = key(10_000, "Updates between those of the target network; with `tau` 1 they copy it.")
