@@ -107,8 +107,11 @@ class Learner(ABC):
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The actions of training, (n, action); ``noise`` is what :meth:`action_noise` has drawn for them."""
 
-    def action_noise(self, count: int) -> torch.Tensor:
-        """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal."""
+    def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
+        """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal.
+
+        ``first`` is the number of the first environment that they are for; the others follow.
+        """
         return self._normal(count, "act_noise")
 
     @abstractmethod
@@ -120,7 +123,7 @@ class Learner(ABC):
         return batch
 
     @torch.no_grad()
-    def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0) -> torch.Tensor:
+    def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0, first: int = 0) -> torch.Tensor:
         """Chooses actions: samples in training, the best ones in an evaluation.
 
         Args:
@@ -129,6 +132,7 @@ class Learner(ABC):
             number: which of the actions of an evaluation these are. The random bits of stochastic rounding follow from
                 it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
                 Samples are counted by the agent itself.
+            first: of samples, the number of the first environment that they are for; see :meth:`action_noise`.
 
         Returns:
             (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
@@ -138,7 +142,7 @@ class Learner(ABC):
                 return self._coerced(self.best_actions(observations))
         self.actions += 1
         with self._arithmetic(self.actions, _ACT):
-            noise = self.action_noise(len(observations))
+            noise = self.action_noise(len(observations), first)
             if not self.acting:
                 return self._coerced(self.sample_actions(observations, noise))
         return self.acting(observations, noise)

@@ -137,10 +137,10 @@ class PolicyGradient(Learner):
         """Samples of the policy."""
         return self.policy.sample(self.outputs(observations), noise)
 
-    def action_noise(self, count: int) -> torch.Tensor:
+    def action_noise(self, count: int, first: int = 0) -> torch.Tensor:
         """Gumbel noise for discrete actions, rounded once; else standard normal."""
         if not self.discrete:
-            return super().action_noise(count)
+            return super().action_noise(count, first)
         drawn = gumbel((count, self.action_size), self.generators["act_noise"], self.format.carrier, self.device)
         return round(drawn, self.format).to(self.dtype)
 

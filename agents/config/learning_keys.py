@@ -98,6 +98,11 @@ class OptimizerKeys(TrainConfig):
         """Of the hidden layers, from the first to the last."""
         return [self.hidden_units] * self.hidden_layers
 
+    @property
+    def widths_of_all(self) -> list[int]:
+        """Of the hidden layers of all networks."""
+        return self.hidden_widths
+
     def share(self) -> Self:
         """With a share of the steps, of the environments, and of the processes that step them."""
         return self.with_shares_of("environments", "environment_workers", "steps")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ...formats import FloatFormat, Format
 from ..streams import Stream, sequence, torch_generator
-from .intake import make_intake
+from .intake import PixelIntake, StateIntake, make_intake
+from .n_step import NStepIntake, NStepPixelIntake
 from .prioritized import PrioritizedReplay
 from .sampling import random_actions
 
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OffPolicyKeys
+    from ..config.value_keys import ValueKeys
     from ..environments.parallel import Sizes
-    from .frame_replay import FrameBatch
+    from .frame_replay import FrameBatch, FrameReplay
     from .intake import Intake
-    from .replay import Batch
+    from .replay import Batch, Replay
     from .sampling import Sample
 
 
@@ -115,3 +118,27 @@ class OffPolicyRecorder:
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
     """A recorder of what the environments show; see ``make_intake``."""
     return OffPolicyRecorder(config, make_intake(config, sizes, dtype, device), sizes)
+
+
+def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
+    """A recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
+
+    Raises:
+        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
+    """
+    fmt = Format.parse(config.format)
+    assert isinstance(fmt, FloatFormat)
+    intake: Intake = make_intake(config, sizes, dtype, device, n_steps=config.n_steps)
+    options: dict[str, Any] = {"fmt": fmt, "dtype": dtype, "device": device}
+    steps = config.n_steps, config.discount
+    if isinstance(intake, PixelIntake):
+        if config.n_steps > 1:
+            intake = NStepPixelIntake(intake.frames, *steps, intake.image_shape, **options)
+        kept: FrameReplay | Replay = intake.frames
+    else:
+        assert isinstance(intake, StateIntake)
+        kept = intake.rows_kept
+        intake = NStepIntake(kept, *steps, **options)
+    if config.prioritized:
+        intake.replay = PrioritizedReplay(kept, config.importance_exponent, additions=config.transitions, fmt=fmt)
+    return OffPolicyRecorder(config, intake, sizes)

@@ -62,6 +62,11 @@ class Sampler:
         """Actions whose outcome has not been given back."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
+    @property
+    def first(self) -> int:
+        """The number, among all, of the first environment of the group that is to get actions next."""
+        return self._first(self.turn)
+
     def begin(self, starts: Sequence[NDArray[np.floating[Any]]] | None = None) -> list[NDArray[Any]]:
         """Begins the first episodes.
 
@@ -148,16 +153,18 @@ class Sampler:
         self._groups[number].submit(actions)
         self._pending[number] = True
 
+    def _first(self, number: int) -> int:
+        return sum(map(len, self._groups[:number]))
+
     def _collect(self, number: int) -> Sample:
         steps = self._groups[number].collect()
         self._pending[number] = False
         self._returns[number] += steps.rewards
         taken = self._actions[number]
-        first = sum(map(len, self._groups[:number]))
         actions = np.stack([own[-1] for own in taken])
         if self._clip_rewards:
             steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
-        sample = Sample(number, actions, steps, self._returns[number].copy(), first)
+        sample = Sample(number, actions, steps, self._returns[number].copy(), self._first(number))
         for i in np.flatnonzero(steps.last):
             taken[i].clear()
         self._returns[number][steps.last] = 0.0

@@ -33,7 +33,7 @@ def shared_kind(config: TrainConfig) -> str | None:
     simulation = simulation_of(config)
     if not isinstance(config, OffPolicyKeys) or config.batch_size % _ALIGNED:
         return None
-    if any(width % _ALIGNED for width in config.hidden_widths):
+    if any(width % _ALIGNED for width in config.widths_of_all):
         return None
     if reason_against(config) or reason_against_sharing([simulation]):
         return None
@@ -46,7 +46,7 @@ def worth_sharing(config: TrainConfig, updates: int) -> bool:
     Of 8 members, each takes 0.71 of its own time with 128 units and a batch of 128, and 0.96 with 256
     (bench/population.py).
     """
-    small = isinstance(config, OptimizerKeys) and config.hidden_units * config.batch_size <= _SMALL
+    small = isinstance(config, OptimizerKeys) and max(config.widths_of_all) * config.batch_size <= _SMALL
     if config.environment_workers:  # of which every member has its own
         return False
     return small and reason_not_to(simulation_of(config), updates, config.device) is None

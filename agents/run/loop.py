@@ -217,7 +217,7 @@ class Run:
             explored = self.state.recorder.explore(len(observations), self.state.sampler.under_way)
             if explored is not None:
                 return explored
-            actions = self.learner.act(observations, deterministic=False)
+            actions = self.learner.act(observations, deterministic=False, first=self.state.sampler.first)
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 

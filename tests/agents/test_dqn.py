@@ -17,7 +17,7 @@ from torch import nn
 
 from roundoff.agents import FIXES, TrainConfig, train
 from roundoff.agents.algorithms.dqn.agent import DQN, make
-from roundoff.agents.algorithms.dqn.categorical import divergence, expected, projected
+from roundoff.agents.algorithms.categorical import divergence, expected, projected
 from roundoff.agents.algorithms.dqn.exploration import random_actions, share_of_random_actions
 from roundoff.agents.environments.parallel import Steps
 from roundoff.agents.experience.n_step import NStepIntake

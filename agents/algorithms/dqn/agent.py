@@ -6,36 +6,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
-from ....formats import round
-from ...config.baselines import BASELINES
 from ...experience.augmentation import images_to_format
-from ...experience.intake import PixelIntake, StateIntake, make_intake
-from ...experience.n_step import NStepIntake, NStepPixelIntake
-from ...experience.off_policy import OffPolicyRecorder
-from ...experience.prioritized import PrioritizedReplay
+from ...experience.off_policy import record_steps
 from ...experience.replay import Batch, batch_of
 from ...models.planes import PlanesNetwork, convolutions_for
 from ...optimizers.decisions import add_product
 from ...streams import Stream, torch_generator
-from ..learner import Learner
+from ..categorical import divergence, expected
 from ..part import Metrics, Part
-from .categorical import divergence, expected, projected
+from ..value_learner import ValueLearner
 from .exploration import random_actions, rows_of, share_of_random_actions
-from .target_copy import TargetCopy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...environments.parallel import Sizes
-    from ...experience.frame_replay import FrameBatch, FrameReplay
-    from ...experience.intake import Intake
-    from ...experience.replay import Replay
-    from ...optimizers.kahan_momentum import MovingAverage
+    from ...experience.frame_replay import FrameBatch
+    from ...experience.off_policy import OffPolicyRecorder
     from .settings import DQNConfig
 
 
 @final
-class DQN(Learner):
+class DQN(ValueLearner):
     """One network that gives a Q value, or a distribution of it, for every action.
 
     The network is moved towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
@@ -67,10 +59,6 @@ class DQN(Learner):
         with self.constructing():
             self.averages = {"target_critic": self.make_average(copy)}
             self.optimizers = {"critic": self.make_optimizer(critic.flat, kahan=True)}
-        self.numbers["discount"] = config.discount**config.n_steps
-        if config.atoms > 1:
-            atoms = torch.linspace(*config.support, config.atoms, dtype=torch.float64)
-            self.numbers["atoms"] = round(atoms, self.format).to(device=device, dtype=self.dtype)
         self.parts = (
             Part("critic", DQN.update_critic, every=1, draws=1),
             Part("targets", DQN.update_targets, every=config.target_every, draws=5, batch=False),
@@ -102,12 +90,7 @@ class DQN(Learner):
     @property
     def numbers_to_act(self) -> dict[str, torch.Tensor]:
         """The atoms, if there are any."""
-        return {"atoms": self._atoms} if self.config.atoms > 1 else {}
-
-    @property
-    def row_size(self) -> int:
-        """Numbers in a row of a batch, with a weight if transitions have priorities."""
-        return super().row_size + self.config.prioritized
+        return {"atoms": self.atoms} if self.config.atoms > 1 else {}
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """A one in the place of the largest Q value, the first of several; NaN where one of them is NaN."""
@@ -121,7 +104,7 @@ class DQN(Learner):
         explores = (noise != 0).any(dim=1, keepdim=True) & ~best.isnan()
         return torch.where(explores, noise, best)
 
-    def action_noise(self, count: int) -> torch.Tensor:
+    def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
         """Random actions for some of the rows; see ``random_actions``."""
         config = self.config
         share = share_of_random_actions(
@@ -173,31 +156,27 @@ class DQN(Learner):
         taken = batch.actions.argmax(dim=1, keepdim=True)
         error = q.detach().gather(1, taken) - target
         huber = config.loss == "huber"
-        derivative = self._weighed(error.clamp(-1, 1) if huber else error, batch)
+        derivative = self.weighed(error.clamp(-1, 1) if huber else error, batch)
         weight = derivative * optimizer.mean_weight(1 if huber else 2, len(error))
         self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
-        return {"td_error": error, "q": target, **self._priorities(error.abs())}
+        return {"td_error": error, "q": target, **self.priorities(error.abs())}
 
     def _update_distributions(self, batch: Batch) -> Metrics:
         """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""
-        config, optimizer = self.config, self.optimizers["critic"]
-        atoms = self._atoms
+        config, atoms = self.config, self.atoms
         with torch.no_grad():
             probabilities = torch.softmax(self._outputs(self.target, batch.next_observations), dim=2)
             next_q = expected(probabilities, atoms)
             choice = self._choice(batch.next_observations) if config.double else next_q.argmax(dim=1, keepdim=True)
             following = probabilities.gather(1, self._of_atoms(choice)).squeeze(1)
-            target = projected(
-                following, batch.rewards, batch.discounts, atoms, self.numbers["discount"], config.support
-            )
+            target = self.projected_target(following, batch)
         outputs = self._outputs(self.network.trainable, batch.observations)
         taken = self._of_atoms(batch.actions.argmax(dim=1, keepdim=True))
         logits = outputs.detach().gather(1, taken).squeeze(1)
-        derivative = self._weighed(torch.softmax(logits, dim=1) - target, batch)
-        weight = derivative * optimizer.mean_weight(1, len(derivative))
+        weight = self.cross_entropy_weights(logits, target, batch)
         self.network.compute_gradients(outputs, torch.zeros_like(outputs).scatter(1, taken, weight.unsqueeze(1)))
         best = next_q.gather(1, choice)
-        return {"q": best, **(self._priorities(divergence(target, logits)) if config.prioritized else {})}
+        return {"q": best, **(self.priorities(divergence(target, logits)) if config.prioritized else {})}
 
     def _outputs(self, layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
         """Q values, (n, action), or the logits of their distributions, (n, action, atoms)."""
@@ -214,7 +193,7 @@ class DQN(Learner):
 
     def _q(self, outputs: torch.Tensor) -> torch.Tensor:
         """Q values, (n, action)."""
-        return outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=2), self._atoms)
+        return outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=2), self.atoms)
 
     def _choice(self, observations: torch.Tensor) -> torch.Tensor:
         """The numbers of the actions that the network takes for the best, (n, 1)."""
@@ -223,25 +202,6 @@ class DQN(Learner):
     def _of_atoms(self, actions: torch.Tensor) -> torch.Tensor:
         """Where the distributions of actions are, (n, 1, atoms) for (n, 1)."""
         return actions.unsqueeze(2).expand(-1, -1, self.config.atoms)
-
-    @property
-    def _atoms(self) -> torch.Tensor:
-        atoms = self.numbers["atoms"]
-        assert isinstance(atoms, torch.Tensor)
-        return atoms
-
-    def _weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return derivative * batch.weights if self.config.prioritized else derivative
-
-    def _priorities(self, errors: torch.Tensor) -> Metrics:
-        """Errors with the exponent of priorities, if there are any."""
-        return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
-
-    def make_average(self, flat: torch.Tensor) -> MovingAverage:
-        """The target network: a copy, or an average if ``tau`` is below 1."""
-        if self.config.tau == 1 and not BASELINES[self.config.baseline].master_weights:
-            return TargetCopy(flat)
-        return super().make_average(flat)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically, also how many actions it has chosen."""
@@ -260,19 +220,4 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
         RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
     """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
-    intake: Intake = make_intake(config, sizes, learner.dtype, device, n_steps=config.n_steps)
-    options: dict[str, Any] = {"fmt": learner.format, "dtype": learner.dtype, "device": device}
-    steps = config.n_steps, config.discount
-    if isinstance(intake, PixelIntake):
-        if config.n_steps > 1:
-            intake = NStepPixelIntake(intake.frames, *steps, intake.image_shape, **options)
-        kept: FrameReplay | Replay = intake.frames
-    else:
-        assert isinstance(intake, StateIntake)
-        kept = intake.rows_kept
-        intake = NStepIntake(kept, *steps, **options)
-    if config.prioritized:
-        intake.replay = PrioritizedReplay(
-            kept, config.importance_exponent, additions=config.transitions, fmt=learner.format
-        )
-    return learner, OffPolicyRecorder(config, intake, sizes)
+    return learner, record_steps(config, sizes, learner.dtype, device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
-from ...optimizers.kahan_momentum import TraceableAverage
+from ..optimizers.kahan_momentum import TraceableAverage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ...optimizers.decisions import add_product
+from ..optimizers.decisions import add_product
 
 
 def projected(

@@ -1,0 +1,1 @@
+"""D4PG: distributional deterministic policy gradients; with one atom DDPG."""

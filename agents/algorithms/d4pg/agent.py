@@ -1,0 +1,152 @@
+"""D4PG: a deterministic actor, a critic that gives a distribution of values, and slow copies of both; from states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ....formats import round
+from ...experience.off_policy import record_steps
+from ...models.networks import MLP, forward
+from ...optimizers.decisions import add_product, filled_like
+from ...streams import Stream, torch_generator
+from ..categorical import divergence, expected
+from ..part import Metrics, Part
+from ..twin_critics import step_critics
+from ..value_learner import ValueLearner
+
+if TYPE_CHECKING:
+    from ...environments.parallel import Sizes
+    from ...experience.off_policy import OffPolicyRecorder
+    from ...experience.replay import Batch
+    from .settings import D4PGConfig
+
+
+@final
+class D4PG(ValueLearner):
+    """A critic of actions that are numbers, as probabilities of ``atoms`` values or (one atom: DDPG) as one number.
+
+    The critic is moved towards the distribution of r_1 + ... + g^(n-1) r_n + g^n Z'(s_n, mu'(s_n)), projected onto the
+    atoms, by cross entropy; or towards the same with a number Q' by squared error. The actor mu follows the gradient of
+    the mean of Z by the action. Z' and mu' are the target networks.
+
+    The actor follows the critic that has just been moved (Lillicrap et al.; Barth-Maron et al. compute both gradients
+    before either step). With priorities, transitions are weighed as :class:`PrioritizedReplay` says, where Barth-Maron
+    et al. divide by R p_i.
+
+    Args:
+        observation_size: numbers in an observation.
+        action_size: numbers in an action.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
+        device: where all tensors live.
+
+    Source:
+        Barth-Maron et al., "Distributed Distributional Deterministic Policy Gradients", Algorithm 1; Lillicrap et al.,
+        "Continuous control with deep reinforcement learning", Algorithm 1.
+    """
+
+    config: D4PGConfig
+
+    def __init__(self, observation_size: int, action_size: int, config: D4PGConfig, device: torch.device) -> None:
+        super().__init__(observation_size, action_size, config, device)
+        weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
+        options: dict[str, Any] = {"ensemble": 1, "dtype": self.dtype, "device": device, "generator": weights}
+        actor = MLP([observation_size, *config.actor_widths, action_size], **options)
+        critic = MLP([observation_size + action_size, *config.hidden_widths, config.atoms], **options)
+        self.networks = {"actor": actor, "critic": critic}
+        copies = {f"target_{name}": self.rounded_(one.flat).clone() for name, one in self.networks.items()}
+        with self.constructing():
+            self.averages = {name: self.make_average(copy) for name, copy in copies.items()}
+            self.optimizers = {
+                "actor": self.make_optimizer(actor.flat, kahan=False),
+                "critic": self.make_optimizer(critic.flat, kahan=True),
+            }
+        self._sigmas = self._noise_of_environments()
+        self.parts = (
+            Part("critic", D4PG.update_critic, every=1, draws=1),
+            Part("actor", D4PG.update_actor, every=1, draws=3),
+            Part("targets", D4PG.update_targets, every=config.target_every, draws=5, batch=False),
+        )
+        self.bind()
+
+    def bind(self) -> None:
+        """The layers of the target networks."""
+        self.target = {
+            name: self.networks[name].views(self.averages[f"target_{name}"].average) for name in ("actor", "critic")
+        }
+
+    def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
+        """Tanh of the actor's outputs."""
+        return torch.tanh(forward(self.networks["actor"].layers, observations)[0])
+
+    def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The best actions and noise, clipped to [-1, 1]."""
+        return (self.best_actions(observations) + noise).clamp(-1, 1)
+
+    def action_noise(self, count: int, first: int = 0) -> torch.Tensor:
+        """Normal noise, with the standard deviation that each environment has."""
+        sigmas = self.config.exploration_noise if self._sigmas is None else self._sigmas[first : first + count]
+        return super().action_noise(count, first) * sigmas
+
+    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
+        """None: updates have no noise."""
+        return ()
+
+    def update_critic(self, batch: Batch) -> Metrics:
+        """Moves the critic towards its targets."""
+        with torch.no_grad():
+            actions = torch.tanh(forward(self.target["actor"], batch.next_observations)[0])
+            following = forward(self.target["critic"], torch.cat((batch.next_observations, actions), dim=1))[0]
+        outputs = forward(self.networks["critic"].trainable, batch.observations_and_actions)
+        return (self._step_values if self.config.atoms == 1 else self._step_distributions)(outputs, following, batch)
+
+    def update_actor(self, batch: Batch) -> Metrics:
+        """Moves the actor to raise the mean of the critic."""
+        actor, optimizer = self.networks["actor"], self.optimizers["actor"]
+        actions = torch.tanh(forward(actor.trainable, batch.observations)[0])
+        outputs = forward(self.networks["critic"].layers, torch.cat((batch.observations, actions), dim=1))[0]
+        objective = -(outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=1), self.atoms))
+        actor.compute_gradients(objective, filled_like(objective, optimizer.mean_weight(1, len(objective))))
+        self.next_draws()
+        optimizer.step()
+        return {}
+
+    def update_targets(self) -> Metrics:
+        """Copies the networks to the target networks, or moves these a step towards them."""
+        self.update_averages({"target_actor": "actor", "target_critic": "critic"})
+        return {}
+
+    def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+        """By the derivative of the mean squared error by Q values, (1, n, 1)."""
+        target = add_product(batch.rewards, batch.discounts, following, self.numbers["discount"])
+        weights = batch.weights if self.config.prioritized else None
+        metrics = step_critics(self, q, target, len(batch.rows), weights)
+        return {**metrics, **self.priorities(metrics["td_error"][0].abs())}
+
+    def _step_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+        """By the derivative of the mean cross entropy by logits, (1, n, atoms)."""
+        probabilities = torch.softmax(following, dim=1)
+        target = self.projected_target(probabilities, batch)
+        logits = outputs.detach()[0]
+        weights = self.cross_entropy_weights(logits, target, batch)
+        self.networks["critic"].compute_gradients(outputs, weights.unsqueeze(0))
+        self.next_draws()
+        self.optimizers["critic"].step()
+        priorities = self.priorities(divergence(target, logits)) if self.config.prioritized else {}
+        return {"q": expected(target, self.atoms), **priorities}
+
+    def _noise_of_environments(self) -> torch.Tensor | None:
+        """Standard deviations, (environments, 1), evenly spaced; None if all are alike."""
+        config = self.config
+        if config.exploration_noise_min is None:
+            return None
+        ends = config.exploration_noise_min, config.exploration_noise
+        sigmas = torch.linspace(*ends, config.environments, dtype=torch.float64).unsqueeze(1)
+        return round(sigmas, self.format).to(device=self.device, dtype=self.dtype)
+
+
+def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, OffPolicyRecorder]:
+    """The learner with its initial weights, and what keeps its experience."""
+    learner = D4PG(sizes.observation_size, sizes.action_size, config, device)
+    return learner, record_steps(config, sizes, learner.dtype, device)

@@ -1,0 +1,92 @@
+"""The keys of D4PG and DDPG, and what they log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import model_validator
+
+from ...config.fields import Count, NonNegativeFloat, Panel, Positive, Role, key, with_default
+from ...config.value_keys import ValueKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class D4PGConfig(ValueKeys):
+    """D4PG, of which ``atoms: 1`` is DDPG; the defaults are the paper's, the networks ActorQ's critic.
+
+    Source:
+        Barth-Maron et al., "Distributed Distributional Deterministic Policy Gradients", Algorithm 1, with the numbers
+        of its authors' implementation in Acme (Hoffman et al., 2020); Krishnan et al., "Quantized Reinforcement
+        Learning (QuaRL)", Section 3, for ActorQ's networks and noise.
+    """
+
+    default_support: ClassVar[tuple[float, float]] = (-150.0, 150.0)
+    panels: ClassVar[Mapping[str, Panel]] = {
+        "q": Panel("mean Q value"),
+        "critic_loss_scale": Panel("loss scale of the critic", log=True),
+        "actor_loss_scale": Panel("loss scale of the actor", log=True),
+        "priority": Panel("mean priority", log=True),
+    }
+
+    algorithm: str = key("d4pg", "What learns; each has keys of its own.")
+    hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
+    hidden_layers: Positive = with_default(ValueKeys, "hidden_layers", 3)
+    actor_units: Positive | None = key(None, "Width of the hidden layers of the actor; `null`: `hidden_units`.")
+    actor_layers: Positive | None = key(None, "How many the actor has; `null`: `hidden_layers`.")
+    batch_size: Positive = with_default(ValueKeys, "batch_size", 256)
+    seed_steps: Count = with_default(ValueKeys, "seed_steps", 1000)
+    target_every: Positive = with_default(ValueKeys, "target_every", 100)
+    atoms: Positive = with_default(ValueKeys, "atoms", 51)
+    n_steps: Positive = with_default(ValueKeys, "n_steps", 5)
+    exploration_noise: NonNegativeFloat = key(
+        0.2, "Standard deviation of the noise on actions in training.", Role.TIMELESS
+    )
+    exploration_noise_min: NonNegativeFloat | None = key(
+        None,
+        "That of the first of several `environments`; those of the others are evenly spaced up to `exploration_noise`,"
+        " which the last one has. `null`: all have `exploration_noise`.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+    )
+
+    @property
+    def actor_widths(self) -> list[int]:
+        """Of the hidden layers of the actor, from the first to the last."""
+        return [self.actor_units or self.hidden_units] * (self.actor_layers or self.hidden_layers)
+
+    @property
+    def widths_of_all(self) -> list[int]:
+        """Of the hidden layers of critic and actor."""
+        return [*self.hidden_widths, *self.actor_widths]
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        least = self.exploration_noise_min
+        if least is None:
+            return self
+        if least > self.exploration_noise:
+            raise ValueError(
+                f"exploration_noise_min must be at most exploration_noise, got {least:g} and {self.exploration_noise:g}"
+            )
+        own = self.environments // self.learners
+        if own == 1:
+            each = " of each of the learners" if self.learners > 1 else ""
+            raise ValueError(
+                f"exploration_noise_min is for several environments{each}, and there is one; leave it out, or set"
+                " environments"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_keep_networks(self) -> Self:
+        if self.keep_networks and (self.atoms > 1 or self.prioritized):
+            what = "a categorical head" if self.atoms > 1 else "priorities"
+            raise ValueError(
+                f"keep_networks compares Q values of transitions drawn evenly, and this critic has {what}; leave it"
+                " out, or set atoms: 1 and prioritized: false"
+            )
+        return self
+
+
+CONFIG = D4PGConfig

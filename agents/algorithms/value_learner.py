@@ -1,0 +1,74 @@
+"""Learning values of n steps, as numbers or as distributions, with priorities: what DQN and D4PG share."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...formats import round
+from ..config.baselines import BASELINES
+from .categorical import projected
+from .learner import Learner
+from .target_copy import TargetCopy
+
+if TYPE_CHECKING:
+    from ..config.value_keys import ValueKeys
+    from ..experience.replay import Batch
+    from ..optimizers.kahan_momentum import MovingAverage
+    from .part import Metrics
+
+
+class ValueLearner(Learner, ABC):
+    """A learner whose critic is moved towards r_1 + ... + g^(n-1) r_n + g^n (what its target network says).
+
+    ``numbers["discount"]`` is g^n; with ``atoms`` above 1, ``numbers["atoms"]`` are the values of a categorical head,
+    rounded to the format. For the arguments see :class:`Learner`.
+    """
+
+    config: ValueKeys
+
+    def __init__(self, observation_size: int, action_size: int, config: ValueKeys, device: torch.device) -> None:
+        super().__init__(observation_size, action_size, config, device)
+        self.numbers["discount"] = config.discount**config.n_steps
+        if config.atoms > 1:
+            atoms = torch.linspace(*config.support, config.atoms, dtype=torch.float64)
+            self.numbers["atoms"] = round(atoms, self.format).to(device=device, dtype=self.dtype)
+
+    @property
+    def row_size(self) -> int:
+        """Numbers in a row of a batch, with a weight if transitions have priorities."""
+        return super().row_size + self.config.prioritized
+
+    @property
+    def atoms(self) -> torch.Tensor:
+        """The values of a categorical head, (atoms,); there must be one."""
+        atoms = self.numbers["atoms"]
+        assert isinstance(atoms, torch.Tensor)
+        return atoms
+
+    def projected_target(self, following: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What a critic is moved towards, (n, atoms), where what follows has these distributions, (n, atoms)."""
+        return projected(
+            following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.config.support
+        )
+
+    def cross_entropy_weights(self, logits: torch.Tensor, target: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The derivative of the mean cross entropy by logits, p - m, times the loss scale; all (n, atoms)."""
+        derivative = self.weighed(torch.softmax(logits, dim=1) - target, batch)
+        return derivative * self.optimizers["critic"].mean_weight(1, len(derivative))
+
+    def weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """A derivative by what each transition gave, times the weight of the transition if there are priorities."""
+        return derivative * batch.weights if self.config.prioritized else derivative
+
+    def priorities(self, errors: torch.Tensor) -> Metrics:
+        """Errors, not negative, with the exponent of priorities, if there are any."""
+        return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
+
+    def make_average(self, flat: torch.Tensor) -> MovingAverage:
+        """A target network: a copy, or an average if ``tau`` is below 1."""
+        if self.config.tau == 1 and not BASELINES[self.config.baseline].master_weights:
+            return TargetCopy(flat)
+        return super().make_average(flat)
