@@ -8,10 +8,14 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from roundoff.agents import SAC, TrainConfig
+from roundoff.agents import TrainConfig
+from roundoff.agents.algorithms.d4pg.agent import D4PG
+from roundoff.agents.algorithms.sac.agent import SAC
+from roundoff.agents.config.train_config import config_of
 from roundoff.agents.experience.replay import Replay
 from roundoff.formats import Format, round
 
+AGENTS = {"sac": SAC, "d4pg": D4PG}
 THE_SIX = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients")
 CPU = torch.device("cpu")
 
@@ -21,14 +25,16 @@ subsets = st.integers(1, 63).map(lambda bits: tuple(name for k, name in enumerat
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes, hyper-parameters and a seed: of initial weights, of batches, and of the noise."""
+    """Sizes, hyper-parameters and a seed: of initial weights, of batches, and of the noise; and who learns."""
 
     observation: int
     action: int
     keys: tuple[tuple[str, Any], ...]
+    algorithm: str = "sac"
 
     def config(self, format, fixes, **other):
-        return TrainConfig(format=format, fixes=list(fixes) or "none", **dict(self.keys) | other)
+        own = {name: value for name, value in self.keys if name in config_of(self.algorithm).model_fields}
+        return TrainConfig(algorithm=self.algorithm, format=format, fixes=list(fixes) or "none", **own | other)
 
 
 def _log_uniform(low, high):
@@ -36,8 +42,8 @@ def _log_uniform(low, high):
 
 
 @st.composite
-def problems(draw, largest_rate=1e-3, smallest_eps=1e-8):
-    """Any hyper-parameters for which Statement 1 says what it says.
+def problems(draw, largest_rate=1e-3, smallest_eps=1e-8, algorithm="sac"):
+    """Any hyper-parameters for which Statement 1 says what it says; those that ``algorithm`` has count.
 
     K = 40, since the statement holds up to exp(-K), which is 4e-18 then; log sigma reaches 3, so that -2u often
     exceeds K and softplus is linear. Loss scales are powers of two; a growth interval of 3 makes them grow on the way.
@@ -63,7 +69,9 @@ def problems(draw, largest_rate=1e-3, smallest_eps=1e-8):
         "loss_scale_growth_interval": draw(st.sampled_from([3, 10_000])),
         "seed": draw(st.integers(0, 10**6)),
     }
-    return Problem(draw(st.integers(1, 5)), draw(st.integers(1, 3)), tuple(keys.items()))
+    if algorithm == "d4pg":
+        keys |= {"atoms": draw(st.sampled_from([1, 2, 11, 51])), "n_steps": draw(st.integers(1, 4)), "target_every": 1}
+    return Problem(draw(st.integers(1, 5)), draw(st.integers(1, 3)), tuple(keys.items()), algorithm)
 
 
 @cache
@@ -75,7 +83,7 @@ def states(problem, format, fixes, after, seed=0, granularity="kernel"):
     keys = dict(problem.keys)
     policy = {"policy": {"granularity": granularity}} if granularity != "kernel" else {}
     config = problem.config(format, fixes, seed=keys["seed"] + seed, **policy)
-    agent = SAC(problem.observation, problem.action, config, CPU)
+    agent = AGENTS[problem.algorithm](problem.observation, problem.action, config, CPU)
     replay = Replay(1, problem.observation, problem.action, dtype=Format.parse(format).carrier, device=CPU)
     generator = torch.Generator().manual_seed(keys["seed"] + seed)
     found = []
@@ -91,7 +99,7 @@ def states(problem, format, fixes, after, seed=0, granularity="kernel"):
 
 def _state(agent):
     moments, roots = [], []
-    for optimizer in (agent.optimizers["critic"], agent.optimizers["actor"], agent.optimizers["temperature"]):
+    for optimizer in agent.optimizers.values():
         for state in optimizer.optimizer.state.values():
             # Kept as float64 and divided outside of the simulation: by powers of two, and a root like any other.
             second = state["second"].double()

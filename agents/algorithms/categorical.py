@@ -58,6 +58,19 @@ def expected(probabilities: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
     return (probabilities * atoms).sum(-1)
 
 
+def slope_of_expected(logits: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
+    """The derivative of expected(softmax(logits)) by the logits, p (z - mean): (n, atoms) for (n, atoms), no graph.
+
+    It has no loss scale in it, by which the atoms would go beyond the largest number of small formats, and loses
+    nothing by its products with them.
+    """
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        mean = expected(torch.softmax(leaf, dim=-1), atoms)
+    (slope,) = torch.autograd.grad(mean, leaf, grad_outputs=torch.ones_like(mean))
+    return slope
+
+
 def divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """The Kullback-Leibler divergence of softmax(logits) from the target, (n, 1) for (n, atoms); at least 0.
 

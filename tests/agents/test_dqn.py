@@ -3,7 +3,6 @@
 import copy
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import odd_environments  # noqa: F401  registers the tasks
@@ -17,7 +16,6 @@ from torch import nn
 
 from roundoff.agents import FIXES, TrainConfig, train
 from roundoff.agents.algorithms.dqn.agent import DQN, make
-from roundoff.agents.algorithms.categorical import divergence, expected, projected
 from roundoff.agents.algorithms.dqn.exploration import random_actions, share_of_random_actions
 from roundoff.agents.environments.parallel import Steps
 from roundoff.agents.experience.n_step import NStepIntake
@@ -200,74 +198,6 @@ def test_wrong_keys_are_one_message(keys, message):
     with pytest.raises(ValidationError, match=message) as raised:
         config_of(**keys)
     assert raised.value.error_count() == 1
-
-
-# The categorical head.
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.5, 0.875, 1.0]))
-@settings(max_examples=30)
-def test_the_projection_is_that_of_exact_arithmetic(seed, discount):
-    generator = torch.Generator().manual_seed(seed)
-    least, largest, count = -3, 5, 9
-    atoms = torch.linspace(least, largest, count, dtype=torch.float64)
-    p = torch.randint(1, 64, (2, count), generator=generator).double() / 64  # need not sum to 1
-    rewards = torch.randint(-40, 40, (2, 1), generator=generator).double() / 8
-    discounts = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    result = projected(p, rewards, discounts, atoms, discount, (least, largest))
-    for row in range(2):
-        wanted = [Fraction(0)] * count
-        for j in range(count):
-            moved = Fraction(float(rewards[row])) + Fraction(discount) * int(discounts[row]) * Fraction(float(atoms[j]))
-            moved = min(max(moved, Fraction(least)), Fraction(largest))
-            for i in range(count):
-                wanted[i] += max(Fraction(0), 1 - abs(moved - (least + i))) * Fraction(float(p[row, j]))
-        assert result[row].tolist() == [float(part) for part in wanted]
-
-
-@pytest.mark.parametrize("format", ["e5m10", "e4m3", "e8m7"])
-def test_in_few_bits_the_projection_loses_no_probability_but_by_rounding(format):
-    generator = torch.Generator().manual_seed(1)
-    atoms = round(torch.linspace(-10, 10, 51), format)
-    with simulate(format):
-        p = torch.softmax(torch.randn(64, 51, generator=generator), 1)
-        rewards = torch.randn(64, 1, generator=generator)
-        result = projected(p, rewards, torch.ones(64, 1), atoms, 0.99, (-10.0, 10.0))
-    # Each of the 51 probabilities is split once and added once.
-    assert ((result.sum(1) - p.sum(1)).abs() <= p.sum(1) * Format.parse(format).eps).all()
-    assert (result >= 0).all()
-
-
-def test_what_is_not_finite_shows_in_its_row_and_breaks_no_other():
-    atoms = torch.linspace(-1, 1, 5)
-    p = torch.full((4, 5), 0.2)
-    rewards = torch.tensor([[math.nan], [math.inf], [-math.inf], [0.0]])
-    result = projected(p, rewards, torch.zeros(4, 1), atoms, 0.9, (-1.0, 1.0))
-    assert result[0].isnan().any()
-    assert torch.allclose(result[1:], torch.tensor([[0, 0, 0, 0, 1.0], [1.0, 0, 0, 0, 0], [0, 0, 1.0, 0, 0]]))
-
-
-def test_certain_distributions_have_the_targets_of_a_scalar_head():
-    """A one-point distribution on an atom moves its mean to r + g d z."""
-    atoms = torch.linspace(-10, 10, 51, dtype=torch.float64)
-    which = torch.randint(51, (200,), generator=torch.Generator().manual_seed(0))
-    rewards = torch.linspace(-1, 1, 200, dtype=torch.float64).unsqueeze(1)
-    discounts = (torch.arange(200) % 3 > 0).double().unsqueeze(1)
-    target = projected(nn.functional.one_hot(which, 51).double(), rewards, discounts, atoms, 0.9, (-10.0, 10.0))
-    scalar = rewards[:, 0] + 0.9 * discounts[:, 0] * atoms[which]
-    torch.testing.assert_close(expected(target, atoms), scalar, rtol=0, atol=1e-12)
-
-
-def test_the_divergence_is_that_of_kullback_and_leibler_also_where_probabilities_underflow():
-    generator = torch.Generator().manual_seed(0)
-    target = torch.softmax(torch.randn(9, 7, generator=generator, dtype=torch.float64), 1)
-    target[0] = torch.tensor([0.0, 0, 1, 0, 0, 0, 0])
-    logits = torch.randn(9, 7, generator=generator, dtype=torch.float64)
-    wanted = nn.functional.kl_div(logits.log_softmax(1), target, reduction="none").sum(1, keepdim=True)
-    torch.testing.assert_close(divergence(target, logits), wanted)
-    with simulate("e4m3"):
-        far = divergence(torch.tensor([[1.0, 0.0]]), torch.tensor([[-20.0, 20.0]]))
-    assert far.item() == 40.0  # exp(-40) is 0 in e4m3, its logarithm would be infinite
 
 
 # Actions.

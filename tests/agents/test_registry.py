@@ -74,7 +74,7 @@ def test_a_folder_made_before_the_key_is_continued_and_guarded(tmp_path, with_la
 
 
 def test_every_algorithm_is_a_folder_with_keys_panels_and_a_learner():
-    assert {"sac", "drq", "td3", "ppo", "a2c"} <= set(ALGORITHMS)
+    assert {"sac", "drq", "td3", "d4pg", "ppo", "a2c"} <= set(ALGORITHMS)
     for name in ALGORITHMS:
         config = TrainConfig(algorithm=name)
         assert type(config) is config_of(name)

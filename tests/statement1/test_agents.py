@@ -10,7 +10,8 @@ import paired_agents
 import pytest
 import torch
 from hypothesis import given, settings
-from paired_agents import THE_SIX, differences, problems, slopes, states, subsets
+from hypothesis import strategies as st
+from paired_agents import AGENTS, THE_SIX, differences, problems, slopes, states, subsets
 
 from roundoff.agents import HAdam
 
@@ -31,17 +32,17 @@ def table(problem, fixes, after, **options):
     return [differences(problem, f"e11m{m}", fixes, after, **options) for m in WIDTHS]
 
 
-def problem_of(**keys):
+def problem_of(algorithm="sac", **keys):
     """A problem that is no matter of chance."""
     usual = {
         "hidden_units": 8, "hidden_layers": 2, "batch_size": 8, "lr": 1e-4, "adam_eps": 1e-3, "log_sigma_max": 2.0,
         "softplus_threshold": 40.0, "initial_loss_scale": 2.0**13, "loss_scale_growth_interval": 3, "seed": 1,
     }  # fmt: skip
-    return paired_agents.Problem(3, 2, tuple((usual | keys).items()))
+    return paired_agents.Problem(3, 2, tuple((usual | keys).items()), algorithm)
 
 
 @settings(max_examples=8)
-@given(problems(), subsets)
+@given(st.sampled_from(list(AGENTS)).flatmap(lambda name: problems(algorithm=name)), subsets)
 def test_no_subset_changes_anything_in_float64(problem, fixes):
     one, ten, hundred = differences(problem, "fp64", fixes, (1, 10, 100))
     # A few units of 2^-52, and what a hundred updates make of them. Measured over 150 draws: 2^-51, 2^-50, 2^-49.
@@ -72,6 +73,13 @@ def test_all_six_together_after_a_hundred_updates():
         assert all(2 ** (-m - 4) < difference < 2 ** (-m + 7) for difference in row)
 
 
+@pytest.mark.parametrize("atoms", [1, 11])
+def test_those_of_d4pg_halve_too(atoms):
+    """Of the gradient by the action, the projection and the cross entropy; it has no use for two of the fixes."""
+    problem = problem_of("d4pg", atoms=atoms, n_steps=3, tau=0.01, target_every=1, lr=1e-3)
+    assert slopes(WIDTHS, table(problem, THE_SIX, (1, 10), seeds=3)) == pytest.approx([-1, -1], abs=0.2)
+
+
 @settings(max_examples=2)
 @given(problems(), inexact_subsets)
 def test_differences_halve_with_each_bit_at_primitive_granularity(problem, fixes):
@@ -81,7 +89,10 @@ def test_differences_halve_with_each_bit_at_primitive_granularity(problem, fixes
 
 @pytest.mark.parametrize("format", ["fp64", "e11m12", "e11m5"])
 @settings(max_examples=3)
-@given(problem=problems(smallest_eps=1e-4), others=subsets)
+@given(
+    problem=st.sampled_from(list(AGENTS)).flatmap(lambda name: problems(smallest_eps=1e-4, algorithm=name)),
+    others=subsets,
+)
 def test_compound_loss_scaling_changes_no_bit(format, problem, others):
     # Scales are powers of two and the exponents have room for them, also where Adam keeps the square.
     without = tuple(name for name in others if name not in EXACT)

@@ -11,7 +11,7 @@ from ...experience.off_policy import record_steps
 from ...models.networks import MLP, forward
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
-from ..categorical import divergence, expected
+from ..categorical import divergence, expected, slope_of_expected
 from ..part import Metrics, Part
 from ..twin_critics import step_critics
 from ..value_learner import ValueLearner
@@ -106,8 +106,11 @@ class D4PG(ValueLearner):
         actor, optimizer = self.networks["actor"], self.optimizers["actor"]
         actions = torch.tanh(forward(actor.trainable, batch.observations)[0])
         outputs = forward(self.networks["critic"].layers, torch.cat((batch.observations, actions), dim=1))[0]
-        objective = -(outputs if self.config.atoms == 1 else expected(torch.softmax(outputs, dim=1), self.atoms))
-        actor.compute_gradients(objective, filled_like(objective, optimizer.mean_weight(1, len(objective))))
+        weight = optimizer.mean_weight(-1, len(outputs))  # of what each transition adds to the negative mean
+        if self.config.atoms == 1:
+            actor.compute_gradients(outputs, filled_like(outputs, weight))
+        else:
+            actor.compute_gradients(outputs, slope_of_expected(outputs, self.atoms) * weight)
         self.next_draws()
         optimizer.step()
         return {}
