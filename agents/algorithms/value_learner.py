@@ -57,7 +57,8 @@ class ValueLearner(Learner, ABC):
     def cross_entropy_weights(self, logits: torch.Tensor, target: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The derivative of the mean cross entropy by logits, p - m, times the loss scale; all (n, atoms)."""
         derivative = self.weighed(torch.softmax(logits, dim=1) - target, batch)
-        return derivative * self.optimizers["critic"].mean_weight(1, len(derivative))
+        weights: torch.Tensor = derivative * self.optimizers["critic"].mean_weight(1, len(derivative))
+        return weights
 
     def weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
         """A derivative by what each transition gave, times the weight of the transition if there are priorities."""
