@@ -22,6 +22,7 @@ PIXELS = {
     "adam_beta2": 0.9,
 }  # fmt: skip
 SAC, TD3, DRQ = STATES, STATES | {"algorithm": "td3", "last_hidden_units": 16}, PIXELS
+D4PG = STATES | {"algorithm": "d4pg", "hidden_layers": 2, "atoms": 11, "target_every": 1}
 
 
 @dataclass
@@ -56,7 +57,7 @@ MORE = {
 }
 CASES = [
     *(pytest.param(keys | CONFIGS[name], id=f"{agent}-{name}")
-      for agent, keys in {"sac": SAC, "td3": TD3, "drq": DRQ}.items() for name in CONFIGS),
+      for agent, keys in {"sac": SAC, "td3": TD3, "d4pg": D4PG, "drq": DRQ}.items() for name in CONFIGS),
     *(pytest.param(SAC | keys, id=f"sac-{name}") for name, keys in MORE.items()),
 ]  # fmt: skip
 

@@ -47,7 +47,12 @@ print(json.dumps([wrong, sorted(gpu.devices), on_host, len(gpu.programs) > 1]))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "keys"),
-    [("SAC", {"format": "e5m10"}), ("SAC", {"format": "bf16"}), ("TD3", {"format": "e5m10", "algorithm": "td3"})],
+    [
+        ("SAC", {"format": "e5m10"}),
+        ("SAC", {"format": "bf16"}),
+        ("TD3", {"format": "e5m10", "algorithm": "td3"}),
+        ("D4PG", {"format": "e5m10", "algorithm": "d4pg", "hidden_layers": 2}),
+    ],
     ids=str,
 )
 def test_updates(agent, keys, tmp_path):
