@@ -302,7 +302,9 @@ TINY = {
 SPREAD = {"prioritized": True, "environments": 3, "exploration_noise_min": 0.0, "actor_units": 32}
 
 
-@options_of_all
+@pytest.mark.parametrize(
+    "options", [OPTIONS["ddpg"], OPTIONS["prioritized"] | OPTIONS["wide actor"]], ids=["ddpg", "d4pg"]
+)
 def test_traced_it_has_the_same_bits(options, uncompiled):
     eager, mine = (agent_of("e5m7", loss_scale_growth_interval=2, **{**options, "lr": 3e-2}) for _ in range(2))
     mine.compiled = CompiledUpdates(mine)
@@ -354,8 +356,11 @@ def test_an_observed_run_keeps_its_networks_and_is_read(tmp_path):
     assert (tmp_path / "e5m10/snapshots/states.npz").exists()
 
 
-@pytest.mark.parametrize("format", ["fp32", "e5m10"])
-@pytest.mark.parametrize("more", [{"atoms": 1, "v_min": None, "v_max": None}, {}], ids=["ddpg", "d4pg"])
+@pytest.mark.parametrize(
+    ("format", "more"),
+    [("fp32", {}), ("e5m10", {}), ("e5m10", {"atoms": 1, "v_min": None, "v_max": None})],
+    ids=["d4pg-fp32", "d4pg-e5m10", "ddpg-e5m10"],
+)
 def test_it_learns(tmp_path, format, more):
     """Always doing the best is worth 20; doing nothing about 15.7."""
     keys = {
