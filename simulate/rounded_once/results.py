@@ -90,7 +90,10 @@ class Call(NamedTuple):
             return torch.mul(x, a)
         if self.formula == "quotient":
             return torch.reciprocal(a) if number else torch.div(x, a)
-        return torch.rsub(a, x) if number else torch.sub(x, a)
+        combined: Callable[..., torch.Tensor] = torch.add
+        if isinstance(self.factor, float) and self.factor < 0:
+            combined = torch.rsub if number else torch.sub  # which PyTorch refuses where one is boolean
+        return combined(a, x) if number else combined(x, a)
 
 
 def result(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:

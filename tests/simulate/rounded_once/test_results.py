@@ -256,6 +256,15 @@ def test_in_place_lists_and_overlapping_memory():
         assert torch.equal(memory[:10], x + x)
 
 
+def test_booleans_are_added_as_ones_and_zeros():
+    x, yes = torch.tensor([1.5, -2.0]), torch.tensor([True, False])
+    for mode in ("nearest-even", "stochastic", "toward-zero"):
+        with simulate(roundoff.Policy("e5m7", rounding=mode)):
+            assert (x + yes).tolist() == (yes + x).tolist() == [2.5, -2.0]
+            with pytest.raises(RuntimeError, match="bool tensor is not supported"):
+                x - yes
+
+
 def test_what_is_not_arithmetic_of_floats_is_left_to_pytorch():
     with simulate("e5m6", rounding="up"):
         assert (torch.arange(3) + torch.arange(3)).tolist() == [0, 2, 4]
