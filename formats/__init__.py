@@ -17,6 +17,7 @@ from .families.nvfp4 import NVFP4Format
 from .families.posit import PositFormat
 from .families.power_of_two import PowerOfTwoFormat
 from .families.qtorch import QtorchFormat
+from .families.quarl import QuarlFormat
 from .families.scaled_float import ScaledFloatFormat
 from .families.table import TableFormat
 from .gradients import fake_round
@@ -38,6 +39,7 @@ __all__ = [
     "PositFormat",
     "PowerOfTwoFormat",
     "QtorchFormat",
+    "QuarlFormat",
     "RandomBits",
     "Rounding",
     "RoundoffError",

@@ -16,7 +16,7 @@ import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError
 from roundoff.testing import NotEquivalentError, edge_values, formats, tensors
 
-FAMILIES = ["float", "fixed", "integer", "posit", "lns", "block", "mx", "nvfp4", "scaled"]
+FAMILIES = ["float", "fixed", "integer", "posit", "lns", "block", "mx", "nvfp4", "scaled", "quarl"]
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 
 

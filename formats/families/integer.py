@@ -298,7 +298,7 @@ class IntegerFormat(Family):
             whole = (x * (1 / scale)).round()
         else:
             words = None if how.words is None else self._in_pieces(how.words)[0]
-            whole = _steps(x, scale, zero, how.rounding, words)
+            whole = whole_steps(x, scale, zero, how.rounding, words)
         # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
         return where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
 
@@ -363,10 +363,10 @@ class IntegerFormat(Family):
         return torch.int16 if self.signed else torch.uint16
 
 
-def _steps(
+def whole_steps(
     x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
 ) -> torch.Tensor:
-    """As ``step_tail.between_steps32``: the steps that tensors stand for; NaN stays."""
+    """As ``step_tail.between_steps32``: the whole steps that tensors stand for; NaN stays."""
     magnitude = x.abs()
     k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
     k = where(k * scale > magnitude, k - 1, k)

@@ -20,8 +20,9 @@ FORMATS = [
     *("q3.4", "uq4.4_wrap", "q30.20", "int8", "uint4_g32", "int4_g8_ax0", "int8_s0.1", "lns8_3", "lns20_9"),
     *("mxfp8_e4m3", "mxint8", "nvfp4", "nvfp4_ax0", "posit2", "posit16", "posit32", "fp8_e8m0", "qtorch_e5m10"),
     *("nf4", "ternary", "ternary_b8", "table[-1,-0.5]", "fp8_e4m3_tensor", "fp8_e5m2_b16", "fp8_e4m3_b16_ax0"),
+    *("quarl4", "quarl16"),
 ]
-WITHOUT_CODES = ["qtorch_e5m10"]
+WITHOUT_CODES = ["qtorch_e5m10", "quarl4", "quarl16"]
 
 
 def test_every_family_is_here():

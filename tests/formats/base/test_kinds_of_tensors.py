@@ -14,7 +14,9 @@ FAMILIES = [
     *("fp32", "e5m10", "bf16", "fp8_e4m3", "e4m3fnuz", "e5m2_ftz", "binary8p4ue", "e8m0fnu", "qtorch_e5m10"),
     *("q3.4", "q3.4_wrap", "int8", "uint8_ax0", "int4_g3", "int8_s0.1", "int8_p90", "posit16", "lns8_3", "ternary"),
     *("mxfp8_e4m3", "mxint8_ax0_b3", "bfp8_16", "nvfp4", "nf4", "fp8_e4m3_tensor", "fp8_e4m3_row"),
+    *("quarl4", "quarl16"),
 ]
+WITHOUT_CODES = ("qtorch", "quarl")
 MODES = [{}, {"rounding": "up"}, {"rounding": "stochastic", "random": RandomBits(3)}]
 
 
@@ -135,7 +137,7 @@ def test_encodes_as_a_plain_tensor(kind):
     before = plain(x)
     for name in FAMILIES:
         fmt = Format.parse(name)
-        if not name.startswith("qtorch"):  # which has no codes
+        if not name.startswith(WITHOUT_CODES):
             for mine, expected in zip(parts(fmt.encode(x)), parts(fmt.encode(before)), strict=True):
                 assert torch.equal(mine, expected), name
 
@@ -183,7 +185,7 @@ def test_a_simulation_around_a_rounding_leaves_it_alone():
         for how in MODES[:1] if name.startswith("qtorch") else MODES:
             with roundoff.simulate("e5m2"):
                 inside = roundoff.round(x, fmt, **how)
-                codes = () if name.startswith("qtorch") else parts(fmt.encode(x))
+                codes = () if name.startswith(WITHOUT_CODES) else parts(fmt.encode(x))
             assert same_bits(inside, roundoff.round(x, fmt, **how)), name
             for mine, expected in zip(codes, parts(fmt.encode(x)) if codes else (), strict=True):
                 assert torch.equal(mine, expected), name
@@ -191,7 +193,7 @@ def test_a_simulation_around_a_rounding_leaves_it_alone():
 
 def test_the_default_dtype_does_not_matter():
     x = numbers(torch.float32)
-    expected = {name: parts(Format.parse(name).encode(x)) for name in FAMILIES if not name.startswith("qtorch")}
+    expected = {name: parts(Format.parse(name).encode(x)) for name in FAMILIES if not name.startswith(WITHOUT_CODES)}
     torch.set_default_dtype(torch.float64)
     try:
         for name, codes in expected.items():

@@ -1,0 +1,89 @@
+"""Products whose operands are rounded while a policy acts, and the ranges of what they are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...formats.base.memory import apart
+from ...simulate.aten.tables import is_contraction
+from ..errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from .quantization import Quantization
+
+# Where the activation and the weight are among the arguments.
+_MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1, "addbmm": 1}
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
+
+
+@final
+class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context in which the operands of matrix products and convolutions are rounded; it is made for one evaluation.
+
+    Weights are those of a moment: what lies in ``parameters`` is rounded once. Entered within a simulation, it hands
+    that the rounded operands.
+
+    Args:
+        quantization: to what.
+        parameters: the tensors that weights are parts of, which do not change meanwhile.
+        watch: whether the smallest and largest number that each product is given are noted, in ``ranges``.
+
+    Attributes:
+        ranges: by product, in the order of inference; what is rounded is watched before.
+    """
+
+    def __init__(self, quantization: Quantization, parameters: Iterable[Tensor] = (), *, watch: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ranges: list[tuple[float, float]] = []
+        self._quantization = quantization
+        self._fixed = {tensor.untyped_storage().data_ptr() for tensor in parameters}
+        self._weights: dict[Any, Tensor] = {}
+        self._watch = watch
+        self._layer = 0
+
+    def begin(self) -> None:
+        """An inference begins: the next product is its first."""
+        self._layer = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Rounds the operands of a product; other operations run as they are."""
+        name = func._schema.name.removeprefix("aten::")  # noqa: SLF001  its name without overload
+        if not is_contraction(name):
+            return func(*args, **(kwargs or {}))
+        if name in _CONVOLUTIONS:
+            first, convolution = 0, (bool(args[6]), int(args[8]))
+        elif name in _MATRICES:
+            first, convolution = _MATRICES[name], None
+        else:
+            raise RunError(
+                f"operands of {name} cannot be rounded one by one; quantize this policy in a float format, which rounds"
+                " every operation"
+            )
+        x, w = args[first : first + 2]
+        rounded = self._activation(x, convolution), self._weight(w, convolution)
+        return func(*args[:first], *rounded, *args[first + 2 :], **(kwargs or {}))
+
+    @apart
+    def _activation(self, x: Tensor, convolution: tuple[bool, int] | None) -> Tensor:
+        layer, self._layer = self._layer, self._layer + 1
+        if self._watch:
+            low, high = (float(extreme) for extreme in x.aminmax())
+            if layer < len(self.ranges):
+                low, high = min(low, self.ranges[layer][0]), max(high, self.ranges[layer][1])
+            self.ranges[layer : layer + 1] = [(low, high)]
+        return self._quantization.activation(x, layer, convolution=convolution)
+
+    @apart
+    def _weight(self, w: Tensor, convolution: tuple[bool, int] | None) -> Tensor:
+        if w.untyped_storage().data_ptr() not in self._fixed:
+            return self._quantization.weight(w, convolution=convolution)
+        key = (w.data_ptr(), w.shape, w.stride())
+        if key not in self._weights:
+            self._weights[key] = self._quantization.weight(w, convolution=convolution)
+        return self._weights[key]

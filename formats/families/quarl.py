@@ -1,0 +1,153 @@
+"""Uniform affine rounding as QuaRL's authors compute it: for weights, which stay floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..arithmetic.cutting import check_axis
+from ..base.errors import FormatError
+from ..base.family import Family, check_integer, words_for
+from ..base.modes import Rounding
+from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from ..base.on_device import where
+from .calibration import SMALLEST_SCALE
+from .integer import whole_steps
+from .shared_scale import AXES
+
+if TYPE_CHECKING:
+    import re
+
+    from ..base.modes import How
+
+_HALF = 16
+
+
+@dataclass(frozen=True)
+class QuarlFormat(Family):
+    """The multiples of a step that follows from the smallest and the largest number: x -> d round(x / d).
+
+    d = (|min x| + |max x|) / 2^width, where minimum and maximum are those of the tensor, or of each channel along
+    ``axis``; every operation is rounded once to the carrier. There is no zero point: an affine one would be rounded to
+    a multiple of d, too. Of a range that holds zero 2^width + 1 multiples are in use, one more than codes of ``width``
+    bits; of numbers of one sign min and max have the same sign, and d is larger than it need be. So the format has no
+    codes: it says what rounding does to a policy, not how one is stored; ``int8`` does both.
+
+    Width 16 stands for fp16 (e5m10) without any step, as in the paper's Table 4; ``affine`` makes it 16 bits of
+    the formula, as in its Figure 7.
+
+    NaN and infinity leave no step: their tensor or channel becomes NaN altogether. Zeros stay zeros, where the authors'
+    0 / 0 is NaN, and there is no negative zero. Constant tensors stay as they are. d is never below 2^-126. A number
+    near the carrier's largest may overflow to infinity. Rounding twice may differ from rounding once, since the first
+    changes min and max. In other modes than to nearest-even, each chooses between the two multiples that x lies
+    between.
+
+    Args:
+        width: 2 to 16.
+        axis: the channel axis; None: the tensor has one step. The authors round so the weights of convolutions, by
+            output channel, and no others.
+        affine: the formula at width 16 too.
+
+    Raises:
+        FormatError: a number is out of range, or ``affine`` is said of another width, which is so anyway.
+
+    Source:
+        Lam et al., "Quantized Reinforcement Learning (QuaRL)", arXiv:1910.01055; the code of its tables
+        (``baseline/new_ptq.py``), where min and max do not include 0, as the paper's text has it.
+    """
+
+    width: int
+    axis: int | None = None
+    affine: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("a quarl format", "width", self.width, range(2, _HALF + 1))
+        if self.axis is not None:
+            check_integer("a quarl format", "axis", self.axis, AXES)
+        if self.affine and self.width != _HALF:
+            raise FormatError(f"affine is said of quarl16, which is fp16 without it, got width {self.width}")
+        if self.axis is not None and self._half:
+            raise FormatError(f"quarl16 is fp16, which has no step and so no axis, got axis {self.axis}")
+
+    def __str__(self) -> str:
+        axis = f"_ax{self.axis}" if self.axis is not None else ""
+        return f"quarl{self.width}" + ("_affine" if self.affine else "") + axis
+
+    @property
+    def _half(self) -> bool:
+        return self.width == _HALF and not self.affine
+
+    @property
+    def bits(self) -> int:
+        """The width."""
+        return self.width
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it is fp16."""
+        return self._half
+
+    @property
+    def carrier(self) -> torch.dtype:
+        """float32: multiples of d are as exact as its products."""
+        return torch.float32
+
+    def fits_in(self, dtype: torch.dtype) -> bool:
+        """Whether ``dtype`` is float32 or float64."""
+        return dtype in (torch.float32, torch.float64)
+
+    def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
+        """None: the data decide."""
+        return
+
+    def _check_shape(self, x: torch.Tensor) -> None:
+        if self.axis is not None and x.numel():
+            check_axis(self, self.axis, x)
+
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self._half:
+            format_called("e5m10").round_into(source, target, how.rounding, None, how.random)
+        elif how.rounding is Rounding.NEAREST_EVEN:
+            step = self._step(source)
+            torch.div(source, step, out=target)
+            target.round_().add_(0.0).mul_(step)  # -0 + 0 is 0
+        else:
+            words = words_for(how.rounding, how.random, source)
+            target.copy_(self._round_tensor(source, how._replace(words=words)))
+
+    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+        if self._half:
+            half: torch.Tensor = format_called("e5m10")._round_tensor(source, how)  # noqa: SLF001  a family's own
+            return half
+        step = self._step(source)
+        if how.rounding is Rounding.NEAREST_EVEN:
+            whole = (source / step).round()
+        else:
+            whole = whole_steps(source, step, torch.zeros_like(step), how.rounding, how.words)
+        return where(whole == 0, 0.0, whole) * step
+
+    def _step(self, x: torch.Tensor) -> torch.Tensor:
+        """d, in a shape with which ``x`` can be divided by it."""
+        if self.axis is None or x.dim() == 0:
+            low, high = torch.aminmax(x)
+        else:
+            others = [axis for axis in range(x.dim()) if axis != check_axis(self, self.axis, x)]
+            low, high = (x.amin(others, keepdim=True), x.amax(others, keepdim=True)) if others else (x, x)
+        part = 2.0**-self.width  # first, so that the sum cannot overflow; it is exact
+        return (low.abs() * part + high.abs() * part).clamp(min=SMALLEST_SCALE)
+
+
+def _from_name(found: re.Match[str]) -> dict[str, Any]:
+    return {"width": int(found[1])}
+
+
+register(
+    QuarlFormat,
+    beginnings=[Beginning("quarlN", r"quarl(\d{1,3})", _from_name)],
+    suffixes=[Suffix("_affine", "affine", "(affine)", lambda _: True), AXIS_SUFFIX],
+    called="quarl",
+    verified=["quarl8"],
+    drawn={"width": range(2, 17), "affine": (False, True)},
+)
