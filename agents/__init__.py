@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.extras import from_extras
 
 if TYPE_CHECKING:
+    from .acting.quantization import Quantization
     from .algorithms.sac.agent import SAC
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .run.directory import Crash, Result
     from .run.loop import Progress
     from .training.alone import train
+    from .training.quantize import QuantizedRun, quantize
     from .training.together import Job, train_together
 
 _MODULES = {
@@ -52,6 +54,8 @@ _MODULES = {
     "MasterWeights": "optimizers.master_weights",
     "PlainEMA": "optimizers.kahan_momentum",
     "Progress": "run.loop",
+    "Quantization": "acting.quantization",
+    "QuantizedRun": "training.quantize",
     "Result": "run.directory",
     "RunError": "errors",
     "SquashedNormal": "models.squashed_normal",
@@ -61,6 +65,7 @@ _MODULES = {
     "noise_log_prob": "models.noise_log_prob",
     "normal_log_prob": "models.normal_fix",
     "normal_log_prob_naive": "models.normal_fix",
+    "quantize": "training.quantize",
     "softplus": "models.softplus_fix",
     "softplus_naive": "models.softplus_fix",
     "train": "training.alone",
@@ -84,6 +89,8 @@ __all__ = [
     "MasterWeights",
     "PlainEMA",
     "Progress",
+    "Quantization",
+    "QuantizedRun",
     "Result",
     "RunError",
     "SquashedNormal",
@@ -93,6 +100,7 @@ __all__ = [
     "noise_log_prob",
     "normal_log_prob",
     "normal_log_prob_naive",
+    "quantize",
     "softplus",
     "softplus_naive",
     "train",

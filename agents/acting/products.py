@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from .quantization import Quantization
 
+Ranges: TypeAlias = "list[tuple[float, float]]"
+"""The smallest and largest number that each product is given to multiply with its weight, in the order of inference."""
+
 # Where the activation and the weight are among the arguments.
 _MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "_addmm_activation": 1, "baddbmm": 1, "addbmm": 1}
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
@@ -26,8 +29,8 @@ _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
 class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context in which the operands of matrix products and convolutions are rounded; it is made for one evaluation.
 
-    Weights are those of a moment: what lies in ``parameters`` is rounded once. Entered within a simulation, it hands
-    that the rounded operands.
+    It is entered for each inference, inside of a simulation if there is one, which then sees rounded operands. Weights
+    are those of a moment: what lies in ``parameters`` is rounded once.
 
     Args:
         quantization: to what.
@@ -40,16 +43,18 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, quantization: Quantization, parameters: Iterable[Tensor] = (), *, watch: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ranges: list[tuple[float, float]] = []
+        self.ranges: Ranges = []
         self._quantization = quantization
         self._fixed = {tensor.untyped_storage().data_ptr() for tensor in parameters}
         self._weights: dict[Any, Tensor] = {}
         self._watch = watch
         self._layer = 0
 
-    def begin(self) -> None:
+    def __enter__(self) -> Self:
         """An inference begins: the next product is its first."""
         self._layer = 0
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Rounds the operands of a product; other operations run as they are."""

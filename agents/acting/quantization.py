@@ -173,18 +173,21 @@ class Quantization:
     def calibrated(self, ranges: Sequence[tuple[float, float]]) -> Self:
         """With fixed scales of activations, from the smallest and largest number that each product has been given.
 
+        Where no activations are rounded, or all of inference is, nothing is fixed.
+
         Args:
             ranges: by product, in the order of inference.
 
         Raises:
-            FormatError: activations are not rounded to integers, which alone have scales that can be given.
+            FormatError: activations are rounded, and not to integers, which alone have scales that can be given.
         """
         fmt = self.activations
+        if fmt is None:
+            return self
         if not isinstance(fmt, IntegerFormat) or fmt.group is not None or fmt.scale is not None:
             raise FormatError(
-                f"ranges of activations are watched for integers with a scale for the whole tensor, such as int8,"
-                f" uint8_asym or int8_ax0; {self.name} "
-                + ("rounds none" if fmt is None else "takes its scales as its name says")
+                f"activations in {fmt} cannot be calibrated: fixed scales are for integers such as int8, uint8 and"
+                " int8_ax0, whose scales the data would decide; leave the calibration out"
             )
         return replace(self, layers=tuple(_fixed(fmt, *of_product) for of_product in ranges))
 

@@ -15,6 +15,8 @@ import torch
 from roundoff.errors import RoundoffError
 
 from ...simulate import exact
+from ..acting.products import QuantizedProducts
+from ..acting.quantization import Quantization
 from ..algorithms.learner import simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
@@ -25,6 +27,7 @@ from ..run.loop import Progress
 from ..run.metrics import MetricsLog
 from ..run.observed import Numerics
 from ..run.profile import Profile
+from ..run.restored import take_over
 from ..run.stopping import Stopped
 from ..run.stopwatch import Stopwatch
 from ..streams import Stream, sequence
@@ -32,10 +35,13 @@ from .finite import LastOutput, damaged_weight, nan_among_locals
 from .model import make_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from ...simulate import Simulation
+    from ..acting.products import Ranges
+    from ..environments.parallel import EnvironmentGroup
     from ..run.directory import RunDirectory
     from ..run.stopping import StopRequest
     from .model import Model
@@ -97,6 +103,7 @@ class AdaptedRun:
         self._looking_on = simulation_of(config.model_copy(update={"observe": False}))
         self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
         self._last: Evaluation | None = None
+        self._last_quantized: dict[str, float] = {}
         self._last_report = 0.0
 
     def profile(self) -> Profile:
@@ -113,23 +120,42 @@ class AdaptedRun:
         """
         for old in self.files.path.glob("tensorboard/events*"):  # of a process that was killed
             old.unlink()
-        opening = {"task": self.config.task, "action_repeat": self.config.action_repeat}
-        opening |= {"allow_imports": self._allow_imports}
-        workers = min(self.config.environment_workers, self.config.eval_episodes)
         with (
             MetricsLog(self.files.path, length=0, step=0) as self._log,
-            VectorEnvironment(
-                opening, [self.config.eval_episodes], [False], workers=workers, on_stop=self.stop.make
-            ) as evaluation,
+            self._evaluation_group() as self._group,
             _randomness(self.device, self.config.seed),
         ):
-            (self._group,) = evaluation.groups
             self._report()
             crash = self._learn()
             if crash and self._numerics:
                 crash = Crash(crash.step, f"{crash.reason}; {self._numerics.first_nonfinite()}")
                 self._log.write("numerics", self._step, self._numerics.record())
         return self._finish(crash)
+
+    @contextmanager
+    def restored(self, weights: Mapping[str, torch.Tensor], step: int) -> Iterator[None]:
+        """As it was at its end, for :meth:`episodes` within the block; nothing is written.
+
+        Args:
+            weights: what the run left.
+            step: environment steps that it had taken.
+
+        Raises:
+            RunError: these are no weights of this model.
+        """
+        with self._evaluation_group() as self._group, _randomness(self.device, self.config.seed):
+            self.model, self._step = self._make(), step
+            take_over(weights, self.model.weights(), str(self.files.agent))
+            yield
+
+    @contextmanager
+    def _evaluation_group(self) -> Iterator[EnvironmentGroup]:
+        opening = {"task": self.config.task, "action_repeat": self.config.action_repeat}
+        opening |= {"allow_imports": self._allow_imports}
+        workers = min(self.config.environment_workers, self.config.eval_episodes)
+        episodes = [self.config.eval_episodes]
+        with VectorEnvironment(opening, episodes, [False], workers=workers, on_stop=self.stop.make) as evaluation:
+            yield evaluation.groups[0]
 
     def _learn(self) -> Crash | None:
         """Lets the library learn; how that crashed, if it did."""
@@ -213,40 +239,77 @@ class AdaptedRun:
         Raises:
             _Leave: weights or actions are not finite.
         """
+        assert self.model is not None
+        self._evaluated_at = self._step
+        if damaged := damaged_weight(self.model.weights()):
+            raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
+        with self.stopwatch.measure("evaluation"):
+            found, _ = self.episodes()
+            if found.crashed:
+                raise _Leave(Crash(self._step, "the policy took a non-finite action in evaluation"))
+            self._last = found
+            self._log.write("eval", self._step, found.record())
+            for one in self.config.evaluate_in:
+                quantization = Quantization.parse(one)
+                found, _ = self.episodes(quantization)
+                self._last_quantized[quantization.name] = found.mean
+                self._log.write("eval_in", self._step, {"in": quantization.name, **found.record()})
+        if self._numerics:
+            self._log.write("numerics", self._step, self._numerics.record())
+        self._report()
+
+    def episodes(self, quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
+        """The episodes of an evaluation, which the step and the seed decide, with the policy quantized if need be.
+
+        Args:
+            quantization: how; None: as it is.
+            watch: whether the ranges of activations are noted.
+
+        Returns:
+            The evaluation, and those ranges.
+        """
+        assert self.model is not None
+        tensors = list(self.model.weights().values())
+        if quantization is None:
+            return self._episodes(self._looking_on), []
+        if quantization.policy is None:
+            products = QuantizedProducts(quantization, tensors, watch=watch)
+            return self._episodes(self._looking_on, products), products.ranges
+        with _rounded(tensors, quantization):
+            return self._episodes(quantization.simulation(self.config.seed), quantization=quantization), []
+
+    def _episodes(
+        self,
+        simulation: Simulation | None,
+        products: QuantizedProducts | None = None,
+        quantization: Quantization | None = None,
+    ) -> Evaluation:
         model, config = self.model, self.config
         assert model is not None
-        self._evaluated_at = self._step
-        if damaged := damaged_weight(model.weights()):
-            raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
-        if self._looking_on is not None:
-            self._looking_on.step = _EVALUATION + self._step % _EVALUATION
+        if simulation is not None:
+            simulation.step = _EVALUATION + self._step % _EVALUATION
         seed = int(sequence(config.seed, Stream.EVALUATION, self._step).generate_state(1)[0])
         modes = {module: module.training for module in model.network.modules()}
         output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
         model.begin(config.eval_episodes)
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            with self._looking_on or nullcontext():
-                actions = model.act(self._seen(observations))
+            seen = self._seen(observations)
+            if quantization is not None and seen.dtype in (np.float32, np.float64):
+                seen = quantization.number(torch.from_numpy(seen)).numpy()
+            with simulation or nullcontext(), products or nullcontext():
+                actions = model.act(seen)
             if discrete and not output.is_finite():  # else the actions themselves say it
                 return np.full((len(observations), 1), np.nan)
             return self._as_ours(actions)
 
         try:
-            with self.stopwatch.measure("evaluation"), torch.no_grad(), _randomness(self.device, seed):
-                found = evaluate(self._group, policy, seed=config.seed, step=self._step, go_on=model.go_on)
+            with torch.no_grad(), _randomness(self.device, seed):
+                return evaluate(self._group, policy, seed=config.seed, step=self._step, go_on=model.go_on)
         finally:
             output.remove()
             for module, training in modes.items():
                 module.training = training
-        if found.crashed:
-            raise _Leave(Crash(self._step, "the policy took a non-finite action in evaluation"))
-        self._last = found
-        values = {"return_mean": found.mean, "return_std": found.std, "returns": list(found.returns)}
-        self._log.write("eval", self._step, values)
-        if self._numerics:
-            self._log.write("numerics", self._step, self._numerics.record())
-        self._report()
 
     def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
         """What our environments show, as the library's do."""
@@ -271,7 +334,7 @@ class AdaptedRun:
             result = Result("crashed", 0.0, 0.0, self._step, crash)
         else:
             assert self._last is not None
-            result = Result("done", self._last.mean, self._last.std, self._step)
+            result = Result("done", self._last.mean, self._last.std, self._step, quantized=self._last_quantized)
         weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
         write_ending(self.files, result, weights, self._numerics, self.stopwatch, self.profile)
         return result
@@ -289,6 +352,22 @@ def _round_(model: Model) -> None:
         for tensor in model.weights().values():
             if tensor.is_floating_point():
                 tensor.copy_(tensor.clone())
+
+
+@contextmanager
+def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
+    """Parameters as a quantized inference begins with them, for the block; then as they were."""
+    kept = [tensor.clone() for tensor in tensors]
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.dtype in (torch.float32, torch.float64):
+                tensor.copy_(quantization.number(tensor))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, was in zip(tensors, kept, strict=True):
+                tensor.copy_(was)
 
 
 @contextmanager

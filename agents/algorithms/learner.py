@@ -11,6 +11,7 @@ import torch
 
 from ...formats import FloatFormat, Format, round
 from ...simulate import Policy, Simulation
+from ..acting.products import QuantizedProducts
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
@@ -25,6 +26,7 @@ from ..streams import Stream, torch_generator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..acting.quantization import Quantization
     from ..config.train_config import TrainConfig
     from ..models.networks import FlatNetwork
     from .part import Elsewhere, Metrics, Part
@@ -67,6 +69,7 @@ class Learner(ABC):
         updates: how many there were.
         compiled: what has taken over the updates; None if nothing has.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
+        products: in which operands are rounded for the actions of an evaluation; None if none are.
     """
 
     acting_network: ClassVar[str] = "actor"
@@ -94,6 +97,7 @@ class Learner(ABC):
         self.parts: tuple[Part, ...] = ()
         self.compiled: Elsewhere | None = None
         self.acting: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+        self.products: QuantizedProducts | None = None
         self.updates = self.actions = 0
 
     def bind(self) -> None:  # noqa: B027  most have something to bind, not all
@@ -138,7 +142,7 @@ class Learner(ABC):
             (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
         """
         if deterministic:
-            with self._looking_on(number):
+            with self._looking_on(number), self.products or nullcontext():
                 return self._coerced(self.best_actions(observations))
         self.actions += 1
         with self._arithmetic(self.actions, _ACT):
@@ -229,6 +233,28 @@ class Learner(ABC):
         other = copy(self)
         other.numbers = {**self.numbers, **numbers}
         other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
+        return other
+
+    def quantized(self, quantization: Quantization, *, watch: bool = False) -> Self:
+        """This learner as it acts quantized, with the weights of this moment: a copy for one evaluation.
+
+        Args:
+            quantization: how.
+            watch: whether ``products`` of the copy notes what ranges activations have.
+        """
+        other = copy(self)
+        if quantization.policy is None:
+            other.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
+            parameters = [network.flat for network in self.networks.values()]
+            other.products = QuantizedProducts(quantization, parameters, watch=watch)
+            return other
+        other.simulation = quantization.simulation(self.config.seed)
+        other.networks = {name: one.bound_to(quantization.number(one.flat)) for name, one in self.networks.items()}
+        other.numbers = {
+            name: quantization.number(one) if isinstance(one, torch.Tensor) else one
+            for name, one in self.numbers.items()
+        }
+        other.bind()
         return other
 
     def next_draws(self) -> None:

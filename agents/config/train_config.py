@@ -60,6 +60,23 @@ def check_policy(policy: Any) -> dict[str, Any]:
     return plain
 
 
+def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
+    """Reads a list of quantizations, each as plain data, canonical; raises ValueError for what is none."""
+    from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
+    from ..acting.quantization import Quantization  # noqa: PLC0415  likewise
+
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"must be a list such as [fp16, quarl8, int8_ax0], got {value!r}")  # noqa: TRY004  pydantic
+    try:
+        found = [Quantization.parse(one) for one in value]
+    except FormatError as error:
+        raise ValueError(str(error)) from None
+    for one in found:
+        if found.count(one) > 1:
+            raise ValueError(f"{one} comes twice")
+    return tuple(one.as_json() for one in found)
+
+
 def check_device(name: str) -> str:
     """Returns ``name`` if a device can be called so; raises ValueError if not."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -136,6 +153,13 @@ class TrainConfig(BaseModel):
     )
     eval_every: Positive = key(10_000, "Environment steps between evaluations.", Role.OUTSIDE_UPDATES | Role.AMOUNT)
     eval_episodes: Positive = key(10, "Episodes of an evaluation.", Role.OUTSIDE_UPDATES | Role.AMOUNT)
+    evaluate_in: Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(parse_quantizations)] = key(
+        (),
+        "Each evaluation runs again, in the same episodes, with the policy quantized in each of these ways: formats"
+        " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on it.",
+        Role.EXECUTION | Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
     checkpoint_every: Positive = key(
         10_000, "Environment steps between checkpoints.", Role.EXECUTION | Role.OUTSIDE_UPDATES | Role.TIMELESS
     )
@@ -265,6 +289,19 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_evaluate_in(self) -> Self:
+        if self.evaluate_in:
+            from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
+            from ..acting.quantization import Quantization  # noqa: PLC0415  likewise
+
+            try:
+                for one in self.evaluate_in:
+                    Quantization.parse(one).check_fits(Format.parse(self.format).carrier)
+            except FormatError as error:
+                raise ValueError(f"evaluate_in: {error}") from None
+        return self
+
+    @model_validator(mode="after")
     def _check_native(self) -> Self:
         if not self.native:
             return self
@@ -274,7 +311,7 @@ class TrainConfig(BaseModel):
                 f"native: true computes in a half precision of PyTorch: allowed are {allowed}, got format"
                 f" {self.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"
             )
-        for name in ("policy", "observe"):
+        for name in ("policy", "observe", "evaluate_in"):
             if getattr(self, name):
                 raise ValueError(
                     f"native: true runs without a simulation, which {name} is about, got {name}: {getattr(self, name)};"

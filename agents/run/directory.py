@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, final
@@ -32,6 +32,7 @@ class Result:
         return_std: standard deviation of its episodes' returns; 0 for a crash.
         step: environment steps taken.
         crash: when and why, if it crashed.
+        quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
     """
 
     status: Literal["done", "crashed"]
@@ -39,6 +40,7 @@ class Result:
     return_std: float
     step: int
     crash: Crash | None = None
+    quantized: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
@@ -49,6 +51,7 @@ class Result:
             "return_std": self.return_std,
             "step": self.step,
             "crash": crash,
+            **({"in": self.quantized} if self.quantized else {}),
         }
 
     @classmethod
@@ -57,7 +60,9 @@ class Result:
         crash = Crash(_whole(value["crash"]["step"]), str(value["crash"]["reason"])) if value["crash"] else None
         if value["status"] != ("crashed" if crash else "done"):
             raise ValueError(value["status"])
-        return cls(value["status"], _real(value["return"]), _real(value["return_std"]), _whole(value["step"]), crash)
+        quantized = {str(name): _real(mean) for name, mean in dict(value.get("in", {})).items()}
+        numbers = _real(value["return"]), _real(value["return_std"]), _whole(value["step"])
+        return cls(value["status"], *numbers, crash, quantized)
 
 
 def _whole(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..acting.quantization import Quantization
+    from ..algorithms.learner import Learner
     from ..environments.parallel import EnvironmentGroup
+    from ..experience.intake import Intake
 
 
 @final
@@ -39,6 +43,33 @@ class Evaluation:
     def std(self) -> float:
         """Standard deviation of the returns over the episodes (the population's, dividing by n); 0 for a crash."""
         return float(np.std(self.returns)) if self.returns else 0.0
+
+    def record(self) -> dict[str, Any]:
+        """As ``metrics.jsonl`` has it; of a crash, no returns."""
+        numbers = {"return_mean": self.mean, "return_std": self.std, "returns": list(self.returns)}
+        return numbers | ({"crashed": True} if self.crashed else {})
+
+
+@final
+class EvaluationPolicy:
+    """The deterministic policy of a learner, as environments see it, for one evaluation.
+
+    Args:
+        learner: that acts.
+        intake: takes observations for it.
+        quantization: how the learner was quantized; None if it was not.
+    """
+
+    def __init__(self, learner: Learner, intake: Intake, quantization: Quantization | None = None) -> None:
+        self._learner, self._intake, self._quantization = learner, intake, quantization
+        self._numbers = itertools.count()
+
+    def __call__(self, observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
+        """Actions (n, action) for observations (n, ...)."""
+        seen = self._intake.perceive(observations)
+        if self._quantization is not None:
+            seen = self._quantization.number(seen)
+        return self._intake.from_format(self._learner.act(seen, deterministic=True, number=next(self._numbers)))
 
 
 def evaluate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
+from ..acting.quantization import Quantization
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .ending import write_ending
-from .evaluate import Evaluation, evaluate
+from .evaluate import Evaluation, EvaluationPolicy, evaluate
 from .metrics import MetricsLog, NoLog
 from .profile import Profile
 from .snapshots import write_networks, write_states
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..algorithms.learner import Learner
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
@@ -103,6 +104,7 @@ class Run:
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
+        self.last_quantized: dict[str, float] = {}
         on_gpu = device.type == "cuda"
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
         self._waited = wait if on_gpu else None
@@ -226,29 +228,28 @@ class Run:
         if not self.learners.leads:
             return None
         self._evaluated_at = self.state.step
-        numbers = itertools.count()
-
-        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            seen = self.intake.perceive(observations)
-            return self.intake.from_format(self.learner.act(seen, deterministic=True, number=next(numbers)))
-
         step = self._moment()
-        evaluation = evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
+        evaluation = self._episodes(step, self.learner)
         if evaluation.crashed:
             return Crash(self.state.step, "the policy took a non-finite action in evaluation")
         self.last_evaluation = evaluation
-        values = {
-            "return_mean": evaluation.mean,
-            "return_std": evaluation.std,
-            "returns": list(evaluation.returns),
-        }
-        log.write("eval", step, values)
+        log.write("eval", step, evaluation.record())
+        for one in self.config.evaluate_in:
+            quantization = Quantization.parse(one)
+            found = self._episodes(step, self.learner.quantized(quantization), quantization)
+            self.last_quantized[quantization.name] = found.mean
+            log.write("eval_in", step, {"in": quantization.name, **found.record()})
         if self.config.keep_networks:
             write_networks(self.files.snapshots, step, self.learner.layers())
         if self.state.numerics:
             log.write("numerics", step, self.state.numerics.record())
         self._report()
         return None
+
+    def _episodes(self, step: int, learner: Learner, quantization: Quantization | None = None) -> Evaluation:
+        """The episodes of an evaluation, which the step and the seed decide."""
+        policy = EvaluationPolicy(learner, self.intake, quantization)
+        return evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
 
     def _moment(self) -> int:
         """The step of an evaluation: of learners that are not in step, the moment that one of them has passed."""
@@ -315,7 +316,7 @@ class Run:
         else:
             last = self.last_evaluation or Evaluation(())
             assert self.last_evaluation or not self.learners.leads
-            result = Result("done", last.mean, last.std, self.state.step)
+            result = Result("done", last.mean, last.std, self.state.step, quantized=self.last_quantized)
         if not self.learners.leads:
             return result
         if self.config.keep_networks:

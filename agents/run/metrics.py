@@ -67,7 +67,7 @@ class MetricsLog:
         """Appends one record.
 
         Args:
-            kind: ``"eval"`` or ``"train"``.
+            kind: ``"eval"`` or ``"train"``; or ``"eval_in"``, with the quantization as ``in``.
             step: environment steps.
             values: numbers or lists of numbers by name.
 
@@ -78,7 +78,7 @@ class MetricsLog:
         with self._writing():
             self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             self._file.flush()
-            self._write_event(kind, step, values)
+            self._write_event(f"{kind}/{values['in']}" if "in" in values else kind, step, values)
 
     def synced_length(self) -> int:
         """Bytes written so far, all of them on the disk."""

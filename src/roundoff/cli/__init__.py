@@ -17,6 +17,7 @@ from roundoff.cli.doctor import doctor
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
 from roundoff.cli.programs import AS_PYTHON, run
+from roundoff.cli.quantize import quantize
 from roundoff.cli.results import collect, compare, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
@@ -48,7 +49,8 @@ def _options(
 
 # As --help lists them.
 for _command in (
-    sweep, status, collect, reproduce, train, blame, presets, schema, formats, verify, doctor, plot, compare, report,
+    sweep, status, collect, reproduce, train, quantize, blame, presets, schema, formats, verify, doctor, plot, compare,
+    report,
 ):  # fmt: skip
     app.command()(_command)
 app.command(context_settings=AS_PYTHON)(run)

@@ -1,0 +1,69 @@
+"""A run that has ended, taken up again to be evaluated: its config, how it ended, and its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from roundoff.files import read_json
+
+from ..config.train_config import TrainConfig
+from ..errors import RunError
+from . import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from .directory import RunDirectory
+
+
+def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]]:
+    """The config of a run that is done, the environment steps it took, and its final weights by name.
+
+    Raises:
+        RunError: there is no such run, it has not ended or crashed, or is of a program.
+        FileError: a file is damaged.
+    """
+    if not files.config.exists():
+        raise RunError(
+            f"{files.path}: holds no run (there is no config.json); give the folder of a run that `roundoff train` or a"
+            " sweep has left, or of a sweep"
+        )
+    content = read_json(files.config)
+    given = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(given, dict) or "task" not in given:
+        raise RunError(f"{files.config}: is not the config of an agent's run, and only an agent has a policy")
+    try:
+        config = TrainConfig(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "config"
+        raise RunError(f"{files.config}: {where}: {first['msg']}") from None
+    result = files.read_result()
+    if result is None:
+        raise RunError(f"{files.path}: has not ended (there is no result.json); bring the run to its end first")
+    if result.crash:
+        raise RunError(f"{files.path}: crashed at step {result.crash.step}, so there is no policy to quantize")
+    return config, result.step, checkpoint.load(files.agent)
+
+
+def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: str) -> None:
+    """Copies weights that a run has left, by name, into those of a model.
+
+    Raises:
+        RunError: they are those of another one; ``place`` says where they came from.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    there = {name: tuple(tensor.shape) if hasattr(tensor, "shape") else None for name, tensor in found.items()}
+    if there != shapes:
+        differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
+        name = differing[0]
+        raise RunError(
+            f"{place}: holds the weights of another algorithm, task or size than config.json says: {name} is"
+            f" {there.get(name, 'missing')} there, and should be {shapes.get(name, 'missing')}"
+        )
+    for name, tensor in own.items():
+        tensor.detach().copy_(found[name])

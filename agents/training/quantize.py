@@ -1,0 +1,128 @@
+"""Policies after training: what quantizing one costs, in the same episodes as the original."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import torch
+
+from roundoff.extras import require
+
+from ...formats import Format
+from ..acting.quantization import Quantization
+from ..adapters.run import AdaptedRun
+from ..adapters.settings import AdapterConfig
+from ..run.directory import RunDirectory
+from ..run.evaluate import Evaluation, EvaluationPolicy, evaluate
+from ..run.parts import check_run, make_learner, open_environments
+from ..run.restored import read_finished, take_over
+from ..run.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from ..acting.products import Ranges
+    from ..config.train_config import TrainConfig
+
+    Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
+
+_NOTHING = Quantization("as it is")
+
+
+@final
+@dataclass(frozen=True)
+class QuantizedRun:
+    """The policy of a finished run, as it is and quantized, in the same episodes.
+
+    Attributes:
+        config: of the run.
+        original: the returns of the policy as it is.
+        quantized: the returns by quantization; a crash, where that took a non-finite action, has none.
+    """
+
+    config: TrainConfig
+    original: Evaluation
+    quantized: dict[str, Evaluation]
+
+
+def quantize(
+    directory: str | Path,
+    quantizations: Sequence[Quantization],
+    *,
+    episodes: int | None = None,
+    calibrate: int = 0,
+    allow_imports: Collection[str] = (),
+) -> QuantizedRun:
+    """Evaluates the final policy of a run as it is, and quantized, on the same seeds.
+
+    With as many episodes as the run's own evaluations have, the episodes are those of its last one.
+
+    Args:
+        directory: of a run that is done.
+        quantizations: how; see :meth:`.Quantization.parse`.
+        episodes: of each evaluation; None: as many as the run's have.
+        calibrate: over so many other episodes, the range of what each product is given is watched first, and scales of
+            activations are fixed by it; 0: each observation has its own scales.
+        allow_imports: as for :func:`roundoff.agents.train`.
+
+    Raises:
+        RunError: there is no finished run, its weights are another algorithm's, or its task cannot be made.
+        FormatError: a quantization has no scales that could be fixed, or does not fit the run's arithmetic.
+        FileError: a file is damaged.
+    """
+    files = RunDirectory(directory)
+    config, step, weights = read_finished(files)
+    for one in quantizations:
+        one.check_fits(Format.parse(config.format).carrier)
+        if calibrate:
+            one.calibrated([])  # says whether it can be
+    plain = {"native": False, "observe": False, "evaluate_in": (), "environment_workers": 0, "device": "cpu"}
+    plain |= {"keep_networks": False, "eval_episodes": episodes or config.eval_episodes, "environments": 1}
+    if hasattr(config, "learners"):
+        plain |= {"learners": 1, "asynchronous": False, **config.soon_learning()}
+    opened = partial(_opened, config.model_copy(update=plain), files, weights, allow_imports=allow_imports)
+    ranges: Ranges = []
+    if calibrate:
+        with opened(step=step + 1, episodes=calibrate) as play:  # others than those of the evaluation
+            _, ranges = play(_NOTHING, watch=True)
+    with opened(step=step) as play:
+        original, _ = play()
+        found = {one.name: play(one.calibrated(ranges) if calibrate else one)[0] for one in quantizations}
+    return QuantizedRun(config, original, found)
+
+
+@contextmanager
+def _opened(
+    config: TrainConfig,
+    files: RunDirectory,
+    weights: dict[str, Any],
+    *,
+    step: int,
+    allow_imports: Collection[str],
+    episodes: int | None = None,
+) -> Iterator[Play]:
+    """A function that plays the episodes of an evaluation; see :meth:`AdaptedRun.episodes`."""
+    config = config.model_copy(update={"eval_episodes": episodes or config.eval_episodes})
+    check_run(config, allow_imports)
+    stop, device = StopRequest(), torch.device("cpu")
+    if isinstance(config, AdapterConfig):
+        require(config.package)
+        run = AdaptedRun(config, files, device, None, stop, allow_imports)
+        with run.restored(weights, step):
+            yield run.episodes
+        return
+    with open_environments(config, stop.make, allow_imports) as environments:
+        learner, recorder = make_learner(config, environments, device)
+        take_over(weights, learner.weights(), str(files.agent))
+
+        def play(quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
+            acting = learner if quantization is None else learner.quantized(quantization, watch=watch)
+            policy = EvaluationPolicy(acting, recorder.intake, quantization)
+            found = evaluate(environments.groups[-1], policy, seed=config.seed, step=step)
+            return found, acting.products.ranges if acting.products else []
+
+        yield play

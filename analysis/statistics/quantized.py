@@ -1,0 +1,80 @@
+"""What quantizing policies costs: returns of the same episodes, as trained and quantized, with intervals of pairs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from .intervals import NO_INTERVAL, Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+_CASE = ["algorithm", "task", "format", "in"]
+
+
+def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
+    """Student's interval of the mean of paired differences; NaN of fewer than two.
+
+    Args:
+        differences: of each pair, one number: episodes of the same seed, or means of runs of the same seed.
+        level: confidence level, in (0, 1).
+    """
+    values = np.ravel(np.asarray(differences, dtype=float))
+    if values.size < 2:
+        return NO_INTERVAL
+    mean, reach = values.mean(), stats.t.ppf(0.5 + level / 2, values.size - 1) * stats.sem(values)
+    return Interval(float(mean - reach), float(mean + reach))
+
+
+def of_run(original: Sequence[float], quantized: Sequence[float], *, crashed: bool = False) -> dict[str, Any]:
+    """The numbers of one policy: both mean returns, their difference, and its interval over episodes.
+
+    Args:
+        original: the return of each episode, as trained.
+        quantized: the same episodes quantized.
+        crashed: whether that took a non-finite action, which scores 0 in every episode.
+    """
+    before = np.asarray(original, dtype=float)
+    after = np.zeros_like(before) if crashed else np.asarray(quantized, dtype=float)
+    low, high = paired_interval(after - before)
+    numbers = {"original": before.mean(), "return": after.mean(), "difference": (after - before).mean()}
+    return {**numbers, "low": low, "high": high, "episodes": before.size, "crashed": crashed}
+
+
+def over_runs(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """A row per algorithm, task, format and quantization, over its runs, which are paired with themselves.
+
+    Of several runs the interval is one over runs; of one, over its episodes.
+
+    Args:
+        rows: what :func:`of_run` gives, with ``algorithm``, ``task``, ``format`` and ``in``.
+    """
+    found = []
+    for _, runs in pd.DataFrame(rows).groupby(_CASE, sort=False):
+        ends = paired_interval(runs["difference"]) if len(runs) > 1 else Interval(*runs[["low", "high"]].iloc[0])
+        means = runs[["original", "return", "difference"]].mean().to_dict()
+        counts = {"runs": len(runs), "episodes": int(runs["episodes"].sum()), "crashed": int(runs["crashed"].sum())}
+        found.append(
+            {**{key: runs[key].iloc[0] for key in _CASE}, **means, "low": ends.low, "high": ends.high, **counts}
+        )
+    return pd.DataFrame(found)
+
+
+def in_words(table: pd.DataFrame) -> list[dict[str, str]]:
+    """The rows of :func:`over_runs` for people; what all rows have in common is left out."""
+    rows = []
+    for row in table.to_dict("records"):
+        cells = {key: str(row[key]) for key in _CASE[:-1] if len(set(table[key])) > 1}
+        cells |= {"quantized": str(row["in"]), "as trained": f"{row['original']:.4g}", "return": f"{row['return']:.4g}"}
+        cells["difference"] = f"{row['difference']:+.3g}"
+        there = not np.isnan(row["low"])
+        cells["95 % interval"] = f"{row['low']:+.3g} to {row['high']:+.3g}" if there else ""
+        cells |= {"runs": str(row["runs"]), "episodes": str(row["episodes"])}
+        rows.append(cells | ({"crashed": str(row["crashed"])} if table["crashed"].any() else {}))
+    return rows

@@ -1,0 +1,80 @@
+"""The command that quantizes policies after training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roundoff.cli.options import AllowImport, allowed_imports, print_warnings, say, stoppable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def quantize(
+    directory: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a sweep.")],
+    *,
+    into: Annotated[
+        list[str],
+        typer.Option("--in", help="What to quantize to: int8, quarl4, fp16, mxfp4, ...; may be repeated."),
+    ],
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Episodes of each evaluation [default: as many as the run's].")
+    ] = None,
+    calibrate: Annotated[
+        int,
+        typer.Option(min=0, help="Fix the scales of activations by the ranges that so many other episodes show."),
+    ] = 0,
+    allow_import: AllowImport = None,
+) -> None:
+    """Quantize the policies of finished runs, and write what it costs, in the same episodes, to quantized.csv."""
+    import pandas as pd
+
+    from roundoff.agents import Quantization
+    from roundoff.agents import quantize as quantize_run
+    from roundoff.analysis.statistics.markdown import table
+    from roundoff.analysis.statistics.quantized import in_words, of_run, over_runs
+    from roundoff.files import write_bytes
+
+    quantizations = list(dict.fromkeys(map(Quantization.parse, into)))
+    rows: list[dict[str, Any]] = []
+    with stoppable("nothing was written; the same command begins anew"):
+        for name, folder in _runs(directory).items():
+            found = quantize_run(
+                folder, quantizations, episodes=episodes, calibrate=calibrate,
+                allow_imports=allowed_imports(allow_import, None),
+            )  # fmt: skip
+            config = found.config
+            about: dict[str, Any] = {
+                "run": name,
+                "algorithm": config.algorithm,
+                "task": config.task,
+                "format": config.format,
+            }
+            about |= {"seed": config.seed, "calibrated": calibrate}
+            for quantization, after in found.quantized.items():
+                numbers = of_run(found.original.returns, after.returns, crashed=after.crashed)
+                rows.append({**about, "in": quantization, **numbers})
+    written = directory / "quantized.csv"
+    write_bytes(written, pd.DataFrame(rows).to_csv(index=False).encode())
+    say(table(in_words(over_runs(rows))))
+    say(written)
+
+
+def _runs(directory: Path) -> Mapping[str, Path]:
+    """The folders of the runs to quantize: the one named, or those of a sweep that are done."""
+    from roundoff.analysis.errors import AnalysisError
+    from roundoff.analysis.runs.experiment import read_experiment
+
+    if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
+        return {directory.resolve().name: directory}
+    experiment = read_experiment(directory)
+    print_warnings(experiment.warnings)
+    done = experiment.runs.loc[experiment.runs["status"] == "done", "id"]
+    if done.empty:
+        raise AnalysisError(f"{directory}: none of its {len(experiment.runs)} runs is done, so there are no policies")
+    if len(done) < len(experiment.runs):
+        print_warnings([f"{directory}: {len(experiment.runs) - len(done)} runs are not done, and left out"])
+    return {identity: experiment.folders[identity] for identity in done}
