@@ -30,7 +30,7 @@ IN = ["fp16", "quarl4", "int8_ax0", "int4", "mxfp4", {"format": "e4m3", "roundin
 SMALL = {"steps": 600, "eval_every": 200, "eval_episodes": 3, "hidden_units": 8, "checkpoint_every": 150}
 PPO = {"algorithm": "ppo", "task": "gym:CartPole-v1", "horizon": 64, "batch_size": 32, **SMALL}
 DQN = {"algorithm": "dqn", "task": "gym:CartPole-v1", "seed_steps": 50, "batch_size": 8, **SMALL}
-SAC = {"algorithm": "sac", "task": "gym:Pendulum-v1", "seed_steps": 50, "batch_size": 8, **SMALL}
+SAC = {"algorithm": "sac", "task": "gym:Pendulum-v1", "seed_steps": 20, "batch_size": 8, "action_repeat": 10, **SMALL}
 
 
 def records(directory, *kinds):
@@ -214,7 +214,9 @@ class TestRuns:
         assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
     def test_a_population_evaluates_each_member_as_it_does_alone(self, tmp_path):
-        configs = [TrainConfig(**SAC, seed=seed, evaluate_in=["quarl4", "int8_ax0", "e4m3"]) for seed in (0, 1)]
+        keys = {"hidden_units": 16, "batch_size": 16, "action_repeat": 8, "steps": 800, "seed_steps": 20}
+        keys |= {"eval_every": 400, "eval_episodes": 1, "evaluate_in": ["quarl4", "int8_ax0", "e4m3"]}
+        configs = [TrainConfig(**keys, seed=seed) for seed in (0, 1)]
         jobs = [Job(config, tmp_path / f"together{i}") for i, config in enumerate(configs)]
         assert {number for number, _ in train_together(jobs, compiled=True)} == {0, 1}
         for i, config in enumerate(configs):
@@ -253,7 +255,7 @@ class TestLearners:
 
     @pytest.fixture
     def drq(self):
-        keys = {"image_size": 15, "filters": 2, "feature_size": 4, "hidden_units": 8, "weight_standardization": "units"}
+        keys = {"image_size": 15, "filters": 2, "feature_size": 5, "hidden_units": 8, "weight_standardization": "units"}
         return DrQ(2, TrainConfig(algorithm="drq", **keys), torch.device("cpu"))
 
     def test_a_float_format_is_the_whole_inference_on_rounded_parameters(self, drq):
@@ -275,20 +277,19 @@ class TestLearners:
         assert not same_bits(acting.act(self.IMAGES, deterministic=True), drq.act(self.IMAGES, deterministic=True))
         acting.act(self.IMAGES, deterministic=True)
         assert [w.dim() for w in seen[:4]] == [4, 4, 4, 4]
-        linear = [w for w in seen if w.shape[-1] == 4 and w.dim() == 2]
+        linear = [w for w in seen if w.shape[-1] == 5]
         assert len(linear) == 2  # computed anew by each inference, the others are rounded once
-        assert torch.allclose(linear[0].norm(dim=0), linear[0].norm(dim=0)[0].expand(4), rtol=1e-3)
+        assert torch.allclose(linear[0].norm(dim=0), linear[0].norm(dim=0)[0].expand(5), rtol=1e-3)
         assert len(seen) == 4 + 2 + 3
 
 
 class TestAdapters:
-    KEYS = {"algorithm": "sb3:PPO", "task": "gym:CartPole-v1", "steps": 200, "eval_every": 100, "eval_episodes": 2,
-            "options": {"n_steps": 50, "n_epochs": 1, "batch_size": 25}}  # fmt: skip
-
     def test_evaluate_quantized_and_learn_as_without(self, tmp_path):
         pytest.importorskip("stable_baselines3")
-        train(TrainConfig(**self.KEYS), tmp_path / "without")
-        train(TrainConfig(**self.KEYS, evaluate_in=["fp32", "e4m3", "int8_ax0"]), tmp_path / "with")
+        keys = {"algorithm": "sb3:PPO", "task": "gym:CartPole-v1", "steps": 200, "eval_every": 100, "eval_episodes": 2}
+        keys["options"] = {"n_steps": 50, "n_epochs": 1, "batch_size": 25}
+        train(TrainConfig(**keys), tmp_path / "without")
+        train(TrainConfig(**keys, evaluate_in=["fp32", "e4m3", "int8_ax0"]), tmp_path / "with")
         without, with_it = outcome(tmp_path / "without"), outcome(tmp_path / "with")
         assert without["weights"] == with_it["weights"]
         lines = [line for line in with_it["metrics.jsonl"].splitlines() if b'"eval_in"' not in line]
@@ -326,10 +327,18 @@ class TestFinishedRuns:
         assert list(found.original.returns) == records(tmp_path, "eval")[-1]["returns"]
         assert len(found.quantized["int8_ax0"].returns) == 3
 
-    def test_calibration_fixes_scales_by_other_episodes(self, ppo):
-        dynamic, fixed = (quantize(ppo, [Quantization.parse("int3_ax0")], episodes=6, calibrate=n) for n in (0, 2))
-        assert dynamic.original.returns == fixed.original.returns
-        assert dynamic.quantized["int3_ax0"].returns != fixed.quantized["int3_ax0"].returns
+    def test_calibration_fixes_scales_by_other_episodes(self, ppo, monkeypatch):
+        given, calibrated = [], Quantization.calibrated
+        monkeypatch.setattr(Quantization, "calibrated", lambda one, of: given.append(of) or calibrated(one, of))
+        watched, used = [], QuantizedProducts.__init__
+        monkeypatch.setattr(
+            QuantizedProducts, "__init__", lambda own, q, *a, **k: watched.append(q.layers) or used(own, q, *a, **k)
+        )
+        quantize(ppo, [Quantization.parse("int3_ax0")], calibrate=2)
+        ranges = given[-1]
+        assert len(ranges) == 3  # two hidden layers and the output
+        assert all(-1 <= low < high <= 1 for low, high in ranges[1:])  # behind tanh
+        assert watched == [(), calibrated(Quantization.parse("int3_ax0"), ranges).layers]
 
     def test_the_command_writes_a_table(self, ppo, tmp_path):
         folder = tmp_path / "sweep"
