@@ -13,7 +13,7 @@ from .language.preset_files import QUICK, preset_files
 def find_sweep(name: str) -> Path:
     """The file meant by an argument: of a preset by its name or its figure (``fig4-quick``), else the path itself."""
     files = preset_files()
-    if name not in files and re.fullmatch(rf"(accelerated-)?(fig|table)\d+({QUICK})?", name):
+    if name not in files and re.fullmatch(rf"(accelerated-|quarl-)?(fig|table)\d+({QUICK})?", name):
         size = QUICK if name.endswith(QUICK) else ""
         for plan in preset_plans():
             if name.removesuffix(QUICK) in plan.reproduces and plan.name.endswith(QUICK) == bool(size):

@@ -1,4 +1,4 @@
-"""The numbers that two papers print, each with its place; the figures themselves print none."""
+"""The numbers that three papers print, each with its place; the figures themselves print none."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 ACCELERATED = "accelerated-"
 """What the names of the second paper's figures and tables begin with."""
+QUARL = "quarl-"
+"""Likewise, of the third's."""
 
 _PAPERS = {
     ACCELERATED: 'Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", 2018',
+    QUARL: 'Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", 2021',
     "": 'Björck et al., "Low-Precision Reinforcement Learning", ICML 2021',
 }
 

@@ -1,4 +1,4 @@
-"""What the figures and tables of two papers show, and which figure of ours shows the same."""
+"""What the figures and tables of three papers show, and which figure of ours shows the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .hours import QUANTITY, by_hours, hours
 from .measured import distances, draws, gradients, norms, q_distances, returns
-from .published import ACCELERATED
+from .published import ACCELERATED, QUARL
+from .quantized import after_training, by_bits, by_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,16 @@ REPRODUCIBLE = {
         "comparison", "Hours of 50 million steps by the number of GPUs",
         "Eight GPUs are about six times as fast as one for A2C and categorical DQN; DQN gains less beyond two.",
         hours, quantity=QUANTITY, scored=by_hours,
+    ),
+    f"{QUARL}table4": Shown(
+        "degradation", "Policies quantized after training: fp32, fp16 and 8 bits",
+        "Policies of A2C, DQN, PPO and DDPG that are quantized to 8 bits have rewards similar to full precision.",
+        after_training, scored=by_columns,
+    ),
+    f"{QUARL}fig7": Shown(
+        "degradation-bits", "Policies quantized after training, from 16 to 2 bits",
+        "There is a sweet spot: sometimes fewer bits outperform more. It depends on the task.",
+        after_training, scored=by_bits,
     ),
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
     "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),

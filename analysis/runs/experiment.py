@@ -46,6 +46,8 @@ class Experiment:
             has logged there, by name (at most 200 of them); NaN where it was not. What a program logged and is not
             finite is infinite here.
         returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name.
+        quantized: one row per evaluation of a quantized policy: ``id``, ``step``, ``in`` (the quantization) and
+            ``return``.
         metric: what the runs are scored by.
         formats: of the runs, in the order of the sweep's file.
         config_keys: the columns of ``runs`` that are keys of the config.
@@ -61,6 +63,7 @@ class Experiment:
     exponents: pd.DataFrame
     training: pd.DataFrame
     returned: pd.DataFrame
+    quantized: pd.DataFrame
     metric: Metric
     formats: tuple[str, ...]
     config_keys: frozenset[str]
@@ -100,7 +103,7 @@ def read_experiment(directory: str | Path) -> Experiment:
             del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
-    points: dict[str, list[dict[str, Any]]] = {"eval": [], "numerics": [], "train": []}
+    points: dict[str, list[dict[str, Any]]] = {"eval": [], "eval_in": [], "numerics": [], "train": []}
     columns = _columns(configs)
     for identity, outcome in outcomes.items():
         rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
@@ -122,6 +125,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
         pd.DataFrame(points["train"], columns=["id", "step", *logged[:_MOST_LOGGED]]),
         _values(outcomes),
+        pd.DataFrame(points["eval_in"], columns=["id", "step", "in", "return"]),
         metric,
         tuple(dict.fromkeys(configs[identity]["format"] for identity in plan.folders if identity in configs)),
         frozenset(config_keys),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_records(path: Path, warnings: list[str], metric: str) -> list[tuple[str, dict[str, Any]]]:
-    """The points of the learning curve, of the exponent histograms and of training, each with its kind.
+    """The points of learning curves, also quantized, of the exponent histograms and of training, each with its kind.
 
     Args:
         path: of ``metrics.jsonl``.
@@ -54,6 +54,9 @@ def _points_of_undamaged(
 def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, Any]]]:
     if record["kind"] == "eval":
         return [("eval", {"step": int(record["step"]), "return": finite(record["return_mean"])})]
+    if record["kind"] == "eval_in":
+        point = {"step": int(record["step"]), "in": str(record["in"]), "return": finite(record["return_mean"])}
+        return [("eval_in", point)]
     if record["kind"] == "numerics":
         return [("numerics", point) for point in _exponents(record)]
     if record["kind"] == "train":

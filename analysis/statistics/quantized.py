@@ -58,11 +58,10 @@ def over_runs(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     found = []
     for _, runs in pd.DataFrame(rows).groupby(_CASE, sort=False):
         ends = paired_interval(runs["difference"]) if len(runs) > 1 else Interval(*runs[["low", "high"]].iloc[0])
-        means = runs[["original", "return", "difference"]].mean().to_dict()
-        counts = {"runs": len(runs), "episodes": int(runs["episodes"].sum()), "crashed": int(runs["crashed"].sum())}
-        found.append(
-            {**{key: runs[key].iloc[0] for key in _CASE}, **means, "low": ends.low, "high": ends.high, **counts}
-        )
+        row: dict[str, Any] = {key: runs[key].iloc[0] for key in _CASE}
+        row |= {key: runs[key].mean() for key in ("original", "return", "difference")}
+        row |= {"low": ends.low, "high": ends.high, "runs": len(runs)}
+        found.append(row | {key: int(runs[key].sum()) for key in ("episodes", "crashed")})
     return pd.DataFrame(found)
 
 

@@ -51,7 +51,7 @@ def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_
     named = {figure for plan in preset_plans() for figure in plan.reproduces}
     assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"} | {
         f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
-    }
+    } | {"quarl-table4", "quarl-fig7"}
     assert named <= set(REPRODUCIBLE)
     for name in [*REPRODUCIBLE, *PERFORMANCE]:
         assert all(number.place and float(number.value) >= 0 for number in published(name))

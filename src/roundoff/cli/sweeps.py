@@ -94,7 +94,8 @@ def sweep(
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help="fig1 to fig12, table7, accelerated-fig2, ..., or a subject of `presets`.")
+        str,
+        typer.Argument(help="fig1 to fig12, accelerated-fig2, quarl-table4, ..., or a subject of `presets`."),
     ],
     *,
     size: Annotated[

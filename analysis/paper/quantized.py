@@ -1,0 +1,88 @@
+"""Runs by their policies quantized after training, in place of the policies as they were trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from ..errors import AnalysisError
+from ..statistics.quantized import paired_interval
+from ..statistics.summary import REFERENCE
+from .measured import Measured, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..runs.experiment import Experiment
+
+_COLUMNS = {
+    REFERENCE: "fp32",
+    "quarl16": "fp16 weights",
+    "quarl8": "8-bit weights",
+    "int8_ax0": "int8, and activations",
+}
+"""Of Table 4 by the name of the quantization, and one more."""
+
+
+def by_columns(experiment: Experiment) -> Experiment:
+    """The runs in fp32, and each again as often as Table 4 has columns for it: see :func:`by_quantization`."""
+    return by_quantization(experiment, lambda name: name in _COLUMNS)
+
+
+def by_bits(experiment: Experiment) -> Experiment:
+    """The runs in fp32, and each again for each width of affine weights; 16 bits are affine too, as in Figure 7."""
+    return by_quantization(experiment, lambda name: name.startswith("quarl") and name != "quarl16")
+
+
+def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> Experiment:
+    """The runs that were trained in fp32 and are done, and each again as its policy scored quantized, at the end.
+
+    The ``format`` of such a row is the quantization, and its seed that of the run it comes from.
+
+    Args:
+        experiment: whose runs evaluated policies quantized.
+        belongs: whether a quantization is wanted, by its name.
+
+    Raises:
+        AnalysisError: no run did so.
+    """
+    runs = experiment.runs
+    trained = runs[(runs["format"] == REFERENCE) & (runs["status"] == "done")]
+    last = experiment.quantized.merge(trained[["id", "step"]], on=["id", "step"])
+    last = last[last["in"].map(belongs)]
+    if last.empty:
+        raise AnalysisError(
+            f"{experiment.name}: none of its ended runs in fp32 evaluated a policy quantized so; set evaluate_in, or"
+            " see `roundoff quantize`"
+        )
+    again = last[["id", "in", "return"]].merge(trained.drop(columns=["return", "format"]), on="id")
+    again = again.rename(columns={"in": "format"})
+    again["id"] = again["id"] + "/" + again["format"]
+    rows = pd.concat([trained, again[list(runs.columns)]], ignore_index=True)
+    return replace(experiment, runs=rows, formats=(REFERENCE, *dict.fromkeys(last["in"])))
+
+
+def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """For each algorithm, task and quantization: the return, and its difference from the policy as it was trained.
+
+    The difference is the mean over runs, each paired with itself, with Student's 95 % interval over runs.
+    """
+    keys = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
+    found = []
+    for case, runs in experiment.runs.groupby(keys, sort=False):
+        where = dict(zip(keys, map(str, case if isinstance(case, tuple) else (case,)), strict=True))
+        by_seed = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
+        trained = by_seed.loc[by_seed["format"] == REFERENCE, "return"]
+        for name in experiment.formats:
+            scores = by_seed.loc[by_seed["format"] == name, "return"]
+            apart = (scores - trained).dropna()
+            low, high = paired_interval(apart)
+            cells = {**where, "policy": _COLUMNS.get(name, name), "return": spread(scores.mean(), scores.std(), ".1f")}
+            cells["difference"] = "" if name == REFERENCE else f"{apart.mean():+.3g}"
+            there = name != REFERENCE and low == low  # noqa: PLR0124  NaN of one run
+            cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if there else ""
+            cells["runs"] = str(len(scores))
+            found.append(Measured(cells, {**where, "format": name}, over_tasks=True))
+    return found
