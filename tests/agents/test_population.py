@@ -24,7 +24,7 @@ TINY = {
 }  # fmt: skip
 MEMBERS = [
     {"format": "e5m10", "lr": 3e-3, "tau": 0.02},
-    {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 1200, "seed_steps": 60},
+    {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 1200, "seed_steps": 60, "evaluate_in": ["quarl4", "e4m3"]},
     {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 1.0, "eval_every": 400},
 ]
 

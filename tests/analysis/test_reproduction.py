@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from roundoff.agents import Quantization
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
 from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
@@ -22,6 +23,8 @@ from roundoff.sweeps.catalogue import preset_plans
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
+
+FP16_AND_INT8 = ("fp32", "fp16", "int8")
 
 
 def finish(plan, directory, runs=None, score=lambda config: 100.0):
@@ -243,3 +246,62 @@ def test_pages_of_performance_hold_the_printed_numbers_and_their_ratios():
     scores = cells(performance_page("accelerated-table1"))
     assert ["algorithm PPO, environments 128", "9.8", "0.97"] in scores
     assert len(scores) == 11
+
+
+def quantized_runs(plan, directory, score):
+    """Runs whose policies were evaluated quantized, at step 5 and at the end."""
+    finish(plan, directory)
+    for run in plan.runs:
+        folder = SweepDirectory(directory).run_path(run)
+        names = [str(Quantization.parse(one)) for one in run.config.evaluate_in]
+        lines = [
+            json.dumps({"kind": "eval_in", "step": step, "in": name, "return_mean": value})
+            for name in names
+            for step, value in ((5, -1e6), (10, score(run.config, name)))
+        ]
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write("\n".join([*lines, ""]))
+
+
+def test_policies_quantized_after_training_stand_beside_the_papers(tmp_path):
+    plan, figures = find_reproduction("quantized", "quick")
+    assert figures == ["quarl-table4", "quarl-fig7"]
+    lost = {"quarl8": 1.0, "quarl2": 50.0, "quarl16": 0.0, "int8_ax0": 2.0, "quarl16_affine": 3.0}
+    quantized_runs(plan, tmp_path, lambda config, name: 100 - lost.get(name, 0) - 2 * config.seed)
+    table4, fig7 = (reproduce(tmp_path, name, ["svg"]) for name in figures)
+    assert table4[1] == fig7[1] == ()
+    rows = [row for row in cells((tmp_path / "quarl-table4.md").read_text()) if row[:2] == ["dqn", "gym:CartPole-v1"]]
+    assert [row[2] for row in rows] == ["fp32", "fp16 weights", "8-bit weights", "int8, and activations"]
+    assert [row[4] for row in rows] == ["", "-2", "-3", "-4"]  # seeds 0 to 2 lose 0, 2 and 4 more
+    assert rows[2][3] == "97.0 ± 2.0"
+    assert rows[2][5] == "-7.97 to +1.97"  # 3 -+ 4.303 * 2 / sqrt(3)
+    assert [row[-1] for row in rows] == [*(f"500 (Table 4, DQN, CartPole, {name})" for name in FP16_AND_INT8), ""]
+    of_bits = [row[2] for row in cells((tmp_path / "quarl-fig7.md").read_text()) if row[0] == "td3"]
+    assert of_bits == [
+        "fp32",
+        "quarl16_affine",
+        "quarl12",
+        "quarl10",
+        "8-bit weights",
+        *(f"quarl{n}" for n in (7, 6, 5, 4, 3, 2)),
+    ]
+    points = pd.read_csv(tmp_path / "quarl-fig7.csv")
+    two = points[(points["format"] == "quarl2") & (points["kind"] == "mean") & (points["task"] == "gym:Pendulum-v1")]
+    assert two[["bits", "return"]].to_numpy().tolist() == [[2, 48]]
+
+
+def test_runs_that_quantized_nothing_are_told(tmp_path):
+    plan, _ = find_reproduction("quantized", "quick")
+    finish(plan, tmp_path)
+    with pytest.raises(AnalysisError, match="evaluate_in"):
+        reproduce(tmp_path, "quarl-table4", ["svg"])
+
+
+def test_every_number_of_the_papers_table_4_is_there():
+    numbers = published("quarl-table4")
+    assert len(numbers) == 3 * (12 + 8 + 12 + 4)
+    of = {(number.where["algorithm"], number.place): number.value for number in numbers}
+    assert len(of) == len(numbers)
+    assert of["dqn", "Table 4, DQN, Breakout, int8"] == "78"
+    assert of["ppo", "Table 4, PPO, HalfCheetah, fp16"] == "3062"
+    assert of["ddpg", "Table 4, DDPG, MountainCar, int8"] == "92"
