@@ -140,6 +140,7 @@ def test_no_page_with_code_is_left_out():
         "algorithms.md",
         "dqn.md",
         "d4pg.md",
+        "quantization.md",
     }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
@@ -148,7 +149,15 @@ def test_no_page_with_code_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("tutorial.md", 10), ("compiling.md", 1), ("formats.md", 6), ("dqn.md", 1), ("d4pg.md", 1)]
+    ("page", "least"),
+    [
+        ("tutorial.md", 10),
+        ("compiling.md", 1),
+        ("formats.md", 6),
+        ("dqn.md", 1),
+        ("d4pg.md", 1),
+        ("quantization.md", 2),
+    ],
 )
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,18 +59,11 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Rounds the operands of a product; other operations run as they are."""
-        name = func._schema.name.removeprefix("aten::")  # noqa: SLF001  its name without overload
-        if not is_contraction(name):
+        place = _place(func)
+        if place is None:
             return func(*args, **(kwargs or {}))
-        if name in _CONVOLUTIONS:
-            first, convolution = 0, (bool(args[6]), int(args[8]))
-        elif name in _MATRICES:
-            first, convolution = _MATRICES[name], None
-        else:
-            raise RunError(
-                f"operands of {name} cannot be rounded one by one; quantize this policy in a float format, which rounds"
-                " every operation"
-            )
+        first, is_convolution = place
+        convolution = (bool(args[6]), int(args[8])) if is_convolution else None
         x, w = args[first : first + 2]
         rounded = self._activation(x, convolution), self._weight(w, convolution)
         return func(*args[:first], *rounded, *args[first + 2 :], **(kwargs or {}))
@@ -92,3 +86,22 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key not in self._weights:
             self._weights[key] = self._quantization.weight(w, convolution=convolution)
         return self._weights[key]
+
+
+@cache
+def _place(operation: Any) -> tuple[int, bool] | None:
+    """Where an operation has its activation, with the weight behind it, and whether it is a convolution.
+
+    None of one that is no product.
+    """
+    name = operation._schema.name.removeprefix("aten::")  # noqa: SLF001  its name without overload
+    if not is_contraction(name):
+        return None
+    if name in _CONVOLUTIONS:
+        return 0, True
+    if name in _MATRICES:
+        return _MATRICES[name], False
+    raise RunError(
+        f"operands of {name} cannot be rounded one by one; quantize this policy in a float format, which rounds every"
+        " operation"
+    )

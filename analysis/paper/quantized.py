@@ -70,9 +70,9 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
 def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """For each algorithm, task and quantization: the return, and its difference from the policy as it was trained.
 
-    The difference is the mean over runs, each paired with itself, with Student's 95 % interval over runs. The p-value is
-    that of his paired test, by Holm's method for all quantizations of the algorithm on the task: one of many tries
-    looks like a sweet spot.
+    The difference is the mean over runs, each paired with itself, with Student's 95 % interval over runs. The p-value
+    is of the same test, by Holm's method for all quantizations of the algorithm on the task: one of many tries looks
+    like a sweet spot.
     """
     keys = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
     found = []
