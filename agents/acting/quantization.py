@@ -19,8 +19,8 @@ from ...formats import (
     ScaledFloatFormat,
     round,
 )
-from ...formats.families.calibration import scales_of
-from ...formats.families.shared_scale import ROW
+from ...formats.scales.calibration import scales_of
+from ...formats.scales.shared_scale import ROW
 from ...simulate import Policy, Simulation
 from ...simulate.aten.contracted_axes import LAST, Contraction, of_convolution, round_along
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..arithmetic.elements import Element, ScaleRule
 from ..base.family import check_integer
 from ..base.names import AXIS_SUFFIX, Beginning, register
-from .shared_scale import RULE_SUFFIX, SharedScaleFormat
+from ..scales.shared_scale import RULE_SUFFIX, SharedScaleFormat
 
 SIGNIFICAND_BITS = range(2, 24)
 

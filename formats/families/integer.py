@@ -24,8 +24,8 @@ from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import is_small, round_whole
 from ..cpu.scaled.groups import round_groups
 from ..cpu.scaled.groups_strided import channel_scales
-from .calibration import SMALLEST_SCALE, scales_of
-from .shared_scale import AXES, ROW, check_block
+from ..scales.calibration import SMALLEST_SCALE, scales_of
+from ..scales.shared_scale import AXES, ROW, check_block
 
 if TYPE_CHECKING:
     import re

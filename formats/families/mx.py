@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..arithmetic.elements import Element, ScaleRule
 from ..base.errors import FormatError
 from ..base.names import AXIS_SUFFIX, Beginning, register
-from .shared_scale import BLOCK_SUFFIX, RULE_SUFFIX, SharedScaleFormat
+from ..scales.shared_scale import BLOCK_SUFFIX, RULE_SUFFIX, SharedScaleFormat
 
 BLOCK = 32
 """The block length of the standard."""

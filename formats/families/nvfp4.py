@@ -19,8 +19,8 @@ from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, register
 from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
+from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 from .mx import ELEMENTS
-from .shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 
 if TYPE_CHECKING:
     from ..arithmetic.elements import Element

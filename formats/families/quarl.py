@@ -13,9 +13,9 @@ from ..base.family import Family, check_integer, words_for
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..base.on_device import where
-from .calibration import SMALLEST_SCALE
+from ..scales.calibration import SMALLEST_SCALE
+from ..scales.shared_scale import AXES
 from .integer import whole_steps
-from .shared_scale import AXES
 
 if TYPE_CHECKING:
     import re

@@ -15,8 +15,8 @@ from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.modes import Overflow
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
 from .floats import FloatFormat
-from .shared_scale import AXES, ROW, ScaledByData, check_block
 
 if TYPE_CHECKING:
     import re

@@ -22,8 +22,8 @@ from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..cpu.numbers.tables import Table, round_scaled, round_to_table
+from ..scales.shared_scale import AXES, BLOCKS
 from .named_tables import NAMED, between, table_of
-from .shared_scale import AXES, BLOCKS
 
 if TYPE_CHECKING:
     import re

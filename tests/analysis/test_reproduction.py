@@ -276,7 +276,7 @@ def test_policies_quantized_after_training_stand_beside_the_papers(tmp_path):
     assert rows[2][3] == "97.0 ± 2.0"
     assert rows[2][5] == "-7.97 to +1.97"  # 3 -+ 4.303 * 2 / sqrt(3)
     assert [row[-1] for row in rows] == [*(f"500 (Table 4, DQN, CartPole, {name})" for name in FP16_AND_INT8), ""]
-    of_bits = [row[2] for row in cells((tmp_path / "quarl-fig7.md").read_text()) if row[0] == "td3"]
+    of_bits = [row[2] for row in cells((tmp_path / "quarl-fig7.md").read_text()) if row[0] == "d4pg"]
     wide, narrow = ["quarl16_affine", "quarl12", "quarl10"], [f"quarl{n}" for n in (7, 6, 5, 4, 3, 2)]
     assert of_bits == ["fp32", *wide, "8-bit weights", *narrow]
     points = pd.read_csv(tmp_path / "quarl-fig7.csv")

@@ -43,7 +43,7 @@ def ends(source: Any, first: Any, last: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _scale(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """The arithmetic of roundoff.formats.families.calibration, operation by operation; all float64."""
+    """The arithmetic of roundoff.formats.scales.calibration, operation by operation; all float64."""
     if symmetric != 0:
         return max(max(-bottom, top) / high, least)
     bottom, top = min(bottom, 0.0), max(top, 0.0)

@@ -7,7 +7,7 @@ from comparing import same_bits
 from roundoff.formats import Format, FormatError, pack, unpack
 from roundoff.formats.families.integer import Quantized
 from roundoff.formats.families.nvfp4 import TwoLevelBlocks
-from roundoff.formats.families.shared_scale import Blocks
+from roundoff.formats.scales.shared_scale import Blocks
 
 ELEMENTWISE = ["e4m3fn", "e4m3fnuz_nosub", "binary8p4ue", "e8m0fnu", "posit8", "posit6_1", "posit16", "q3.4", "uq2.2",
                "q3.4_wrap", "lns8_3", "nf4_unscaled", "e5m10"]  # fmt: skip

@@ -9,7 +9,7 @@ import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, IntegerFormat, MXFormat, Overflow, ScaledFloatFormat
 from roundoff.formats.arithmetic.elements import ScaleRule
 from roundoff.formats.base.names import ALIASES
-from roundoff.formats.families.shared_scale import ROW
+from roundoff.formats.scales.shared_scale import ROW
 
 
 @pytest.mark.parametrize(

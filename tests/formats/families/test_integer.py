@@ -16,7 +16,7 @@ import roundoff
 from roundoff.formats import Format, FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.families.integer import IntegerFormat, Quantized
-from roundoff.formats.families.shared_scale import ROW
+from roundoff.formats.scales.shared_scale import ROW
 
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 GIVEN = [

@@ -14,7 +14,7 @@ from roundoff.formats import FormatError
 from roundoff.formats.arithmetic.elements import ScaleRule
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.families.mx import ELEMENTS, MXFormat
-from roundoff.formats.families.shared_scale import Blocks
+from roundoff.formats.scales.shared_scale import Blocks
 
 TYPES = {
     "mxfp8_e4m3": ml_dtypes.float8_e4m3fn,

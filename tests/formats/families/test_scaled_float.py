@@ -15,7 +15,7 @@ from strategies import float32_tensors, float_formats
 from roundoff.formats import FloatFormat, Format, FormatError, Overflow, RandomBits, Rounding, ScaledFloatFormat
 from roundoff.formats.base.random_words import random_words
 from roundoff.formats.families.floats import FP32, FP64
-from roundoff.formats.families.shared_scale import ROW
+from roundoff.formats.scales.shared_scale import ROW
 
 CARRIERS = {torch.float32: FP32, torch.float64: FP64}
 NAMES = ["fp8_e4m3_tensor", "fp8_e5m2_tensor_pow2", "fp8_e4m3_row", "fp8_e4m3_row_pow2", "fp8_e5m2_b5", "fp4_e2m1_b16",
