@@ -16,7 +16,7 @@ import torch
 from bench.timing import interleaved, record
 from roundoff.agents.adapters.model import make_model
 from roundoff.agents.adapters.world import open_world
-from roundoff.agents.algorithms.learner import simulation_of
+from roundoff.agents.algorithms.arithmetic import simulation_of
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.run.stopwatch import Stopwatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,7 +17,7 @@ from roundoff.errors import RoundoffError
 from ...simulate import exact
 from ..acting.products import QuantizedProducts
 from ..acting.quantization import Quantization
-from ..algorithms.learner import simulation_of
+from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
 from ..run.directory import Crash, Result
@@ -101,6 +101,8 @@ class AdaptedRun:
         self._step = self._evaluated_at = 0
         self._simulation = simulation_of(config)
         self._looking_on = simulation_of(config.model_copy(update={"observe": False}))
+        self._inside = ExitStack()  # of the simulation, while the library learns
+        self._quantized = False
         self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
         self._last: Evaluation | None = None
         self._last_quantized: dict[str, float] = {}
@@ -165,11 +167,13 @@ class AdaptedRun:
             with (
                 warnings.catch_warnings(),
                 self.stopwatch.measure("library"),
-                self._simulation or nullcontext(),
+                self._inside,
             ):
+                self._enter()
                 warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
                 _round_(model)
                 model.learn(self.config.transitions)
+            self._be_quantized()
             self._evaluate()  # behind the last update
         except _Leave as left:
             if left.crash is None:
@@ -187,6 +191,21 @@ class AdaptedRun:
             text = str(error).partition("\n")[0][:200]
             return Crash(self._step, f"{found}, and {self.config.algorithm} raised {type(error).__name__}: {text}")
         return None
+
+    def _enter(self) -> None:
+        if self._simulation is not None:
+            self._inside.enter_context(self._simulation)
+
+    def _be_quantized(self) -> bool:
+        """Computes as ``qat`` says from here on, if that begins now, and has then left the simulation."""
+        if self._quantized or not self.config.is_quantized(self._step):
+            return False
+        self._quantized = True
+        self._inside.close()
+        for simulation in (self._simulation, self._looking_on):
+            assert simulation is not None
+            change_to(simulation, self.config, quantized=True)
+        return True
 
     def _make(self) -> Model:
         try:
@@ -214,6 +233,8 @@ class AdaptedRun:
 
     def _before_step(self, action: Any) -> None:
         """Called by an environment before each step of training."""
+        if self._be_quantized():
+            self._enter()
         if self._simulation is not None:
             self._simulation.step = self._step // self.config.action_repeat % _EVALUATION
         every = self.config.eval_every

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from ...formats import FloatFormat, Format, round
-from ...simulate import Policy, Simulation
 from ..acting.products import QuantizedProducts
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
@@ -22,12 +21,12 @@ from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
 from ..optimizers.step_norms import StepNorms
 from ..streams import Stream, torch_generator
+from .arithmetic import change_to, simulation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..acting.quantization import Quantization
-    from ..config.train_config import TrainConfig
     from ..models.networks import FlatNetwork
     from .part import Elsewhere, Metrics, Part
 
@@ -82,6 +81,7 @@ class Learner(ABC):
         self.config = config
         self.device = device
         self.simulation = simulation_of(config)
+        self._quantized = False
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
         # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
         self._noise_options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
@@ -150,6 +150,12 @@ class Learner(ABC):
             if not self.acting:
                 return self._coerced(self.sample_actions(observations, noise))
         return self.acting(observations, noise)
+
+    def be_quantized(self, *, quantized: bool) -> None:
+        """From here on computes as ``config.qat`` says, or as before that began."""
+        if self.simulation is not None and quantized != self._quantized:
+            change_to(self.simulation, self.config, quantized=quantized)
+        self._quantized = quantized
 
     def update(self, batch: Any) -> Metrics:
         """One update: all parts whose turn it is.
@@ -384,13 +390,3 @@ class Learner(ABC):
         if self.compiled:
             self.compiled.write_back()
 
-
-def simulation_of(config: TrainConfig) -> Simulation | None:
-    """In which an agent computes; None if it does so plainly."""
-    fmt = Format.parse(config.format)
-    assert isinstance(fmt, FloatFormat)
-    if config.native or (fmt.native and not config.policy and not config.observe):
-        return None
-    policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
-    # The first action alone runs no backward pass and no optimizer, which rules may be about.
-    return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False)

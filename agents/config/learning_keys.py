@@ -174,6 +174,11 @@ class OptimizerKeys(TrainConfig):
                 f"baseline: {self.baseline} takes the place of the fixes, got fixes: {', '.join(self.fixes)};"
                 " leave fixes out, or set baseline: none"
             )
+        if self.baseline != "none" and self.qat:
+            raise ValueError(
+                f"baseline: {self.baseline} is a training without the fixes to compare with, and qat changes that: leave"
+                " qat out, or set baseline: none"
+            )
         return self
 
 

@@ -15,6 +15,7 @@ from roundoff.errors import check_name
 
 from ..environments.task_check import check_task, has_discrete_actions
 from .fields import Count, Panel, Positive, Role, is_later, key
+from .quantization_aware import QuantizationAware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,6 +141,13 @@ class TrainConfig(BaseModel):
         " same run in fp32 (under `snapshots/`: about 4 bytes a weight, for each evaluation).",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
+    qat: QuantizationAware | None = key(
+        None,
+        "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what the networks multiply"
+        " to `format`, from that part of the steps on; evaluations, too. See docs/quantization-aware.md.",
+        Role.ARITHMETIC,
+        since="0.2",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
         0, "Every random stream of the run derives from it.", Role.OUTSIDE_UPDATES | Role.TIMELESS
     )
@@ -217,6 +225,10 @@ class TrainConfig(BaseModel):
     def transitions(self) -> int:
         """Agent steps of the whole run."""
         return -(-self.steps // self.action_repeat)
+
+    def is_quantized(self, step: int) -> bool:
+        """Whether the agent computes as ``qat`` says when so many environment steps have been taken."""
+        return self.qat is not None and step >= self.qat.after * self.steps
 
     def share(self) -> Self:
         """What one of several learners of the run has to do; the run's own config where there is one."""
@@ -311,12 +323,28 @@ class TrainConfig(BaseModel):
                 f"native: true computes in a half precision of PyTorch: allowed are {allowed}, got format"
                 f" {self.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"
             )
-        for name in ("policy", "observe", "evaluate_in"):
-            if getattr(self, name):
+        for name in ("policy", "observe", "evaluate_in", "qat"):
+            if given := self.as_json().get(name):
                 raise ValueError(
-                    f"native: true runs without a simulation, which {name} is about, got {name}: {getattr(self, name)};"
+                    f"native: true runs without a simulation, which {name} is about, got {name}: {given};"
                     f" leave {name} out, or set native: false"
                 )
+        return self
+
+
+    @model_validator(mode="after")
+    def _check_qat(self) -> Self:
+        if self.qat is None:
+            return self
+        from ...formats import FloatFormat, Format, FormatError, round  # noqa: PLC0415  imports torch
+        import torch  # noqa: PLC0415  costs seconds
+
+        fmt, own = Format.parse(self.qat.format), Format.parse(self.format)
+        assert isinstance(own, FloatFormat)
+        try:
+            round(torch.zeros(1, dtype=own.carrier), fmt)
+        except FormatError as error:
+            raise ValueError(f"qat.format: {fmt} is not for an agent in {own}: {error}") from None
         return self
 
 

@@ -105,6 +105,8 @@ def _reasons_against(config: TrainConfig) -> Iterator[str]:
     assert isinstance(config, OptimizerKeys)
     if config.native:
         yield "native half precision is computed by PyTorch's own kernels"
+    if config.qat:
+        yield "qat changes their arithmetic in the middle of a run"
     if config.learners > 1:
         yield "learners exchange gradients in the middle of an update"
     if config.baseline not in _BASELINES:

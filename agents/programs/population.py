@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...simulate.compiling.population import PopulationStep, reason_against_sharing
-from ..algorithms.learner import simulation_of
+from ..algorithms.arithmetic import simulation_of
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
 from .traced_learner import TracedLearner

@@ -112,6 +112,7 @@ class Run:
         self.log_length = 0  # of metrics.jsonl
         self._evaluated_at = -1
         self._resume_or_begin()
+        self._reach(self.state.step)
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
         self.stopwatch.pause()
@@ -181,7 +182,7 @@ class Run:
             with self.stopwatch.measure("replay"):
                 self.state.recorder.add(rows[i], sample, i)
             before = self.state.step
-            self.state.step = self.learners.advance(before, config.action_repeat)
+            self._reach(self.learners.advance(before, config.action_repeat))
             yield from self._update()
             if self.state.step // config.eval_every != before // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
@@ -196,6 +197,11 @@ class Run:
                 self.learners.look_after()
                 self._report()
         return None
+
+    def _reach(self, step: int) -> None:
+        """Goes on at so many environment steps, from one of which on the agent is quantized."""
+        self.state.step = step
+        self.learner.be_quantized(quantized=self.config.is_quantized(step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         due = self.state.recorder.due()

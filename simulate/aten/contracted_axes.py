@@ -98,6 +98,21 @@ OVER_POSITIONS = Contraction(1, over_all_others=True)
 """The gradient of a convolution's weight sums over the batch and all positions, for each channel."""
 
 
+def of_forward(name: str, argument: str, how: Contraction, named: Mapping[str, Any]) -> Contraction:
+    """How the forward product contracted an operand of its backward product, which sums over another axis of it.
+
+    Args:
+        name: of the backward operation, without overload.
+        argument: of it: an activation or a weight.
+        how: that is contracted here.
+        named: the arguments by name.
+    """
+    if name.startswith("convolution"):
+        return of_convolution(transposed=bool(named["transposed"]), groups=int(named["groups"]))[argument]
+    matrix = name in _PRODUCTS and named[argument].dim() > 1
+    return Contraction(-3 - how.axis) if matrix else how
+
+
 def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
     """Products of groups of rows, or of columns, with a matrix each; or with two matrices, of parts of the sum."""
     ends = named.get("offs")

@@ -53,7 +53,7 @@ class Multiplied:
             named: its arguments by name.
         """
         operands = {name: x for name, x in named.items() if is_number(x) and is_multiplied(plan.name, name)}
-        if plan.role == Role.FORWARD or torch.is_grad_enabled():
+        if not is_backward(plan.role):
             return self._forward(operands)
         roles = {name: self._role_in_backward(x) for name, x in operands.items()}
         if Role.WEIGHTS in roles.values():
@@ -84,6 +84,11 @@ class Multiplied:
 
 def _base(x: torch.Tensor) -> torch.Tensor:
     return x if x._base is None else x._base  # noqa: SLF001  the only access there is
+
+
+def is_backward(role: str) -> bool:
+    """Whether an operation with this role computes gradients, and not activations again."""
+    return role != Role.FORWARD and not torch.is_grad_enabled()
 
 
 def is_number(x: object) -> bool:

@@ -9,15 +9,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...formats import Format, round
-from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, round_along
+from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, of_forward, round_along
 from ..aten.schemas import argument_names, number_names
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
-from ..policy.rules import Role
+from ..policy.rules import Backward, Role
 from ..watching.watcher import Watcher
-from .multiplied import NOTHING, Multiplied, Told, is_number
+from .multiplied import NOTHING, Multiplied, Told, is_backward, is_number
 from .separate_products import separate_products
 from .storages import Storages
 
@@ -38,6 +38,8 @@ class _Rounding(NamedTuple):
     format: Format
     mode: dict[str, Any]
     """If it is not the plan's."""
+    as_forward: bool = False
+    """Whether blocks lie as they did in the forward product."""
 
 
 class Operands(Watcher):
@@ -97,7 +99,7 @@ class Operands(Watcher):
 
         def see(name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
             product = Product.GRAD_WEIGHT if told.product and how.over_all_others else told.product
-            return self.seen(plan, x, how, told.roles.get(name), product, rounded)
+            return self._seen(plan, name, named | {name: x}, how, told._replace(product=product), rounded)
 
         def separate(compute: Compute) -> Any:
             result = products(compute, see, *args, **kwargs)
@@ -133,7 +135,7 @@ class Operands(Watcher):
             if isinstance(value, torch.Tensor):
                 if not is_operand(plan.name, name):
                     return value
-                return self.seen(plan, value, how.get(name, LAST), told.roles.get(name), told.product, rounded)
+                return self._seen(plan, name, named | {name: value}, how.get(name, LAST), told, rounded)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -145,29 +147,25 @@ class Operands(Watcher):
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def seen(
-        self,
-        plan: Plan,
-        x: torch.Tensor,
-        how: Contraction,
-        role: Role | None,
-        product: Product | None,
-        rounded: Rounder,
+    def _seen(
+        self, plan: Plan, name: str, named: Mapping[str, Any], how: Contraction, told: Told, rounded: Rounder
     ) -> torch.Tensor:
-        """The operand ``x`` as an operation sees it.
+        """An operand as an operation sees it.
 
         Args:
             plan: of the operation.
-            x: the operand.
-            how: how it is contracted.
-            role: what it is to a product that multiplies it.
-            product: which product that is.
+            name: of the argument.
+            named: the arguments by name.
+            how: it is contracted.
+            told: what is known of the operands, and of the product it is seen by.
             rounded: as for :meth:`ready`.
         """
+        x: torch.Tensor = named[name]
         if not is_number(x):
             return x
-        for fmt, mode in self._roundings(plan, x, role, product):
-            x = round_along(x, fmt, how, partial(rounded, **mode))
+        for fmt, mode, as_forward in self._roundings(plan, x, told.roles.get(name), told.product):
+            along = of_forward(plan.name, name, how, named) if as_forward else how
+            x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
 
     def _roundings(self, plan: Plan, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
@@ -175,10 +173,12 @@ class Operands(Watcher):
         rules = plan.arithmetic.of_operands
         about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
         roundings = []
+        backward = is_backward(plan.role)
         for rule in about:
-            if rule is not None:
+            if rule is not None and not (backward and rule.backward == Backward.UNROUNDED):
                 assert isinstance(rule.format, Format)
-                roundings.append(_Rounding(rule.format, {} if rule.rounding is None else {"rounding": rule.rounding}))
+                mode = {} if rule.rounding is None else {"rounding": rule.rounding}
+                roundings.append(_Rounding(rule.format, mode, backward and rule.backward == Backward.ROUNDED))
         if plan.arithmetic.operands is not None:
             roundings.append(_Rounding(plan.arithmetic.operands, {}))
         return roundings

@@ -94,31 +94,53 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "warn_unused": warn_unused, "leave_moves": leave_moves,
         }  # fmt: skip
         self._further: dict[str, Any] = {"root": root, "watchers": watchers}
-        self.policy = policy = Policy.of(policy)
-        assert isinstance(policy.format, Format)
-        self.format = policy.format
         self._draws = Draws(seed)
-        self._shadow = _shadow(shadow)
-        self._observer = _observer(self.format) if observe else None
-        watching = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
-        follows = policy.depends_on_place or bool(watching) or names_steps(policy)
-        roots = _modules(root)
-        self.places = Places(self._stepped, roots) if follows else None
-        self._does_anything = bool(watching) or policy != Policy.of("fp32")
-        self._narrows = products == "fast" and self._does_anything
-        fast = self._narrows and reason_against() is None
-        self.products = "fast" if fast else "plain"
-        self._runner = Runner(
-            self, policy, self._draws, watching,
-            fast_products=fast, narrow_products=self._narrows, leave_moves=leave_moves,
-        )  # fmt: skip
-        self._plans = self._runner.plans
-        self.watchers = self._runner.watchers
+        policy = Policy.of(policy)
+        assert isinstance(policy.format, Format)
+        self._shadow = _shadow(shadow)
+        self._observer = _observer(policy.format) if observe else None
+        self._watching = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
+        self._roots = _modules(root)
+        self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
         self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares)
         self.presence = Presence(self)
+
+    def _follow(self, policy: Policy) -> None:
+        """Makes what a policy needs."""
+        assert isinstance(policy.format, Format)
+        self.policy, self.format = policy, policy.format
+        follows = policy.depends_on_place or bool(self._watching) or names_steps(policy)
+        self.places = Places(self._stepped, self._roots) if follows else None
+        self._does_anything = bool(self._watching) or policy != Policy.of("fp32")
+        self._narrows = self._made_with["products"] == "fast" and self._does_anything
+        fast = self._narrows and reason_against() is None
+        self.products = "fast" if fast else "plain"
+        self._runner = Runner(
+            self, policy, self._draws, self._watching,
+            fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
+        )  # fmt: skip
+        self._plans = self._runner.plans
+        self.watchers = self._runner.watchers
+
+    def change(self, policy: Policy | Format | str) -> None:
+        """Takes another policy, with the same format of results, for when it is entered next.
+
+        Its step stays, and what it has counted. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` speak of the new
+        policy alone.
+
+        Raises:
+            FormatError: a thread is inside of its block, or the format of results is another one.
+        """
+        if self.presence.is_inside():
+            raise FormatError("a simulation cannot change its policy inside of its block: leave it before")
+        changed = Policy.of(policy)
+        if changed.format != self.format:
+            raise FormatError(f"a simulation in {self.format} cannot change to {changed.format}: make another one")
+        self._made_with["policy"] = changed
+        self._follow(changed)
 
     def __repr__(self) -> str:
         narrow = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]

@@ -37,6 +37,15 @@ MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
 OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
 
 
+class Backward(StrEnum):
+    """What the backward products see of the weights and activations that a rule rounds."""
+
+    ROUNDED = "rounded"
+    """The numbers that the forward product saw, as with a fake quantizer: blocks lie as they lay there."""
+    UNROUNDED = "unrounded"
+    """The operands as they are in memory."""
+
+
 class Granularity(StrEnum):
     """What counts as one operation."""
 
@@ -160,6 +169,9 @@ class Rule:
             a product before. A bias, which is added, is none of them.
         product: of a rule about weights, activations or gradients: for which product they are rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
+        backward: of a rule about weights and activations: what the backward products see of them, ``rounded`` (the
+            numbers of the forward pass) or ``unrounded``; None rounds them for each product, with blocks along what it
+            sums over.
         format: of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
@@ -178,6 +190,7 @@ class Rule:
     module: str | Sequence[str] = "*"
     role: str | Sequence[str] = "*"
     product: str | Sequence[str] | None = field(default=None, kw_only=True)
+    backward: Backward | str | None = field(default=None, kw_only=True)
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
@@ -202,6 +215,7 @@ class Rule:
                     f" be, and nothing else, got {self}"
                 )
         self._parse_product()
+        self._parse_backward()
         parse_settings(self)
         if not self._settings():
             raise FormatError(f"a rule must set one of {', '.join(SETTINGS)}; this one sets nothing: {self}")
@@ -215,6 +229,16 @@ class Rule:
             )
         products = _patterns(self.product, "product")
         object.__setattr__(self, "product", tuple(_choice(Product, name, "product of a rule") for name in products))
+
+    def _parse_backward(self) -> None:
+        if self.backward is None:
+            return
+        about = (Role.WEIGHTS, Role.ACTIVATIONS)
+        if self.role == ("*",) or not all(role in about for role in self.role) or self.product is not None:
+            raise FormatError(
+                f"backward is said of {' and '.join(about)}, in a rule with such a role and for all products, got {self}"
+            )
+        object.__setattr__(self, "backward", _choice(Backward, self.backward, "backward of a rule"))
 
     def _settings(self) -> set[str]:
         return {name for name in SETTINGS if getattr(self, name) is not None}

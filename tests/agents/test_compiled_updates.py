@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roundoff.agents import SAC, TrainConfig, train
-from roundoff.agents.algorithms.learner import simulation_of
+from roundoff.agents.algorithms.arithmetic import simulation_of
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting, compile_updates

@@ -1,0 +1,48 @@
+"""In which arithmetic an agent computes, before quantization-aware training begins and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...formats import FloatFormat, Format
+from ...simulate import Policy, Rule, Simulation
+from ...simulate.aten.tables import CONTRACTIONS
+
+if TYPE_CHECKING:
+    from ..config.train_config import TrainConfig
+
+# What the backward products see, by ``qat.operands``.
+_BACKWARD = {"both": "rounded", "forward": "unrounded"}
+
+
+def simulation_of(config: TrainConfig) -> Simulation | None:
+    """In which an agent computes at the beginning of a run; None if it does so plainly all the time."""
+    fmt = Format.parse(config.format)
+    if config.native or (fmt.native and not (config.policy or config.observe or config.qat)):
+        return None
+    # The first action alone runs no backward pass and no optimizer, which rules may be about.
+    policy = _policy_of(config, quantized=False)
+    return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False)
+
+
+def change_to(simulation: Simulation, config: TrainConfig, *, quantized: bool) -> None:
+    """Makes an agent's simulation, which nothing is inside of, quantize as ``config.qat`` says, or not."""
+    simulation.change(_policy_of(config, quantized=quantized))
+
+
+def _policy_of(config: TrainConfig, *, quantized: bool) -> Policy:
+    fmt = Format.parse(config.format)
+    assert isinstance(fmt, FloatFormat)
+    policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
+    if not quantized:
+        return policy
+    assert config.qat is not None
+    return policy.with_rules(
+        Rule(
+            CONTRACTIONS,
+            role=("weights", "activations"),
+            backward=_BACKWARD[config.qat.operands],
+            format=config.qat.format,
+            rounding="nearest-even",
+        )
+    )
