@@ -389,4 +389,3 @@ class Learner(ABC):
     def _write_back(self) -> None:
         if self.compiled:
             self.compiled.write_back()
-

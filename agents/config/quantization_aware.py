@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+OPERANDS = ("both", "forward")
 
 
 def _format_of_operands(name: str) -> str:
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
     return str(Format.parse(name))
+
+
+def _operands(value: Any) -> Any:
+    if value not in OPERANDS:
+        raise ValueError(f"operands must be {' or '.join(OPERANDS)}, got {value!r}")
+    return value
+
+
+def _part_of_a_run(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"after is a part of the run's steps, from 0 to 1, got {value!r}")
+    return value
 
 
 @final
@@ -22,7 +36,7 @@ class QuantizationAware(BaseModel):
     Source:
         Krishnan et al., "QuaRL: Quantization for Fast and Environmentally Sustainable Reinforcement Learning", Figure 5
         and Table 5 (``quant_delay``). Its code rewrites the whole graph, as is done here: the networks that act, those
-        that value, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1.14).
+        that value, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -30,11 +44,24 @@ class QuantizationAware(BaseModel):
     format: Annotated[str, AfterValidator(_format_of_operands)] = Field(
         description="Of weights and activations in the forward pass; any format."
     )
-    operands: Literal["both", "forward"] = Field(
+    operands: Annotated[Literal["both", "forward"], BeforeValidator(_operands)] = Field(
         default="both",
-        description="`both`: the backward products see the rounded operands, too, as with the fake quantizers of"
-        " libraries. `forward`: they see them unrounded.",
+        description="both: the backward products see the rounded operands, too, as with the fake quantizers of"
+        " libraries. forward: they see them unrounded.",
     )
-    after: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.5, description="The part of the steps after which it begins; 1: only the last evaluation is quantized."
+    after: Annotated[float, Field(ge=0, le=1), BeforeValidator(_part_of_a_run)] = Field(
+        default=0.5,
+        description="The part of the steps after which it begins; 1: only the last evaluation is quantized.",
     )
+
+
+def read_qat(value: Any) -> Any:
+    """A value of the key; raises ValueError in words for what is none."""
+    if value is None or isinstance(value, QuantizationAware):
+        return value
+    if not isinstance(value, dict) or "format" not in value:
+        raise ValueError(f"must be a mapping with a format, such as {{format: int8, after: 0.5}}, got {value!r}")
+    for name in value:
+        if name not in QuantizationAware.model_fields:
+            raise ValueError(f"has no key {name!r}; allowed are {', '.join(QuantizationAware.model_fields)}")
+    return value

@@ -15,7 +15,7 @@ from roundoff.errors import check_name
 
 from ..environments.task_check import check_task, has_discrete_actions
 from .fields import Count, Panel, Positive, Role, is_later, key
-from .quantization_aware import QuantizationAware
+from .quantization_aware import QuantizationAware, read_qat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +141,7 @@ class TrainConfig(BaseModel):
         " same run in fp32 (under `snapshots/`: about 4 bytes a weight, for each evaluation).",
         Role.OUTSIDE_UPDATES | Role.TIMELESS,
     )
-    qat: QuantizationAware | None = key(
+    qat: Annotated[QuantizationAware | None, BeforeValidator(read_qat)] = key(
         None,
         "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what the networks multiply"
         " to `format`, from that part of the steps on; evaluations, too. See docs/quantization-aware.md.",
@@ -331,13 +331,13 @@ class TrainConfig(BaseModel):
                 )
         return self
 
-
     @model_validator(mode="after")
     def _check_qat(self) -> Self:
         if self.qat is None:
             return self
-        from ...formats import FloatFormat, Format, FormatError, round  # noqa: PLC0415  imports torch
         import torch  # noqa: PLC0415  costs seconds
+
+        from ...formats import FloatFormat, Format, FormatError, round  # noqa: PLC0415  likewise
 
         fmt, own = Format.parse(self.qat.format), Format.parse(self.format)
         assert isinstance(own, FloatFormat)

@@ -112,7 +112,7 @@ class Run:
         self.log_length = 0  # of metrics.jsonl
         self._evaluated_at = -1
         self._resume_or_begin()
-        self._reach(self.state.step)
+        self._be_quantized()
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
         self.stopwatch.pause()
@@ -182,8 +182,9 @@ class Run:
             with self.stopwatch.measure("replay"):
                 self.state.recorder.add(rows[i], sample, i)
             before = self.state.step
-            self._reach(self.learners.advance(before, config.action_repeat))
+            self.state.step = self.learners.advance(before, config.action_repeat)
             yield from self._update()
+            self._be_quantized()
             if self.state.step // config.eval_every != before // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate(log)
@@ -198,10 +199,9 @@ class Run:
                 self._report()
         return None
 
-    def _reach(self, step: int) -> None:
-        """Goes on at so many environment steps, from one of which on the agent is quantized."""
-        self.state.step = step
-        self.learner.be_quantized(quantized=self.config.is_quantized(step))
+    def _be_quantized(self) -> None:
+        """Has the agent compute as ``qat`` says, if it is time; what is learned of a step belongs to the time before."""
+        self.learner.be_quantized(quantized=self.config.is_quantized(self.state.step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         due = self.state.recorder.due()

@@ -14,6 +14,7 @@ from ...agents import FIXES
 from ...agents.adapters.settings import adapted
 from ...agents.config.baselines import BASELINES
 from ...agents.config.fixes import OPTIONAL_FIXES
+from ...agents.config.quantization_aware import QuantizationAware
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
 from ...agents.environments.tasks import TASKS, Kind
@@ -63,12 +64,16 @@ def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]
 def _keys() -> dict[str, Any]:
     """What is allowed for every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
+    qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
     written: dict[str, dict[str, Any]] = {
         "algorithm": {"enum": [*ALGORITHMS, *adapted()]},
         "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},
+        "qat": {
+            "anyOf": [{name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}, {"type": "null"}]
+        },
         "device": {"type": "string", "pattern": r"^(cpu|cuda(:\d+)?)$"},
     }
     schemas = {name: config_of(name).model_json_schema()["properties"] for name in (*ALGORITHMS, *LIBRARIES)}
