@@ -176,8 +176,8 @@ class OptimizerKeys(TrainConfig):
             )
         if self.baseline != "none" and self.qat:
             raise ValueError(
-                f"baseline: {self.baseline} is a training without the fixes to compare with, and qat changes that: leave"
-                " qat out, or set baseline: none"
+                f"baseline: {self.baseline} is a training to compare the fixes with, which qat changes: leave qat out,"
+                " or set baseline: none"
             )
         return self
 

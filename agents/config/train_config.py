@@ -143,8 +143,8 @@ class TrainConfig(BaseModel):
     )
     qat: Annotated[QuantizationAware | None, BeforeValidator(read_qat)] = key(
         None,
-        "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what the networks multiply"
-        " to `format`, from that part of the steps on; evaluations, too. See docs/quantization-aware.md.",
+        "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what networks multiply to"
+        " `format`, from that part of the steps on, also in evaluations; see docs/quantization-aware.md.",
         Role.ARITHMETIC,
         since="0.2",
     )

@@ -200,7 +200,7 @@ class Run:
         return None
 
     def _be_quantized(self) -> None:
-        """Has the agent compute as ``qat`` says, if it is time; what is learned of a step belongs to the time before."""
+        """Has the agent compute as ``qat`` says, if it is time; what was learned of the step belongs before that."""
         self.learner.be_quantized(quantized=self.config.is_quantized(self.state.step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:

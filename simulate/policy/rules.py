@@ -236,7 +236,7 @@ class Rule:
         about = (Role.WEIGHTS, Role.ACTIVATIONS)
         if self.role == ("*",) or not all(role in about for role in self.role) or self.product is not None:
             raise FormatError(
-                f"backward is said of {' and '.join(about)}, in a rule with such a role and for all products, got {self}"
+                f"backward is said of {' and '.join(about)}, in a rule with such a role and without product, got {self}"
             )
         object.__setattr__(self, "backward", _choice(Backward, self.backward, "backward of a rule"))
 

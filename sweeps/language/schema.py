@@ -65,15 +65,14 @@ def _keys() -> dict[str, Any]:
     """What is allowed for every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
     qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
+    qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
     written: dict[str, dict[str, Any]] = {
         "algorithm": {"enum": [*ALGORITHMS, *adapted()]},
         "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},
-        "qat": {
-            "anyOf": [{name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}, {"type": "null"}]
-        },
+        "qat": {"anyOf": [qat, {"type": "null"}]},
         "device": {"type": "string", "pattern": r"^(cpu|cuda(:\d+)?)$"},
     }
     schemas = {name: config_of(name).model_json_schema()["properties"] for name in (*ALGORITHMS, *LIBRARIES)}
