@@ -34,9 +34,9 @@ class QuantizationAware(BaseModel):
     The weights that are learned stay as they are; gradients pass straight through the rounding.
 
     Source:
-        Krishnan et al., "QuaRL: Quantization for Fast and Environmentally Sustainable Reinforcement Learning", Figure 5
-        and Table 5 (``quant_delay``). Its code rewrites the whole graph, as is done here: the networks that act, those
-        that value, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
+        Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", Appendix B.2, and
+        ``quant_delay`` of Table 5. The authors' code rewrites the whole graph, as is done here: networks that act,
+        those that value, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

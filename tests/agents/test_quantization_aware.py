@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from runs import AfterSteps, outcome, weights
 
 import roundoff
+from roundoff import Format
 from roundoff.agents import Job, TrainConfig, train, train_together
 from roundoff.agents.algorithms.arithmetic import change_to, simulation_of
 from roundoff.agents.algorithms.dqn.agent import DQN
@@ -154,6 +155,17 @@ def test_after_1_quantizes_the_last_evaluation_alone(folders):
     before, behind = returns(plain), returns(last)
     assert before.pop(128) != behind.pop(128)
     assert before == behind
+
+
+def test_evaluate_in_rounds_to_the_same_numbers_after_training(tmp_path):
+    """Two ways to compute it: rules of a simulation here, products of rounded operands there."""
+    for algorithm in OF:
+        formats = ("int4_row", "int2_row", "mxfp4")
+        result = train(config(algorithm, None, evaluate_in=formats, eval_every=128), tmp_path / algorithm)
+        for name in formats:
+            qat = {"format": name, "after": 1}
+            last = train(config(algorithm, qat, eval_every=128), tmp_path / f"{algorithm} {name}")
+            assert last.return_mean == result.quantized[str(Format.parse(name))]
 
 
 def test_after_0_quantizes_all(folders):

@@ -52,7 +52,7 @@ def cells(page):
 
 def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_its_figure():
     named = {figure for plan in preset_plans() for figure in plan.reproduces}
-    assert named == {f"fig{i}" for i in range(1, 13)} | {"table7"} | {
+    assert named == {f"fig{i}" for i in range(1, 13)} | {"table7", "quarl-fig5"} | {
         f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
     } | {"quarl-table4", "quarl-fig7"}
     assert named <= set(REPRODUCIBLE)
@@ -112,6 +112,50 @@ def test_the_second_paper_is_named_and_only_numbers_of_one_quantity_stand_beside
     assert list(table["batch_size"].unique()) == [32, 512, 2048]
     assert set(table.loc[table["batch_size"] == 512, "return"]) == {512.0}
     assert table["panel"].nunique() == 6  # two formats of DQN, C51, and C51 without fixes; lr and eps follow from those
+
+
+def test_quantized_while_training_and_after_it_stand_beside_each_other(tmp_path):
+    plan, figures = find_reproduction("quarl-fig5", "quick")
+    assert (plan.name, figures) == ("qat-quick", ["quarl-fig5"])
+    levels = {"fp32": 400.0, "int8_row": 390.0, "int6_row": 380.0, "int5_row": 370.0, "int4_row": 300.0,
+              "int3_row": 200.0, "int2_row": 100.0}  # fmt: skip
+
+    def score(config):
+        return (0 if config.qat is None else 10) + levels[config.qat.format if config.qat else "fp32"] + config.seed
+
+    crashed = [
+        run for run in plan.runs if run.config.qat is None and (run.config.algorithm, run.config.seed) == ("a2c", 2)
+    ]
+    finish(plan, tmp_path / "out", [run for run in plan.runs if run not in crashed], score=score)
+    (run,) = crashed
+    folder = tmp_path / "out" / "runs" / run.id
+    folder.mkdir(parents=True)
+    result = {"status": "crashed", "return": 0.0, "return_std": 0.0, "step": 9, "crash": {"step": 9, "reason": ""}}
+    (folder / "result.json").write_text(json.dumps(result))
+    for run in plan.runs:
+        folder = tmp_path / "out" / "runs" / run.id
+        if run.config.evaluate_in and run not in crashed:
+            step = json.loads((folder / "result.json").read_text())["step"]
+            with (folder / "metrics.jsonl").open("a") as file:
+                for name in run.config.evaluate_in:
+                    score = levels[name] + run.config.seed
+                    record = {"in": name, "return_mean": score, "return_std": 0.0, "returns": [score]}
+                    file.write(json.dumps({"kind": "eval_in", "step": step, **record}) + "\n")
+    written, _ = reproduce(tmp_path / "out", "quarl-fig5", ["svg"])
+    page = written[-1].read_text()
+    assert "Lam et al." in page
+    assert "5/6-bit" in page
+    found = {(row[0], row[1]): row[2:] for row in cells(page.replace("\\", ""))}
+    formats = list(levels)
+    assert [name for task, name in found if task == "mean over tasks"] == formats
+    assert found["gym:CartPole-v1, ppo", "fp32"] == ["", "401 [400, 402]", "", "3"]
+    assert found["gym:CartPole-v1, ppo", "int4_row"] == ["301 [300, 302]", "", "311 [310, 312]", "3"]
+    assert found["gym:CartPole-v1, a2c", "int4_row"] == ["200 [0, 301]", "", "311 [310, 312]", "3"]
+    marks = pd.read_csv(written[0])
+    assert set(marks["series"]) == {
+        "intX, quantized after training", "intX, quantized while training", "fp32, quantized never",
+    }  # fmt: skip
+    assert set(marks["bits"]) == {32, 8, 6, 5, 4, 3, 2}
 
 
 def test_norms_are_means_of_the_last_quarter_by_condition(tmp_path):
