@@ -1,1 +1,1 @@
-"""How a policy acts in another arithmetic than it was trained in."""
+"""A policy that acts: quantized after training; outside of a run, by engines from packed weights; files for elsewhere."""

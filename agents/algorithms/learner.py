@@ -14,6 +14,7 @@ from ..acting.products import QuantizedProducts
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
+from ..errors import RunError
 from ..experience.replay import batch_of
 from ..optimizers.coercion import coerce_
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, TraceableAverage
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..acting.quantization import Quantization
     from ..models.networks import FlatNetwork
+    from ..models.policy_layers import PolicyLayers
     from .part import Elsewhere, Metrics, Part
 
 # Random bits are numbered within an update: 0 for its noise, 1 to 6 for its parts, 7 for actions.
@@ -117,6 +119,17 @@ class Learner(ABC):
         ``first`` is the number of the first environment that they are for; the others follow.
         """
         return self._normal(count, "act_noise")
+
+    def policy_layers(self) -> PolicyLayers:
+        """What acts in an evaluation, plainly: copies of its layers, float32 on the CPU, and how they decide.
+
+        Raises:
+            RunError: it is more than linear layers and convolutions.
+        """
+        raise RunError(
+            f"the policy of {self.config.algorithm} is more than linear layers and convolutions, and cannot act outside"
+            " of its run; those of a2c, d4pg, dqn, ppo, sac and td3 can"
+        )
 
     @abstractmethod
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:

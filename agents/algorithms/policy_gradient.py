@@ -13,6 +13,7 @@ from ..experience.on_policy import JUDGEMENTS, minibatch_of
 from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
 from ..models.policies import Categorical, DiagonalNormal, gumbel
+from ..models.policy_layers import Decision, PolicyLayers
 from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
 from ..streams import Stream, torch_generator
@@ -132,6 +133,16 @@ class PolicyGradient(Learner):
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """The most likely ones."""
         return self.policy.best(self.outputs(observations))
+
+    def policy_layers(self) -> PolicyLayers:
+        """The policy's part of the network; of numbers the means, clipped as environments clip them."""
+        self._write_back()
+        network = self.network
+        decision = Decision.LARGEST if self.discrete else Decision.CLIP
+        if isinstance(network, ActorCritic):
+            return PolicyLayers((self.observation_size,), (), (network.as_layers(),), decision, self.action_size)
+        shared, (policy, _) = network.as_layers()
+        return PolicyLayers(network.shape, shared, (policy,), decision, self.action_size)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Samples of the policy."""

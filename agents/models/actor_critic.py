@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
+from .policy_layers import Activation, linear, perceptron
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .policy_layers import Layer
 
 _GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
@@ -80,6 +83,12 @@ class ActorCritic(FlatNetwork):
     def value(self, x: torch.Tensor) -> torch.Tensor:
         """The values alone."""
         return self._value(self.layers, self._hidden_of(1, x))
+
+    def as_layers(self) -> tuple[Layer, ...]:
+        """Those of the policy, plainly."""
+        hidden = perceptron(self.layers[: self._hidden], Activation.TANH, Activation.TANH)
+        weight, bias = self.layers[self._hidden : self._hidden + 2]
+        return (*hidden, linear(weight, bias, Activation.NONE))
 
     def _hidden_of(self, member: int, x: torch.Tensor) -> torch.Tensor:
         layers = [layer[member : member + 1] for layer in self.layers[: self._hidden]]

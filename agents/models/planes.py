@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from .networks import FlatNetwork, forward, initialize_perceptrons, initialize_uniformly, perceptron_shapes
+from .policy_layers import Activation, ConvolutionLayer, Layer, perceptron, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,6 +170,18 @@ class PlanesNetwork(FlatNetwork):
         if shared:
             x = forward(shared, x)[0].relu()
         return [forward(head, x)[0] for head in heads]
+
+    def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
+        """The layers that all heads share, and those of each head, plainly."""
+        convolutions, shared, heads = self._parts(self.layers)
+        convolved = tuple(
+            ConvolutionLayer(plain(weight), plain(bias), Activation.RELU, how.stride, how.padding)
+            for weight, bias, how in zip(convolutions[0::2], convolutions[1::2], self.convolutions, strict=True)
+        )
+        return (
+            (*convolved, *perceptron(shared, Activation.RELU, Activation.RELU)),
+            tuple(perceptron(head, Activation.RELU, Activation.NONE) for head in heads),
+        )
 
     def _parts(
         self, layers: Sequence[torch.Tensor]

@@ -18,6 +18,7 @@ EXTRAS = {
     "tianshou": ("tianshou",),
     "qtorch": ("qtorch", "ninja"),
     "ray": ("ray",),
+    "deploy": ("onnx", "onnxruntime"),
 }
 """What each extra brings, by the names to import; ``pyproject.toml`` says which versions."""
 

@@ -10,6 +10,7 @@ from ...experience.augmentation import images_to_format
 from ...experience.off_policy import record_steps
 from ...experience.replay import Batch, batch_of
 from ...models.planes import PlanesNetwork, convolutions_for
+from ...models.policy_layers import Decision, PolicyLayers
 from ...optimizers.decisions import add_product
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
@@ -97,6 +98,15 @@ class DQN(ValueLearner):
         q = self._q(self._outputs(self.networks["critic"].layers, observations))
         best = rows_of(q.argmax(dim=1, keepdim=True), self.action_size, q.dtype)
         return torch.where(q.isnan().any(dim=1, keepdim=True), torch.nan, best)
+
+    def policy_layers(self) -> PolicyLayers:
+        """The network, and the atoms of a categorical head."""
+        self._write_back()
+        shared, heads = self.network.as_layers()
+        options: dict[str, Any] = {"decision": Decision.LARGEST}
+        if self.config.atoms > 1:
+            options = {"decision": Decision.LARGEST_MEAN, "atoms": self._atoms.to("cpu", torch.float32)}
+        return PolicyLayers(self.network.shape, shared, heads, action_size=self.action_size, **options)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The best actions, or the random ones where there are any; NaN where a Q value is NaN."""

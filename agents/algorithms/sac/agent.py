@@ -11,6 +11,7 @@ import torch
 
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
+from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...models.squashed_normal import SquashedNormal
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
@@ -187,6 +188,13 @@ class SAC(SoftActorCritic):
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
         """What the actor's network gives: (n, 2 action)."""
         return forward(self.actor.layers, observations)[0]
+
+    def policy_layers(self) -> PolicyLayers:
+        """The actor, of whose outputs the means alone."""
+        *hidden, weight, bias = self.layers()["actor"]
+        means = [*hidden, weight[..., : self.action_size], bias[..., : self.action_size]]
+        actor = perceptron(means, Activation.RELU, Activation.NONE)
+        return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
         """A sample of the policy per transition, for the critics and for the actor."""

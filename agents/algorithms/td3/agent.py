@@ -8,6 +8,7 @@ import torch
 
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
+from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
@@ -74,6 +75,11 @@ class TD3(Learner):
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The best actions and noise, clipped to [-1, 1]."""
         return (self.best_actions(observations) + noise * self.config.exploration_noise).clamp(-1, 1)
+
+    def policy_layers(self) -> PolicyLayers:
+        """The actor."""
+        actor = perceptron(self.layers()["actor"], Activation.RELU, Activation.NONE)
+        return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
         """Noise on the next action of each transition."""

@@ -1,0 +1,87 @@
+"""Products of integers with a scale, as ONNX Runtime and the C header compute them, to the bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from ...formats import Format, IntegerFormat
+from ..models.policy_layers import ConvolutionLayer
+
+if TYPE_CHECKING:
+    from ...formats.families.integer import Quantized
+    from ..models.policy_layers import Layer
+
+_WIDEST = 8
+
+
+class Activations(NamedTuple):
+    """Activations as unsigned integers: x = scale * (code - zero point)."""
+
+    codes: torch.Tensor
+    """Integers as float64, the shape of the activations."""
+    scale: torch.Tensor
+    """float32, zero-dimensional."""
+    zero_point: torch.Tensor
+    """An integer as float64, zero-dimensional."""
+
+
+def is_computed_in_integers(fmt: Format) -> bool:
+    """Whether weights of this format are multiplied as integers: signed, symmetric, up to 8 bits, scaled by the data.
+
+    They have one scale, or one for each output (``int8_ax0``).
+    """
+    return isinstance(fmt, IntegerFormat) and fmt.width <= _WIDEST and fmt in (
+        IntegerFormat(fmt.width), IntegerFormat(fmt.width, axis=0),
+    )  # fmt: skip
+
+
+def quantized(x: torch.Tensor, width: int) -> Activations:
+    """Activations as unsigned integers with a zero point, by the smallest and largest of them.
+
+    With low = min(0, min x), high = max(0, max x) and n = 2^width - 1, all in float32: scale = (high - low) / n, or 1
+    if that is 0; zero point = clamp(0 - low / scale) rounded to nearest-even; code = clamp(round(x / scale) + zero
+    point). Of a batch, all numbers share one scale.
+
+    That is not quite the format ``uint8``, whose scale is computed in float64, and which multiplies by 1 / scale.
+
+    Args:
+        x: float32, finite, not empty.
+        width: bits of a code; 8 is what ONNX has.
+
+    Source:
+        ONNX, operator DynamicQuantizeLinear.
+    """
+    n = float(2**width - 1)
+    zero = x.new_zeros(())
+    low, high = torch.minimum(x.min(), zero), torch.maximum(x.max(), zero)
+    scale = (high - low) / n
+    scale = torch.where(scale == 0, 1.0, scale)
+    zero_point = (0.0 - low / scale).clamp(0, n).round()
+    codes = ((x / scale).round() + zero_point).clamp(0, n)
+    return Activations(codes.to(torch.float64), scale, zero_point.to(torch.float64))
+
+
+def product(x: torch.Tensor, layer: Layer, weight: Quantized, width: int) -> torch.Tensor:
+    """A layer without its activation: float32(sum of (code - zero point) * weight) * (scale * weight's scale) + bias.
+
+    The sum is exact; the conversion, the product of the scales, the product and the sum are float32, each rounded once.
+
+    Args:
+        x: (n, in), or (n, planes, height, width); float32.
+        layer: the bias, and how a convolution moves; its weight is not looked at.
+        weight: its codes, (out, in) or (filters, planes, height, width), and scales, one or one for each output.
+        width: bits of the activations' codes.
+    """
+    codes, scale, zero_point = quantized(x, width)
+    integers = codes - zero_point
+    weights = weight.codes.to(torch.float64)  # sums of these are exact up to 2^53
+    scales, bias = scale * weight.scale, layer.bias
+    if isinstance(layer, ConvolutionLayer):
+        sums = functional.conv2d(integers, weights, stride=layer.stride, padding=layer.padding)
+        scales, bias = scales.reshape(-1, 1, 1), bias[:, None, None]
+    else:
+        sums = integers @ weights.T
+    return sums.to(torch.float32) * scales + bias

@@ -1,0 +1,222 @@
+"""A policy with its weights packed in a format: what a learner sends to actors, and what is deployed."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
+import torch
+
+from ...formats import Format, pack, unpack
+from ..errors import RunError
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, LinearLayer, PolicyLayers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MAGIC = b"roundoff policy 1\n"
+_LENGTH = struct.Struct("<I")
+_ALIGNED = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PackedPolicy:
+    """A policy whose weights are codes of a format; biases and atoms are float32.
+
+    Args:
+        format: of the weights.
+        layout: the policy without its weights, which are empty; ``policy`` has them.
+        encoded: of each layer's weight in order, what ``Format.encode`` gave for it: codes, and scales if there are.
+    """
+
+    format: Format
+    layout: PolicyLayers
+    encoded: tuple[Any, ...]
+
+    @cached_property
+    def policy(self) -> PolicyLayers:
+        """The policy with the numbers that the codes stand for as weights, in float32."""
+        return _with_weights(self.layout, [self.format.decode(one).to(torch.float32) for one in self.encoded])
+
+    @property
+    def layers(self) -> Iterator[tuple[Layer, Any]]:
+        """All layers in order without their weights, and these as codes."""
+        return zip(self.layout, self.encoded, strict=True)
+
+    @classmethod
+    def of(cls, policy: PolicyLayers, fmt: Format | str) -> Self:
+        """Rounds the weights of a policy to a format, to the nearest, and keeps their codes.
+
+        Args:
+            policy: float32.
+            fmt: one that float32 holds. An axis, as in ``int8_ax0``, is that of a weight (out, in), so that 0 is a
+                scale for each output; blocks lie along the inputs, if the format does not say otherwise.
+
+        Raises:
+            FormatError: there is no such format, or it has no codes for the weights.
+            RunError: the format is wider than float32, or a weight or bias is NaN or infinite.
+        """
+        fmt = Format.parse(fmt)
+        if not fmt.fits_in(torch.float32):
+            raise RunError(f"weights are packed as numbers of float32, which does not hold those of {fmt}; choose fp32")
+        for i, layer in enumerate(policy):
+            for name, numbers in (("weights", layer.weight), ("biases", layer.bias)):
+                if not bool(numbers.isfinite().all()):
+                    raise RunError(
+                        f"the {name} of layer {i} of the policy are not all finite numbers: what was learned is lost"
+                    )
+        encoded = tuple(fmt.encode(layer.weight) for layer in policy)
+        return cls(fmt, _with_weights(policy, [torch.empty(0)] * len(encoded)), encoded)
+
+    def to_bytes(self) -> bytes:
+        """The policy as one message: a header in JSON, then the codes, as densely as they can be, scales and biases.
+
+        Nothing in it is executed when it is read; see :meth:`from_bytes`.
+        """
+        policy = self.layout
+        blobs: list[bytes] = []
+        layers = []
+        for layer, encoded in self.layers:
+            parts = self._dense(encoded)
+            blobs += [*parts, layer.bias.numpy().tobytes()]
+            shapes = [list(part.shape) for part in _parts(encoded)]
+            zeros = [not part for part in parts]
+            spatial = {"stride": layer.stride, "padding": layer.padding} if isinstance(layer, ConvolutionLayer) else {}
+            layers.append({"shapes": shapes, "zeros": zeros, "activation": layer.activation, **spatial})
+        if policy.atoms is not None:
+            blobs.append(policy.atoms.numpy().tobytes())
+        header = {
+            "format": str(self.format),
+            "observation_shape": list(policy.observation_shape),
+            "layers": layers,
+            "shared": len(policy.shared),
+            "heads": [len(head) for head in policy.heads],
+            "decision": policy.decision,
+            "action_size": policy.action_size,
+            "atoms": 0 if policy.atoms is None else len(policy.atoms),
+        }
+        text = json.dumps(header).encode()
+        text += b" " * (-(len(_MAGIC) + _LENGTH.size + len(text)) % _ALIGNED)
+        return b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *(_aligned(blob) for blob in blobs)])
+
+    @classmethod
+    def from_bytes(cls, message: bytes) -> Self:
+        """The policy of a message.
+
+        Raises:
+            RunError: it is none, or cut off.
+        """
+        try:
+            return cls._read(message)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, struct.error) as error:
+            raise RunError(f"this is no packed policy, or a part of one ({error}): pack it again") from error
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """How many bytes the codes and scales of all weights take in a message."""
+        return sum(len(part) for encoded in self.encoded for part in self._dense(encoded))
+
+    @classmethod
+    def _read(cls, message: bytes) -> Self:
+        if message[: len(_MAGIC)] != _MAGIC:
+            raise ValueError("it begins otherwise")
+        start = len(_MAGIC) + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(message, len(_MAGIC))
+        header = json.loads(message[start : start + length])
+        rest = _Reader(message, start + length)
+        fmt = Format.parse(header["format"])
+        layers: list[Layer] = []
+        encoded = []
+        for described in header["layers"]:
+            shapes = described["shapes"]
+            probe = fmt.encode(torch.ones([1] * len(shapes[0])))  # of the types that codes and scales have
+            read = [
+                rest.numbers(shape, one.dtype, fmt.bits if i == 0 else None, absent=zero)
+                for i, (shape, zero, one) in enumerate(zip(shapes, described["zeros"], _parts(probe), strict=True))
+            ]
+            encoded.append(read[0] if isinstance(probe, torch.Tensor) else type(probe)(*read))
+            bias = rest.numbers([shapes[0][0]], torch.float32)
+            activation = Activation(described["activation"])
+            weight = torch.empty(0)
+            layers.append(
+                ConvolutionLayer(weight, bias, activation, int(described["stride"]), int(described["padding"]))
+                if "stride" in described
+                else LinearLayer(weight, bias, activation)
+            )
+        atoms = rest.numbers([header["atoms"]], torch.float32) if header["atoms"] else None
+        rest.check_end()
+        ends = np.cumsum([header["shared"], *header["heads"]]).tolist()
+        if ends[-1] != len(layers):
+            raise ValueError("it has other layers than it says")
+        policy = PolicyLayers(
+            tuple(header["observation_shape"]),
+            tuple(layers[: ends[0]]),
+            tuple(tuple(layers[a:b]) for a, b in pairwise(ends)),
+            Decision(header["decision"]),
+            header["action_size"],
+            atoms,
+        )
+        return cls(fmt, policy, tuple(encoded))
+
+    def _dense(self, encoded: Any) -> list[bytes]:
+        """Codes as densely as they can be, and the scales; nothing for what is all zeros, as some zero points are."""
+        codes, *scales = _parts(encoded)
+        if codes.element_size() * 8 != self.format.bits:
+            codes = pack(codes, self.format.bits)
+        return [part.tobytes() if part.any() else b"" for part in (one.numpy() for one in (codes, *scales))]
+
+
+@final
+class _Reader:
+    """Takes tensors out of a message, one after the other."""
+
+    def __init__(self, message: bytes, start: int) -> None:
+        self._message, self._place = message, start
+
+    def numbers(
+        self, shape: list[int], dtype: torch.dtype, bits: int | None = None, *, absent: bool = False
+    ) -> torch.Tensor:
+        """Numbers as they lie in memory, or codes of so many bits, packed; zeros if they are absent."""
+        if absent:
+            return torch.zeros(shape, dtype=dtype)
+        count = torch.Size(shape).numel()
+        if bits is None or bits == dtype.itemsize * 8:
+            return self._bytes(count * dtype.itemsize).view(dtype).view(shape)
+        codes = unpack(self._bytes(-(-count * bits // 8)), bits, count).view(shape)
+        if dtype.is_signed:  # packing has kept the low bits alone
+            codes -= (codes >> (bits - 1)) << bits
+        return codes.to(dtype)
+
+    def _bytes(self, size: int) -> torch.Tensor:
+        part = np.frombuffer(self._message, np.uint8, size, self._place)
+        self._place += size + -size % _ALIGNED
+        return torch.from_numpy(part.copy())
+
+    def check_end(self) -> None:
+        """Raises ValueError if something follows."""
+        if self._place != len(self._message):
+            raise ValueError(f"it has {len(self._message)} bytes, of which {self._place} are its own")
+
+
+def _with_weights(policy: PolicyLayers, weights: Iterable[torch.Tensor]) -> PolicyLayers:
+    """The policy with other weights, of all layers in order."""
+    following = iter(weights)
+
+    def of(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        return tuple(replace(layer, weight=next(following)) for layer in layers)
+
+    return replace(policy, shared=of(policy.shared), heads=tuple(of(head) for head in policy.heads))
+
+
+def _parts(encoded: Any) -> tuple[torch.Tensor, ...]:
+    return (encoded,) if isinstance(encoded, torch.Tensor) else tuple(encoded)
+
+
+def _aligned(blob: bytes) -> bytes:
+    return blob + b"\0" * (-len(blob) % _ALIGNED)
