@@ -14,6 +14,7 @@ import typer
 
 from roundoff import __version__
 from roundoff.cli.doctor import doctor
+from roundoff.cli.export import export
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
 from roundoff.cli.programs import AS_PYTHON, run
@@ -49,7 +50,8 @@ def _options(
 
 # As --help lists them.
 for _command in (
-    sweep, status, collect, reproduce, train, quantize, blame, presets, schema, formats, verify, doctor, plot, compare,
+    sweep, status, collect, reproduce, train, quantize, export, blame, presets, schema, formats, verify, doctor, plot,
+    compare,
     report,
 ):  # fmt: skip
     app.command()(_command)
