@@ -4,6 +4,7 @@ import torch
 
 from bench import (
     accumulation,
+    acting,
     adapters,
     compiled,
     families,
@@ -36,6 +37,7 @@ products.main()
 pixels.main()
 adapters.main()
 q_learning.main()
+acting.main()
 simulate.main()
 accumulation.main()
 sampling.main()

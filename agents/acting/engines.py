@@ -94,6 +94,10 @@ class Simulated(Engine):
         self._integers = is_computed_in_integers(packed.format)
         self._policy = packed.layout if self._integers else packed.policy
         self._encoded = {id(layer): encoded for layer, encoded in packed.layers}
+        if self._integers:  # in which their products are computed
+            self._encoded = {
+                name: one._replace(codes=one.codes.to(torch.float64)) for name, one in self._encoded.items()
+            }
         if not self._integers:
             for layer in self._policy:
                 layer.weight.requires_grad_()  # what a simulation knows weights by

@@ -72,7 +72,8 @@ def product(x: torch.Tensor, layer: Layer, weight: Quantized, width: int) -> tor
     Args:
         x: (n, in), or (n, planes, height, width); float32.
         layer: the bias, and how a convolution moves; its weight is not looked at.
-        weight: its codes, (out, in) or (filters, planes, height, width), and scales, one or one for each output.
+        weight: its codes, (out, in) or (filters, planes, height, width), of any dtype, and scales, one or one for each
+            output.
         width: bits of the activations' codes.
     """
     codes, scale, zero_point = quantized(x, width)

@@ -1,4 +1,4 @@
-"""The numbers that three papers print, each with its place; the figures themselves print none."""
+"""The numbers that papers print, each with its place; the figures themselves print none."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 ACCELERATED = "accelerated-"
 """What the names of the second paper's figures and tables begin with."""
-QUARL = "quarl-"
-"""Likewise, of the third's."""
+QUARL, ACTORQ = "quarl-", "actorq-"
+"""Likewise, of the third's: on policies quantized after training and in it, and on actors."""
 
+_THIRD = 'Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", 2021'
 _PAPERS = {
     ACCELERATED: 'Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", 2018',
-    QUARL: 'Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", 2021',
+    QUARL: _THIRD,
+    ACTORQ: _THIRD,
     "": 'Björck et al., "Low-Precision Reinforcement Learning", ICML 2021',
 }
 

@@ -13,7 +13,7 @@ from roundoff.agents import Quantization
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
 from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
-from roundoff.analysis.paper.published import published
+from roundoff.analysis.paper.published import paper_of, published
 from roundoff.analysis.paper.reproduction import reproduce
 from roundoff.analysis.paper.shown import REPRODUCIBLE
 from roundoff.analysis.statistics.markdown import plain
@@ -342,4 +342,14 @@ def test_every_number_of_the_papers_table_4_is_there():
     assert len(of) == len(numbers)
     assert of["dqn", "Table 4, DQN, Breakout, int8"] == "78"
     assert of["ppo", "Table 4, PPO, HalfCheetah, fp16"] == "3062"
-    assert of["ddpg", "Table 4, DDPG, MountainCar, int8"] == "92"
+    assert of["d4pg", "Table 4, DDPG, MountainCar, int8"] == "92"
+
+
+def test_the_third_paper_has_its_numbers():
+    numbers = published("actorq-table6")
+    assert len(numbers) == 15
+    speedup = {one.where["policy"]: float(one.value) for one in numbers if one.quantity == "speedup"}
+    times = {(one.where["policy"], one.where["format"]): float(one.value) for one in numbers if one.unit == "ms"}
+    for policy, printed in speedup.items():
+        assert times[policy, "fp32"] / times[policy, "int8"] == pytest.approx(printed, rel=0.01)
+    assert paper_of("actorq-table6").startswith("Lam et al.")
