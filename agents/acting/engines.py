@@ -116,7 +116,7 @@ class Simulated(Engine):
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
         """As an engine gives them; the tanh and the exponential are those of ``elementary``."""
         policy = self._policy
-        x = self._through(policy.shared, torch.from_numpy(np.asarray(observations, np.float32)))
+        x = self._through(policy.shared, torch.from_numpy(np.ascontiguousarray(observations, np.float32)))
         outputs = combined([self._through(head, x) for head in policy.heads], policy.action_size)
         return outputs.numpy(), self._decided(outputs).numpy()
 

@@ -97,6 +97,20 @@ def test_so_it_does_with_odd_and_with_large_layers(sizes):
             np.testing.assert_array_equal(engine.outputs_and_actions(x)[0], simulation.outputs_and_actions(x)[0])
 
 
+def test_so_it_does_between_two_codes():
+    """Where the quotient is a tie or nearly one, and a product with the reciprocal has another code."""
+    policy, others = perceptron([255, 5]), 0
+    simulation, engine = simulated(policy, "int8_ax0"), by_onnx_runtime(policy, "int8_ax0")
+    for seed in range(50):
+        step = np.float32(np.random.default_rng(seed).uniform(0.01, 1))
+        x = ((np.arange(255, dtype=np.float32) + np.float32(0.5)) * step)[None]
+        x[0, 0] = 255 * step  # so that the others lie between two codes
+        others += (np.rint(x / step) != np.rint(x * (np.float32(1) / step))).sum()
+        for both in (x, -x, x[:, ::-1]):
+            np.testing.assert_array_equal(engine.outputs_and_actions(both)[0], simulation.outputs_and_actions(both)[0])
+    assert others > 0
+
+
 @pytest.mark.parametrize("fmt", ["e4m3", "fp16", "e5m2", "mxfp4", "posit8", "int8_asym", "int8_g4", "q3.4"])
 def test_operands_of_products_are_rounded_to_other_formats(fmt):
     policy = perceptron([8, 16, 3])
