@@ -105,7 +105,7 @@ def calls(name: str, hidden: list[int], batch: int, folder: Path) -> dict[str, o
         contestants[f"{engine} {fmt}"] = lambda opened=opened: opened.act(x)
     if shutil.which("gcc") and sum(layer.weight.numel() for layer in policy) < LARGEST_HEADER:
         contestants |= {f"C {fmt}": by_c(one, x, folder) for fmt, one in packed.items()}
-    seconds = interleaved(contestants, seconds=0.1, rounds=7, clock=time.process_time)
+    seconds = interleaved(contestants, seconds=0.03, rounds=7, clock=time.process_time)
     return {
         "policy": name, "batch": batch, "seconds": seconds,
         "onnxruntime fp32 over int8": seconds["onnxruntime fp32"] / seconds["onnxruntime int8"],
@@ -174,7 +174,7 @@ def table6(name: str, hidden: list[int]) -> dict[str, object]:
     for fmt, message in messages.items():
         opened = open_engine("onnxruntime", message)
         contestants[fmt] = lambda opened=opened: opened.act(x)
-    seconds = interleaved(contestants, seconds=0.1, rounds=7, clock=time.process_time)
+    seconds = interleaved(contestants, seconds=0.03, rounds=7, clock=time.process_time)
     return {
         "policy": name, "hidden": hidden, "milliseconds": {fmt: 1e3 * one for fmt, one in seconds.items()},
         "speedup": seconds["fp32"] / seconds["int8"],
