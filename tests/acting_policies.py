@@ -15,6 +15,7 @@ SMALL = {"hidden_units": 16, "hidden_layers": 2}
 CASES = {
     "sac": ("sac", VECTOR, False, SMALL),
     "td3": ("td3", VECTOR, False, SMALL),
+    "d4pg": ("d4pg", VECTOR, False, {**SMALL, "actor_units": 24, "actor_layers": 2}),
     "ppo of numbers": ("ppo", VECTOR, False, SMALL),
     "a2c of numbers": ("a2c", VECTOR, False, SMALL),
     "ppo": ("ppo", VECTOR, True, SMALL),

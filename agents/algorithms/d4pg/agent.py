@@ -9,6 +9,7 @@ import torch
 from ....formats import round
 from ...experience.off_policy import record_steps
 from ...models.networks import MLP, forward
+from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected, slope_of_expected
@@ -79,6 +80,11 @@ class D4PG(ValueLearner):
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """Tanh of the actor's outputs."""
         return torch.tanh(forward(self.networks["actor"].layers, observations)[0])
+
+    def policy_layers(self) -> PolicyLayers:
+        """The actor."""
+        actor = perceptron(self.layers()["actor"], Activation.RELU, Activation.NONE)
+        return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The best actions and noise, clipped to [-1, 1]."""

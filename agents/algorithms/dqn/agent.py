@@ -105,7 +105,7 @@ class DQN(ValueLearner):
         shared, heads = self.network.as_layers()
         options: dict[str, Any] = {"decision": Decision.LARGEST}
         if self.config.atoms > 1:
-            options = {"decision": Decision.LARGEST_MEAN, "atoms": self._atoms.to("cpu", torch.float32)}
+            options = {"decision": Decision.LARGEST_MEAN, "atoms": self.atoms.to("cpu", torch.float32)}
         return PolicyLayers(self.network.shape, shared, heads, action_size=self.action_size, **options)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
