@@ -45,7 +45,7 @@ def learner_of(case, **keys):
     learner, _ = make_learner(config, sizes, torch.device("cpu"))
     generator = torch.Generator().manual_seed(7)
     for network in learner.networks.values():
-        network.flat.add_(torch.randn(network.flat.shape, generator=generator) * 0.1)
+        network.flat.add_(torch.randn(network.flat.shape, generator=generator) * 0.2)
     return learner
 
 
