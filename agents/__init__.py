@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from roundoff.extras import from_extras
 
 if TYPE_CHECKING:
-    from .acting.quantization import Quantization
     from .algorithms.sac.agent import SAC
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .optimizers.kahan_momentum import KahanEMA, PlainEMA
     from .optimizers.loss_scaling import LossScaler
     from .optimizers.master_weights import MasterWeights
+    from .quantization.quantization import Quantization
     from .run.directory import Crash, Result
     from .run.loop import Progress
     from .training.alone import train
@@ -54,7 +54,7 @@ _MODULES = {
     "MasterWeights": "optimizers.master_weights",
     "PlainEMA": "optimizers.kahan_momentum",
     "Progress": "run.loop",
-    "Quantization": "acting.quantization",
+    "Quantization": "quantization.quantization",
     "QuantizedRun": "training.quantize",
     "Result": "run.directory",
     "RunError": "errors",

@@ -1,1 +1,1 @@
-"""A policy that acts: quantized after training; outside of a run, by engines from packed weights; files for elsewhere."""
+"""Acting with a policy that no longer learns: packed weights, engines that compute, files for elsewhere."""

@@ -15,11 +15,11 @@ import torch
 from roundoff.errors import RoundoffError
 
 from ...simulate import exact
-from ..acting.products import QuantizedProducts
-from ..acting.quantization import Quantization
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
+from ..quantization.products import QuantizedProducts
+from ..quantization.quantization import Quantization
 from ..run.directory import Crash, Result
 from ..run.ending import write_ending
 from ..run.evaluate import Evaluation, evaluate
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...simulate import Simulation
-    from ..acting.products import Ranges
     from ..environments.parallel import EnvironmentGroup
+    from ..quantization.products import Ranges
     from ..run.directory import RunDirectory
     from ..run.stopping import StopRequest
     from .model import Model

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from ...formats import FloatFormat, Format, round
-from ..acting.products import QuantizedProducts
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
@@ -21,15 +20,16 @@ from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, Trace
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
 from ..optimizers.step_norms import StepNorms
+from ..quantization.products import QuantizedProducts
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..acting.quantization import Quantization
     from ..models.networks import FlatNetwork
     from ..models.policy_layers import PolicyLayers
+    from ..quantization.quantization import Quantization
     from .part import Elsewhere, Metrics, Part
 
 # Random bits are numbered within an update: 0 for its noise, 1 to 6 for its parts, 7 for actions.

@@ -64,7 +64,7 @@ def check_policy(policy: Any) -> dict[str, Any]:
 def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
     """Reads a list of quantizations, each as plain data, canonical; raises ValueError for what is none."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
-    from ..acting.quantization import Quantization  # noqa: PLC0415  likewise
+    from ..quantization.quantization import Quantization  # noqa: PLC0415  likewise
 
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"must be a list such as [fp16, quarl8, int8_ax0], got {value!r}")  # noqa: TRY004  pydantic
@@ -304,7 +304,7 @@ class TrainConfig(BaseModel):
     def _check_evaluate_in(self) -> Self:
         if self.evaluate_in:
             from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
-            from ..acting.quantization import Quantization  # noqa: PLC0415  likewise
+            from ..quantization.quantization import Quantization  # noqa: PLC0415  likewise
 
             try:
                 for one in self.evaluate_in:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..acting.quantization import Quantization
     from ..algorithms.learner import Learner
     from ..environments.parallel import EnvironmentGroup
     from ..experience.intake import Intake
+    from ..quantization.quantization import Quantization
 
 
 @final

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
-from ..acting.quantization import Quantization
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
+from ..quantization.quantization import Quantization
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .ending import write_ending

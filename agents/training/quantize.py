@@ -12,9 +12,9 @@ import torch
 from roundoff.extras import require
 
 from ...formats import Format
-from ..acting.quantization import Quantization
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
+from ..quantization.quantization import Quantization
 from ..run.directory import RunDirectory
 from ..run.evaluate import Evaluation, EvaluationPolicy, evaluate
 from ..run.parts import check_run, make_learner, open_environments
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from ..acting.products import Ranges
     from ..config.train_config import TrainConfig
+    from ..quantization.products import Ranges
 
     Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import roundoff
 from roundoff.agents import Quantization, RunError, TrainConfig, quantize, train
-from roundoff.agents.acting.products import QuantizedProducts
 from roundoff.agents.algorithms.drq.agent import DrQ
+from roundoff.agents.quantization.products import QuantizedProducts
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.loop import Run
 from roundoff.agents.run.stopping import Stopped, StopRequest

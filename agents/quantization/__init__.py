@@ -1,0 +1,1 @@
+"""How a policy acts in another arithmetic than it was trained in."""
