@@ -41,8 +41,8 @@ def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:
     return np.random.SeedSequence((seed, int(stream), *more, *whose))
 
 
-def torch_generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:
-    """A PyTorch generator on ``device`` for a stream."""
+def torch_generator(seed: int, stream: Stream, device: torch.device, *more: int) -> torch.Generator:
+    """A PyTorch generator on ``device`` for a stream; ``more`` numbers select one of a family."""
     generator = torch.Generator(device)
-    generator.manual_seed(int(sequence(seed, stream).generate_state(1, np.uint64)[0]))
+    generator.manual_seed(int(sequence(seed, stream, *more).generate_state(1, np.uint64)[0]))
     return generator

@@ -109,6 +109,10 @@ class Learner(ABC):
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """The actions of an evaluation, (n, action), for (n, observation); ``TaskEnvironment`` says what they are."""
 
+    def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        """What actions are chosen from, (n, output), for (n, observation): of most the actions of an evaluation."""
+        return self.best_actions(observations)
+
     @abstractmethod
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The actions of training, (n, action); ``noise`` is what :meth:`action_noise` has drawn for them."""
@@ -169,6 +173,12 @@ class Learner(ABC):
         if self.simulation is not None and quantized != self._quantized:
             change_to(self.simulation, self.config, quantized=quantized)
         self._quantized = quantized
+
+    @torch.no_grad()
+    def policy_at(self, observations: torch.Tensor) -> torch.Tensor:
+        """:meth:`policy_outputs`, (n, output), looked at from outside of training, which it does not disturb."""
+        with self._looking_on(0):
+            return self._coerced(self.policy_outputs(observations))
 
     def update(self, batch: Any) -> Metrics:
         """One update: all parts whose turn it is.

@@ -18,7 +18,7 @@ _DATA = Role.TIMELESS | Role.DATA
 _MOST_SHOWN = 12
 
 
-def _with_codes(name: str | None) -> str | None:
+def format_with_codes(name: str | None) -> str | None:
     """A format by its canonical name, if its numbers have codes to travel as."""
     if name is None:
         return None
@@ -82,7 +82,7 @@ class OptimizerKeys(TrainConfig):
     communicate_every: Positive = key(
         1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", since="0.2"
     )
-    communicate: Annotated[str | None, AfterValidator(_with_codes)] = key(
+    communicate: Annotated[str | None, AfterValidator(format_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
         since="0.2",

@@ -6,15 +6,15 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from .actor_keys import WithActors
 from .fields import Positive, Role, key, with_default
-from .learning_keys import OffPolicyKeys
 
 _MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class ValueKeys(OffPolicyKeys):
+class ValueKeys(WithActors):
     """The head of a critic, what its targets are made of, when their network is copied, and priorities.
 
     Source:
@@ -25,7 +25,7 @@ class ValueKeys(OffPolicyKeys):
     default_support: ClassVar[tuple[float, float]] = (-10.0, 10.0)
     """The values between which a categorical head has its atoms, where none are given."""
 
-    tau: Annotated[float, Field(gt=0, le=1)] = with_default(OffPolicyKeys, "tau", 1.0)
+    tau: Annotated[float, Field(gt=0, le=1)] = with_default(WithActors, "tau", 1.0)
     target_every: Positive = key(10_000, "Updates between those of the target networks; with `tau` 1 they copy.")
     atoms: Positive = key(
         1,

@@ -59,6 +59,9 @@ class Intake(ABC):
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Notes the first observation of an episode of an environment of training, by its number."""
 
+    def forget(self, group: int) -> None:  # noqa: B027  most have nothing to forget
+        """Drops what is under way in a group: its episodes have broken off."""
+
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``: of each environment what to remember."""

@@ -74,6 +74,11 @@ class _UnderWay:
             counts.append(count)
         return whole, counts
 
+    def forget(self, group: int) -> None:
+        """Drops those of a group."""
+        for key in [key for key in self._begun if key[0] == group]:
+            del self._begun[key]
+
     def state_dict(self) -> dict[str, Any]:
         """All of them."""
         return {
@@ -103,6 +108,10 @@ class _ManySteps(Intake):
     """An intake of transitions that end several steps after they have begun."""
 
     _under_way: _UnderWay
+
+    def forget(self, group: int) -> None:
+        """Drops the transitions of a group that are under way."""
+        self._under_way.forget(group)
 
     @property
     def ready(self) -> bool:

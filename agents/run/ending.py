@@ -28,6 +28,7 @@ def write_ending(
     numerics: Numerics | None,
     stopwatch: Stopwatch,
     profile: Callable[[], Profile],
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the files of a run that has ended, and removes its checkpoints.
 
@@ -38,6 +39,7 @@ def write_ending(
         numerics: what rounding did; None if the run does not observe.
         stopwatch: what it has taken.
         profile: asked for at the end.
+        more: for ``timing.json``.
     """
     with stopwatch.measure("checkpoints"):
         checkpoint.save(files.agent, dict(weights))
@@ -45,7 +47,7 @@ def write_ending(
             numerics.write_table(files.numerics)
     seconds = stopwatch.total
     timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
-    write_json(files.timing, timing | origin())
+    write_json(files.timing, {**timing, **(more or {}), **origin()})
     write_json(files.result, result.as_json())
     files.checkpoint.unlink(missing_ok=True)
     shutil.rmtree(files.learners, ignore_errors=True)

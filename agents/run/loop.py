@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
+from ..actors.sampler import RemoteSampler
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ..actors.stage import Stage
     from ..algorithms.learner import Learner
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
-    from ..experience.sampling import Sample
+    from ..experience.sampling import Sample, Sampler
     from ..learners.single import Learners
 
 _SECONDS_BETWEEN_REPORTS = 1.0
@@ -74,6 +76,7 @@ class Run:
         on_progress: see :func:`train`.
         stop: likewise.
         learners: those of which this is one; None: it is alone. The leader evaluates, logs and writes results.
+        stage: where actors act for it; None: it acts itself.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
@@ -91,6 +94,7 @@ class Run:
         stop: StopRequest,
         *,
         learners: Learners | None = None,
+        stage: Stage | None = None,
         wait: bool = False,
     ) -> None:
         self.config = config
@@ -99,7 +103,7 @@ class Run:
         self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
-        self.state = RunState(config.share(), environments, device)
+        self.state = RunState(config.share(), environments, device, stage)
         self.learner = self.state.learner
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
@@ -111,7 +115,8 @@ class Run:
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
         self._evaluated_at = -1
-        self._resume_or_begin()
+        with self.stopwatch.measure("actors" if stage else "environment"):
+            self._resume_or_begin()
         self._be_quantized()
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
@@ -121,6 +126,11 @@ class Run:
     def updates_to_come(self) -> int:
         """At most, if the run does not crash."""
         return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether other processes learn or act with it."""
+        return not isinstance(self.learners, SingleLearner) or isinstance(self.state.sampler, RemoteSampler)
 
     def profile(self) -> Profile:
         """Where the time of this process has gone until now."""
@@ -157,17 +167,37 @@ class Run:
         return self._finish(crash)
 
     def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
-        """Gives actions to one group of environments, and learns from what the next group has done."""
-        if self.state.recorder.waits(self.state.sampler.under_way):
+        """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""
+        sampler = self.state.sampler
+        if isinstance(sampler, RemoteSampler):
+            return (yield from self._follow_actors(sampler, log))
+        if self.state.recorder.waits(sampler.under_way):
             with self.stopwatch.measure("environment"):
-                sample = self.state.sampler.wait()
+                sample = sampler.wait()
             return (yield from self._learn(sample, log))
-        actions = self._choose_actions(self.state.observations[self.state.sampler.turn])
+        actions = self._choose_actions(self.state.observations[sampler.turn], sampler)
         if not np.isfinite(actions).all():
-            return Crash(self.state.step, "the policy took a non-finite action in training")
+            return self._not_finite()
         with self.stopwatch.measure("environment"):
-            following = self.state.sampler.act(actions)
+            following = sampler.act(actions)
         return (yield from self._learn(following, log)) if following else None
+
+    def _follow_actors(self, sampler: RemoteSampler, log: MetricsLog | NoLog) -> _Updating:
+        """Learns from what an actor has done; nothing if none has, for a moment."""
+        with self.stopwatch.measure("actors"):
+            sample = sampler.wait()
+        for group, observations in sampler.begun():
+            self.state.begin_anew(group, observations)
+        for record in sampler.pulls():
+            log.write("pull", self.state.step, record)
+        if sample is None:
+            return None
+        if not np.isfinite(sample.actions).all():
+            return self._not_finite()
+        return (yield from self._learn(sample, log))
+
+    def _not_finite(self) -> Crash:
+        return Crash(self.state.step, "the policy took a non-finite action in training")
 
     def _learn(self, sample: Sample, log: MetricsLog | NoLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
@@ -219,13 +249,13 @@ class Run:
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
             self.state.metrics |= learned
 
-    def _choose_actions(self, observations: torch.Tensor) -> NDArray[np.floating[Any]]:
+    def _choose_actions(self, observations: torch.Tensor, sampler: Sampler) -> NDArray[np.floating[Any]]:
         """Numbers of the format for each actuator: the recorder's at first, then the learner's."""
         with self.stopwatch.measure("actions"):
-            explored = self.state.recorder.explore(len(observations), self.state.sampler.under_way)
+            explored = self.state.recorder.explore(len(observations), sampler.under_way)
             if explored is not None:
                 return explored
-            actions = self.learner.act(observations, deterministic=False, first=self.state.sampler.first)
+            actions = self.learner.act(observations, deterministic=False, first=sampler.first)
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 
@@ -329,7 +359,11 @@ class Run:
             assert isinstance(self.intake.replay, Replay)  # refused for pixels
             with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-        write_ending(self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile)
+        sampler = self.state.sampler
+        more = sampler.timing() if isinstance(sampler, RemoteSampler) else {}
+        write_ending(
+            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile, more
+        )
         return result
 
     def _report(self) -> None:

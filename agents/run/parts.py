@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roundoff.extras import require
+
+from ..config.actor_keys import WithActors, has_actors
 from ..config.train_config import check_actions
 from ..environments.opening import check_task_imports
 from ..environments.parallel import VectorEnvironment
@@ -61,6 +64,8 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
         MissingExtraError: a package is not installed.
         RunError: the task's own module is not allowed, or the algorithm cannot train in its environment.
     """
+    if isinstance(config, WithActors) and config.actors:
+        require("ray", *(("onnx", "onnxruntime") if config.actors.engine == "onnxruntime" else ()))
     try:
         discrete = check_task_imports(config.task, allow_imports)
         if discrete is not None:
@@ -78,16 +83,24 @@ def open_environments(
 ) -> VectorEnvironment:
     """The groups to train in, one or two that alternate, and that to evaluate in, which may be empty; not seeded yet.
 
+    Where actors have the environments of training, there are no groups to train in.
+
     Raises:
         RunError: there is no such task, its module is not allowed, or there is no renderer; or a worker failed.
     """
     half = config.environments // 2
-    groups = [config.environments - half, *([half] if half else []), config.eval_episodes if evaluation else 0]
-    opening: dict[str, Any] = {"task": config.task, "action_repeat": config.action_repeat}
-    opening["allow_imports"] = list(allow_imports)
-    opening |= config.world()
-    begin_next = [*(True for _ in groups[:-1]), False]
-    return VectorEnvironment(opening, groups, begin_next, workers=config.environment_workers, on_stop=on_stop)
+    training = [] if has_actors(config) else [config.environments - half, *([half] if half else [])]
+    groups = [*training, config.eval_episodes if evaluation else 0]
+    begin_next = [*(True for _ in training), False]
+    return VectorEnvironment(
+        opening_of(config, allow_imports), groups, begin_next, workers=config.environment_workers, on_stop=on_stop
+    )
+
+
+def opening_of(config: TrainConfig, allow_imports: Collection[str]) -> dict[str, Any]:
+    """The arguments of ``open_environment`` for a run, by name."""
+    opening = {"task": config.task, "action_repeat": config.action_repeat, "allow_imports": list(allow_imports)}
+    return opening | config.world()
 
 
 def make_learner(config: TrainConfig, sizes: Sizes, device: torch.device) -> tuple[Learner, Recorder]:

@@ -17,6 +17,7 @@ _LONGEST = 1e15
 _IN_WORDS = {
     "environment": "the environment",
     "actions": "choosing actions",
+    "actors": "waiting for actors",
     "copies": "copying numbers to the agent and back",
     "replay": "the replay buffer",
     "updates": "updates",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ..actors.sampler import RemoteSampler
+from ..config.actor_keys import WithActors
 from ..experience.sampling import Sampler, random_actions
 from ..streams import Stream, sequence
 from .observed import Numerics
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from ..actors.stage import Stage
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
@@ -28,26 +32,34 @@ class RunState:
         config: of the run.
         environments: not seeded yet; the last group is for evaluation.
         device: of tensors.
+        stage: where actors act for it, if any do.
 
     Attributes:
         learner: as it is.
         recorder: with its experience.
-        sampler: the environments of training.
+        sampler: the environments of training, here or of actors.
         observations: of each group, in the run's format: what its next action answers to.
         metrics: of the last updates.
         numerics: what rounding did; None if the run does not observe.
         step: environment steps taken.
     """
 
-    def __init__(self, config: TrainConfig, environments: VectorEnvironment, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainConfig, environments: VectorEnvironment, device: torch.device, stage: Stage | None = None
+    ) -> None:
         self._device = device
         *training, _ = environments.groups
-        numbers = iter(range(config.environments))
+        numbers = itertools.count()
         for group in training:
             group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
-        self.sampler = Sampler(training, clip_rewards=config.clip_rewards)
         self._starts = _random_starts(config, environments) if config.random_start else None
         self.learner, self.recorder = make_learner(config, environments, device)
+        self.sampler: Sampler | RemoteSampler
+        if stage:
+            assert isinstance(config, WithActors)
+            self.sampler = RemoteSampler(stage, config, self.learner, self.recorder.intake.perceive)
+        else:
+            self.sampler = Sampler(training, clip_rewards=config.clip_rewards)
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         if self.numerics:
             self.learner.watch_norms()
@@ -57,10 +69,18 @@ class RunState:
 
     def begin(self) -> None:
         """Begins the first episodes."""
-        observations = self.sampler.begin(self._starts)
+        sampler = self.sampler
+        observations = sampler.begin() if isinstance(sampler, RemoteSampler) else sampler.begin(self._starts)
         for number, observation in enumerate(one for part in observations for one in part):
             self.recorder.begin(observation, number)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
+
+    def begin_anew(self, group: int, observations: NDArray[Any]) -> None:
+        """Begins other episodes in a group, whatever its environments were at; observations are (n, observation)."""
+        self.recorder.intake.forget(group)
+        for i, observation in enumerate(observations):
+            self.recorder.begin(observation, group * len(observations) + i)
+        self.observations[group] = self.recorder.intake.perceive(observations)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""

@@ -11,6 +11,7 @@ import torch
 from roundoff.extras import require
 from roundoff.files import directory_lock, make_directory, remove_temporaries
 
+from ..actors.stage import open_stage
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
 from ..errors import RunError
@@ -19,7 +20,7 @@ from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
 from ..run.loop import Run
-from ..run.parts import check_run, open_environments
+from ..run.parts import check_run, open_environments, opening_of
 from ..run.profile import read_profile
 from ..run.stopping import StopRequest
 from .learners import others_learning
@@ -119,8 +120,12 @@ def open_run(
                     with (
                         others_learning(config, files, allow_imports, on_notice) as learners,
                         open_environments(config.share(), stop.make, allow_imports) as environments,
+                        open_stage(config, opening_of(config, allow_imports)) as stage,
                     ):
-                        yield Run(config, files, device, environments, on_progress, stop, learners=learners, wait=wait)
+                        yield Run(
+                            config, files, device, environments, on_progress, stop, learners=learners, stage=stage,
+                            wait=wait,
+                        )  # fmt: skip
                 return
     result = files.read_result()
     assert result is not None

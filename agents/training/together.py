@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ...simulate.compiling.program import reason_against_compiling
 from ..adapters.run import AdaptedRun
-from ..learners.single import SingleLearner
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
 from ..run.directory import Result
@@ -77,7 +76,7 @@ def train_together(
             if isinstance(run, Result):
                 own.close()
                 yield number, run
-            elif isinstance(run, Run) and not isinstance(run.learners, SingleLearner):  # the others are waiting
+            elif isinstance(run, Run) and run.has_company:  # which is waiting
                 yield _alone(_Open(number, job, run, own), compiled=compiled)
             else:
                 runs.append(_Open(number, job, run, own))

@@ -167,4 +167,4 @@ def test_what_a_config_leaves_unsaid(with_later_key):
     }  # fmt: skip
     assert registry.implied({"observations": "pixels"})["algorithm"] == "drq"
     assert registry.implied({"novelty": 0.7, "algorithm": "sac", **LATER}) == {}
-    assert registry.implied({"algorithm": "td3"}) == LATER
+    assert registry.implied({"algorithm": "td3"}) == {"actors": None, **LATER}

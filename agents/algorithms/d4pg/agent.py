@@ -13,6 +13,7 @@ from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptr
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected, slope_of_expected
+from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
 from ..twin_critics import step_critics
 from ..value_learner import ValueLearner
@@ -147,15 +148,24 @@ class D4PG(ValueLearner):
 
     def _noise_of_environments(self) -> torch.Tensor | None:
         """Standard deviations, (environments, 1), evenly spaced; None if all are alike."""
-        config = self.config
-        if config.exploration_noise_min is None:
+        if self.config.exploration_noise_min is None:
             return None
-        ends = config.exploration_noise_min, config.exploration_noise
-        sigmas = torch.linspace(*ends, config.environments, dtype=torch.float64).unsqueeze(1)
-        return round(sigmas, self.format).to(device=self.device, dtype=self.dtype)
+        return round(_deviations(self.config), self.format).to(device=self.device, dtype=self.dtype)
 
 
 def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, OffPolicyRecorder]:
     """The learner with its initial weights, and what keeps its experience."""
     learner = D4PG(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)
+
+
+def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
+    """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
+    return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, whose)
+
+
+def _deviations(config: D4PGConfig) -> torch.Tensor:
+    """Of the noise of each environment, (environments, 1), float64: evenly spaced, or all alike."""
+    largest, least = config.exploration_noise, config.exploration_noise_min
+    ends = (largest if least is None else least, largest)
+    return torch.linspace(*ends, config.environments, dtype=torch.float64).unsqueeze(1)

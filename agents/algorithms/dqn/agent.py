@@ -16,7 +16,7 @@ from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
 from ..part import Metrics, Part
 from ..value_learner import ValueLearner
-from .exploration import random_actions, rows_of, share_of_random_actions
+from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random_actions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,9 +93,13 @@ class DQN(ValueLearner):
         """The atoms, if there are any."""
         return {"atoms": self.atoms} if self.config.atoms > 1 else {}
 
+    def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        """Q values, (n, action)."""
+        return self._q(self._outputs(self.networks["critic"].layers, observations))
+
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """A one in the place of the largest Q value, the first of several; NaN where one of them is NaN."""
-        q = self._q(self._outputs(self.networks["critic"].layers, observations))
+        q = self.policy_outputs(observations)
         best = rows_of(q.argmax(dim=1, keepdim=True), self.action_size, q.dtype)
         return torch.where(q.isnan().any(dim=1, keepdim=True), torch.nan, best)
 
@@ -231,3 +235,10 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
     """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)
+
+
+def make_explorer(config: DQNConfig, rank: int, steps: int, whose: tuple[int, ...]) -> EpsilonGreedy:  # noqa: ARG001
+    """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
+    assert config.actors
+    count = config.actors.count
+    return EpsilonGreedy(config, count, max(0, steps - -(-config.seed_steps // count)), whose)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+
+from ...streams import Stream, torch_generator
+from ..categorical import expected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .settings import DQNConfig
 
 _RESOLUTION = 1 << 53
 
@@ -37,3 +45,49 @@ def random_actions(
 def rows_of(actions: torch.Tensor, action_size: int, dtype: torch.dtype) -> torch.Tensor:
     """Actions (n, 1), by number, as rows with a one in their place."""
     return (torch.arange(action_size, device=actions.device) == actions).to(dtype)
+
+
+@final
+class EpsilonGreedy:
+    """Random actions for some of the best ones, by the run's schedule: as the learner explores where it acts itself.
+
+    Args:
+        config: of the run.
+        count: of actors; the schedule counts the actions of each for all.
+        acted: actions of its own that it has chosen before.
+        whose: what sets its random actions apart; see ``torch_generator``.
+    """
+
+    def __init__(self, config: DQNConfig, count: int, acted: int, whose: tuple[int, ...]) -> None:
+        self._config, self._count, self._acted = config, count, acted
+        self._generator = torch_generator(config.seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
+
+    def act(self, best: torch.Tensor) -> torch.Tensor:
+        """The best actions, or random ones in the place of some that are finite."""
+        config, (count, action_size) = self._config, best.shape
+        share = share_of_random_actions(
+            self._acted * self._count, config.exploration_start, config.exploration_end, config.exploration_steps
+        )
+        self._acted += count
+        explores = random_actions(count, action_size, share, self._generator, best.dtype)
+        return torch.where((explores != 0).any(dim=1, keepdim=True) & ~best.isnan(), explores, best)
+
+    def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Q values, (n, action)."""
+        config = self._config
+        if config.atoms == 1:
+            return outputs
+        logits = outputs.view(len(outputs), -1, config.atoms)
+        return expected(torch.softmax(logits, dim=2), torch.linspace(*config.support, config.atoms))
+
+    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+        """Of Boltzmann policies with the temperature 1, softmax(Q): of greedy ones it would be 0 or infinite."""
+        log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learners, own))
+        return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {"generator": self._generator.get_state(), "acted": self._acted}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        self._generator.set_state(state["generator"])
+        self._acted = state["acted"]

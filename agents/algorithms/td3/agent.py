@@ -11,6 +11,7 @@ from ...models.networks import MLP, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
+from ..explorer import GaussianExplorer, deviations_of
 from ..learner import Learner
 from ..part import Metrics, Part
 from ..twin_critics import step_critics
@@ -117,3 +118,9 @@ def make(config: TD3Config, sizes: Sizes, device: torch.device) -> tuple[TD3, Of
     """The learner with its initial weights, and what keeps its experience."""
     learner = TD3(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)
+
+
+def make_explorer(config: TD3Config, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
+    """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
+    deviations = torch.full((config.environments, 1), config.exploration_noise)
+    return GaussianExplorer(deviations_of(config, rank, deviations), config.seed, whose)

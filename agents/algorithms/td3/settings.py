@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from ...config.actor_keys import WithActors
 from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key, with_default
-from ...config.learning_keys import OffPolicyKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TD3Config(OffPolicyKeys):
+class TD3Config(WithActors):
     """TD3; the defaults are the paper's.
 
     Source:
@@ -25,11 +25,11 @@ class TD3Config(OffPolicyKeys):
     }
 
     algorithm: str = key("td3", "What learns; each has keys of its own.")
-    hidden_units: Positive = with_default(OffPolicyKeys, "hidden_units", 400)
+    hidden_units: Positive = with_default(WithActors, "hidden_units", 400)
     last_hidden_units: Positive = key(300, "Width of the last hidden layer.")
-    batch_size: Positive = with_default(OffPolicyKeys, "batch_size", 100)
-    lr: PositiveFloat = with_default(OffPolicyKeys, "lr", 1e-3)
-    seed_steps: Count = with_default(OffPolicyKeys, "seed_steps", 1000)
+    batch_size: Positive = with_default(WithActors, "batch_size", 100)
+    lr: PositiveFloat = with_default(WithActors, "lr", 1e-3)
+    seed_steps: Count = with_default(WithActors, "seed_steps", 1000)
     policy_delay: Positive = key(2, "Updates of the critics per update of the actor and of all target networks.")
     policy_noise: NonNegativeFloat = key(
         0.2, "Standard deviation of the noise on the target actor's actions.", Role.TIMELESS

@@ -1,0 +1,223 @@
+"""A process that acts: it has environments, a copy of the policy in a format of its own, and pulls new weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..acting.engines import open_engine
+from ..config.actor_keys import WithActors
+from ..config.train_config import TrainConfig
+from ..environments.parallel import Steps, VectorEnvironment
+from ..errors import RunError
+from ..experience.sampling import Sample, Sampler, random_actions
+from ..streams import Stream, sequence
+from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from ..acting.engines import Engine
+    from ..algorithms.explorer import Explorer
+
+_SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
+_SECONDS_TO_ANSWER = 30.0  # for later ones, without which an actor goes on with those it has
+_PAUSE = 0.2
+
+
+class _Weights(NamedTuple):
+    """What an actor acts with: the packed weights, and their version."""
+
+    version: int
+    blob: NDArray[np.uint8]
+
+
+class Actor:
+    """An actor of Ray's that steps its environments when it is asked to; every call gives back a :class:`Chunk`.
+
+    What it does depends on the run's seed, its own number, and the weights that it pulls, and on nothing else: the
+    first life of actor 0 explores and meets the episodes that the learner alone would.
+
+    Args:
+        order: ``config`` of the run as JSON values, ``opening`` of an environment, ``rank``, ``life`` (how often this
+            actor has been started again), and ``steps`` that it has taken in earlier lives.
+        quantizer: whom to ask for weights: the handle of an actor of Ray's.
+    """
+
+    def __init__(self, order: dict[str, Any], quantizer: Any) -> None:
+        import ray  # noqa: PLC0415  we are inside of it
+
+        torch.set_num_threads(1)
+        config = TrainConfig(**order["config"])
+        assert isinstance(config, WithActors)
+        assert config.actors
+        self._ray, self._quantizer, self._config, self._keys = ray, quantizer, config, config.actors
+        rank, life, self._steps = order["rank"], order["life"], order["steps"]
+        count = config.environments // self._keys.count
+        whose = (rank, life) if rank or life else ()
+        self._sizes = environments = VectorEnvironment(order["opening"], [count], [True])
+        numbers = range(rank * count, (rank + 1) * count)
+        again = (life,) if life else ()
+        environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, i, *again) for i in numbers])
+        self._sampler = Sampler(environments.groups, clip_rewards=config.clip_rewards)
+        self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *whose))
+        self._random_steps = -(-config.seed_steps // self._keys.count)
+        module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
+        self._explorer: Explorer = module.make_explorer(config, rank, self._steps, whose)
+        self._engine: Engine | None = None
+        self._weights: _Weights | None = None
+        self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self._observations: NDArray[np.float32]
+
+    def begin(self) -> NDArray[Any]:
+        """Begins the first episodes; returns their observations, (n, observation)."""
+        (observations,) = self._sampler.begin()
+        self._observations = self._perceived(observations)
+        return observations
+
+    def collect(self, count: int) -> Chunk:
+        """Takes so many steps, and pulls new weights when it is time to.
+
+        Raises:
+            RunError: there were no weights to pull, for too long.
+        """
+        samples: list[Sample] = []
+        pulls: list[Pull] = []
+        shown: list[list[tuple[NDArray[np.float32], NDArray[np.float32]]]] = []
+        for i in range(count):
+            due = pulls_before(self._steps, len(self._observations), self._keys.pull_every)
+            if (due or self._weights is None) and (pull := self._pull(i)):
+                pulls.append(pull)
+                shown.append([])
+            actions, basis = self._choose()
+            if shown and basis is not None:
+                shown[-1].append((self._observations, basis))
+            if not np.isfinite(actions).all():
+                samples.append(_ended(actions, self._observations))
+                break
+            with self._measure("environment"):
+                sample = self._sampler.act(actions)
+            assert sample is not None  # one group has its turn at once
+            samples.append(sample)
+            self._observations = self._perceived(sample.steps.observations)
+            self._steps += len(actions)
+        told = [
+            pull._replace(
+                states=np.concatenate([seen for seen, _ in pairs]), basis=np.concatenate([b for _, b in pairs])
+            )
+            if pairs
+            else pull
+            for pull, pairs in zip(pulls, shown, strict=True)
+        ]
+        return Chunk.of(samples, told, self._seconds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically: plain values and tensors."""
+        weights = self._weights
+        return {
+            "sampler": self._sampler.state_dict(),
+            "explorer": self._explorer.state_dict(),
+            "random": json.dumps(self._random.bit_generator.state),
+            "steps": self._steps,
+            "version": weights.version if weights else None,
+            "blob": torch.from_numpy(weights.blob.copy()) if weights else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> NDArray[Any]:
+        """Takes it over, and returns the observations that the next actions answer to."""
+        (observations,) = self._sampler.load_state_dict(state["sampler"])
+        self._observations = self._perceived(observations)
+        self._explorer.load_state_dict(state["explorer"])
+        self._random.bit_generator.state = json.loads(state["random"])
+        self._steps = state["steps"]
+        if state["version"] is not None:
+            self._take(_Weights(state["version"], state["blob"].numpy()))
+        return observations
+
+    def process_id(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
+    def _choose(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32] | None]:
+        """Actions, (n, action), and what divergences are computed from; at first random ones, and nothing."""
+        count, action_size = len(self._observations), self._sizes.action_size
+        if self._steps < self._random_steps:
+            drawn = random_actions(self._random, count, action_size, discrete=self._sizes.discrete)
+            return drawn.astype(np.float32), None
+        if self._engine is None:
+            return np.full((count, action_size), np.nan, dtype=np.float32), None
+        with self._measure("step"):
+            outputs, best = map(torch.from_numpy, self._engine.outputs_and_actions(self._observations))
+            actions = self._explorer.act(best)
+        return actions.numpy(), self._explorer.basis(outputs, best).numpy()
+
+    def _pull(self, at: int) -> Pull | None:
+        """Takes over the newest weights; None if it has them, or cannot get newer ones."""
+        before = self._weights.version if self._weights else None
+        began = time.perf_counter()
+        pulled = self._newest(_SECONDS_TO_PULL if before is None else 0.0)
+        self._seconds["pull"] += time.perf_counter() - began
+        if pulled is None:
+            return None
+        self._take(pulled)
+        nothing = np.zeros((0, 0), dtype=np.float32)
+        return Pull(at, pulled.version, before, pulled.blob.nbytes, nothing, nothing)
+
+    def _newest(self, patience: float) -> _Weights | None:
+        """What was published last, if that is news, or None; waits so many seconds for something at all.
+
+        Raises:
+            RunError: nothing came.
+        """
+        end = time.monotonic() + patience
+        while True:
+            try:
+                found = self._ray.get(self._quantizer.latest.remote(), timeout=_SECONDS_TO_ANSWER)
+                if found and not (self._weights and self._weights.version == found[0]):
+                    version, (reference,) = found
+                    return _Weights(version, self._ray.get(reference, timeout=_SECONDS_TO_ANSWER))
+            except self._ray.exceptions.RayError:
+                pass  # the quantizer has died, and comes back
+            if self._weights:
+                return None
+            if time.monotonic() > end:
+                raise RunError(f"no weights were published within {patience:g} seconds")
+            time.sleep(_PAUSE)
+
+    def _take(self, weights: _Weights) -> None:
+        """Makes an engine of a message; an empty one says that nobody can act with these weights."""
+        with self._measure("deserialize"):
+            message = weights.blob.tobytes()
+        with self._measure("load"):
+            self._engine = open_engine(self._keys.engine, message) if message else None
+        self._weights = weights
+
+    def _perceived(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """(n, ...) of the policy's shape: numbers, or bytes of images / 255."""
+        numbers = observations.astype(np.float32).reshape(-1, *self._sizes.observation_shape)
+        return numbers / np.float32(255) if observations.dtype == np.uint8 else numbers
+
+    @contextmanager
+    def _measure(self, activity: str) -> Iterator[None]:
+        """Counts the processor's time, in which other processes of the machine have no part."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._seconds[activity] += time.thread_time() - began
+
+
+def _ended(actions: NDArray[np.floating[Any]], observations: NDArray[np.float32]) -> Sample:
+    """What there is of a step that could not be taken: its actions, which are not finite."""
+    nothing = np.zeros(len(actions))
+    steps = Steps(observations, nothing, nothing, nothing != 0, observations)
+    return Sample(0, actions, steps, nothing)

@@ -1,0 +1,67 @@
+"""What travels from an actor to the learner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..environments.parallel import Steps
+from ..experience.sampling import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+ACTIVITIES = ("environment", "step", "pull", "deserialize", "load")
+"""What an actor spends its time on: the environment, inference, waiting for new weights, unpacking and loading them."""
+
+
+def pulls_before(steps: int, each: int, every: int) -> bool:
+    """Whether an actor pulls when it has taken so many steps, ``each`` at a time: at 0 and whenever ``every`` more."""
+    return steps // every != (steps - each) // every
+
+
+class Pull(NamedTuple):
+    """That an actor has taken over new weights, and what it then did with them."""
+
+    at: int
+    """Before which step of its chunk."""
+    version: int
+    """The learner's updates when it published them."""
+    before: int | None
+    """The version that they replaced; None: they are its first."""
+    size: int
+    """Bytes that were pulled."""
+    states: NDArray[np.float32]
+    """(n, observation): those in which it then chose, within the chunk; none while it acts randomly."""
+    basis: NDArray[np.float32]
+    """(n, number): its policy there, as ``Explorer.basis`` gives it."""
+
+
+class Chunk(NamedTuple):
+    """Some steps of an actor, one after the other."""
+
+    actions: NDArray[np.floating[Any]]
+    """(steps, n, action); where an actor could not act, the last ones are not finite."""
+    steps: Steps
+    """What they led to; every field has one more dimension, (steps, n, ...)."""
+    returns: NDArray[np.float64]
+    """(steps, n)."""
+    pulls: list[Pull]
+    """Old to new."""
+    seconds: dict[str, float]
+    """That the actor has spent since it began, by activity."""
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], pulls: list[Pull], seconds: dict[str, float]) -> Chunk:
+        """Puts samples side by side; there is at least one."""
+        steps = Steps(*(np.stack(field) for field in zip(*(sample.steps for sample in samples), strict=True)))
+        actions, returns = np.stack([one.actions for one in samples]), np.stack([one.returns for one in samples])
+        return cls(actions, steps, returns, pulls, dict(seconds))
+
+    def sample(self, i: int, rank: int) -> Sample:
+        """Step ``i`` as a sample of group ``rank``."""
+        steps = Steps(*(field[i] for field in self.steps))
+        return Sample(rank, self.actions[i], steps, self.returns[i], rank * len(self.actions[i]))

@@ -1,0 +1,64 @@
+"""A small process that ends what a killed learner leaves of its Ray: ``python guardian.py SOCKET FOLDER``.
+
+Ray's own processes end with the one that started them, but two that first wait a minute for another one of them, and
+nobody removes their folder. The guardian notes which processes there are; when the learner's end of the pipe closes,
+it kills those that are left, and removes the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_LOOK = 0.5  # seconds between looks at the processes there are
+
+
+def main() -> None:
+    """Waits for the end of the learner."""
+    pipe, folder = int(sys.argv[1]), sys.argv[2]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    known: dict[int, str] = {}
+    while not select.select([pipe], [], [], _LOOK)[0]:
+        known |= _belonging_to(folder)
+    for pid, born in known.items():
+        if _birth(pid) == born:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _belonging_to(folder: str) -> dict[int, str]:
+    """The processes that work in a folder, and all that they have started, each with its time of birth."""
+    commands = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            commands[int(path.parent.name)] = path.read_bytes()
+    own = f"{folder}/".encode()
+    found: dict[int, str] = {}
+    waiting = [pid for pid, command in commands.items() if own in command]
+    while waiting:
+        pid = waiting.pop()
+        born = _birth(pid)
+        if born and pid not in found:
+            found[pid] = born
+            with suppress(OSError):
+                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in ticks since the machine did; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

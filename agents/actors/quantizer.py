@@ -1,0 +1,39 @@
+"""The process that packs the learner's weights for the actors, so that neither the learner nor they have to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .weights import FullPolicy
+
+
+class Quantizer:
+    """An actor of Ray's with two threads: one packs, while the other says what was packed last.
+
+    Args:
+        format: of the packed weights.
+        engine: of the actors.
+    """
+
+    def __init__(self, format: str, engine: str) -> None:
+        import ray  # noqa: PLC0415  we are inside of it
+
+        torch.set_num_threads(1)
+        self._ray, self._format, self._engine = ray, format, engine
+        self._latest: tuple[int, list[Any]] | None = None
+
+    def pack(self, version: int, policy: FullPolicy) -> None:
+        """Packs a policy and publishes it."""
+        self._latest = (version, [self._ray.put(policy.packed(self._format, self._engine))])
+
+    def latest(self) -> tuple[int, list[Any]] | None:
+        """The version, and a reference to its message, in a list, since Ray would send what it refers to."""
+        return self._latest
+
+    def process_id(self) -> int:
+        """Of this process."""
+        return os.getpid()

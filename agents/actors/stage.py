@@ -1,0 +1,264 @@
+"""Ray, and what runs on it for one run: its quantizer and its actors, from their start to their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.errors import RoundoffError
+from roundoff.extras import from_extras
+
+from ..config.actor_keys import WithActors
+from ..errors import RunError
+from . import guardian
+from .actor import Actor
+from .quantizer import Quantizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..config.train_config import TrainConfig
+    from .weights import FullPolicy
+
+_ANSWER = 120.0  # seconds that one which has answered before may take
+_GRACE = 30.0  # that a machine may take to end all of it
+_LOOK = 0.5  # seconds until the caller is asked whether it is to stop
+GO_ON = "the same command goes on from the last checkpoint"
+_MOST_DEATHS = 10  # of an actor, one after the other
+_STORE = 512 * 2**20  # bytes of Ray's shared memory: fifteen times the weights of 3 x 2048 units
+
+
+class ActorDied(Exception):  # noqa: N818  no error of the run's: another one takes its place
+    """The process of an actor, or its node, is gone."""
+
+
+@contextmanager
+def connected(processes: int) -> Iterator[Any]:
+    """Ray, for the block: as this process has it already, at RAY_ADDRESS, or on this machine for the block alone.
+
+    Args:
+        processes: how many will run on it, with a CPU each.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        RunError: there is no cluster at RAY_ADDRESS, or Ray does not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with from_extras():
+        import ray  # noqa: PLC0415  slow
+    if ray.is_initialized():
+        yield ray
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    with ExitStack() as ending:
+        if not address:
+            folder = ending.enter_context(_guarded_folder())
+            quiet |= {"num_cpus": processes, "object_store_memory": _STORE, "include_dashboard": False}
+            quiet |= {"_temp_dir": folder}
+        try:
+            with _own_signals():
+                ray.init(address=address or "local", **quiet)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"Ray does not start at {address or 'this machine'}: {reason}") from error
+        ending.callback(ray.shutdown)
+        yield ray
+
+
+@contextmanager
+def _guarded_folder() -> Iterator[str]:
+    """A folder for Ray; it is removed, and what works in it is ended, also when this process is killed."""
+    folder = tempfile.mkdtemp(prefix="roundoff-ray-")  # short: names of sockets have an end
+    reading, writing = os.pipe()
+    command = [sys.executable, "-I", "-S", guardian.__file__, str(reading), folder]
+    process = subprocess.Popen(command, pass_fds=(reading,), start_new_session=True, stdin=subprocess.DEVNULL)  # noqa: S603  our own interpreter
+    os.close(reading)
+    try:
+        yield folder
+    finally:
+        os.close(writing)
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; after the block it is whose it was."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage | None]:
+    """For the block, what runs on Ray for a run; None if its config has no actors; see :func:`connected`."""
+    actors = config.actors if isinstance(config, WithActors) else None
+    if actors is None:
+        yield None
+        return
+    assert isinstance(config, WithActors)
+    with connected(actors.count + 1) as ray:
+        stage = Stage(ray, config, opening)
+        try:
+            yield stage
+        finally:
+            stage.close()
+
+
+@final
+class Stage:
+    """The quantizer and the actors of a run, which come back when they die.
+
+    The quantizer is started again by Ray, and has then nothing to give until something is published. An actor is
+    started again here, since it has to begin other episodes.
+
+    Args:
+        ray: connected.
+        config: of the run.
+        opening: of an environment, its arguments by name.
+
+    Attributes:
+        lives: how often each actor has been started again, by rank.
+    """
+
+    def __init__(self, ray: Any, config: WithActors, opening: dict[str, Any]) -> None:
+        assert config.actors
+        self._ray, self._keys = ray, config.actors
+        self._order = {"config": config.as_json(), "opening": opening}
+        self._quantizer = (
+            ray.remote(Quantizer)
+            .options(num_cpus=1, max_restarts=-1, max_concurrency=2)
+            .remote(self._keys.format, self._keys.engine)
+        )
+        self._packing: Any = None
+        self._actors: list[Any] = [None] * self._keys.count
+        self.lives = [0] * self._keys.count
+        self._deaths = [0] * self._keys.count
+        self._orders: dict[Any, int] = {}  # what actors have been asked for, and whom
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the quantizer and of the actors."""
+        asked = [one.process_id.remote() for one in (self._quantizer, *self._actors)]
+        ids: list[int] = self._ray.get(asked, timeout=_ANSWER)
+        return ids
+
+    # Weights
+
+    @property
+    def packs(self) -> bool:
+        """Whether the quantizer is still at work on what it was given.
+
+        Raises:
+            RunError: it has failed.
+        """
+        if self._packing is None:
+            return False
+        done, _ = self._ray.wait([self._packing], timeout=0)
+        return not done
+
+    def publish(self, version: int, policy: FullPolicy) -> None:
+        """Hands a policy to the quantizer."""
+        self._packing = self._quantizer.pack.remote(version, self._ray.put(policy))
+
+    def published(self, patience: float = 0.0) -> bool:
+        """Whether what was handed over last is published within seconds; it may be lost with the quantizer.
+
+        Raises:
+            RunError: it could not be packed.
+        """
+        if self._packing is None:
+            return False
+        try:
+            self._ray.get(self._packing, timeout=patience)
+        except self._ray.exceptions.RayTaskError as error:
+            raise _failure("the quantizer", error) from error
+        except self._ray.exceptions.RayError:  # it died, or takes longer
+            return False
+        return True
+
+    # Actors
+
+    def start(self, rank: int, steps: int) -> None:
+        """Starts an actor, or another one in its place, that has taken ``steps``, and asks it to begin."""
+        order = {**self._order, "rank": rank, "life": self.lives[rank], "steps": steps}
+        self._actors[rank] = self._ray.remote(Actor).options(num_cpus=1, max_restarts=0).remote(order, self._quantizer)
+        self._orders[self._actors[rank].begin.remote()] = rank
+
+    def ask(self, rank: int, count: int) -> None:
+        """Asks an actor for a chunk of so many steps, after what it has been asked for before."""
+        self._orders[self._actors[rank].collect.remote(count)] = rank
+
+    def receive(self) -> tuple[int, Any] | None:
+        """What an actor has answered, and its rank; None: nobody has, for a moment.
+
+        Returns:
+            A :class:`Chunk`; or the observations, (n, observation), with which an actor has begun.
+
+        Raises:
+            ActorDied: it died; its orders are void.
+            RunError: it has failed.
+        """
+        ready, _ = self._ray.wait(list(self._orders), num_returns=1, timeout=_LOOK)
+        if not ready:
+            return None
+        rank = self._orders.pop(ready[0])
+        try:
+            answer = self._ray.get(ready[0], timeout=_ANSWER)
+        except self._ray.exceptions.RayTaskError as error:
+            raise _failure(f"actor {rank + 1} of {self._keys.count}", error) from error
+        except self._ray.exceptions.RayError as error:
+            self._orders = {order: whose for order, whose in self._orders.items() if whose != rank}
+            self.lives[rank] += 1
+            self._deaths[rank] += 1
+            if self._deaths[rank] >= _MOST_DEATHS:
+                raise RunError(
+                    f"actor {rank + 1} of {self._keys.count} has died {_MOST_DEATHS} times before it did anything; if"
+                    " nobody kills it, memory may have run out: choose fewer actors; " + GO_ON
+                ) from error
+            raise ActorDied(rank) from error
+        self._deaths[rank] = 0
+        return rank, answer
+
+    def call(self, rank: int, method: str, *arguments: Any) -> Any:
+        """What a method of an actor gives back, after all it was asked for.
+
+        Raises:
+            RunError: it fails, or dies, or takes too long.
+        """
+        try:
+            return self._ray.get(getattr(self._actors[rank], method).remote(*arguments), timeout=_ANSWER)
+        except self._ray.exceptions.RayTaskError as error:
+            raise _failure(f"actor {rank + 1} of {self._keys.count}", error) from error
+        except self._ray.exceptions.RayError as error:
+            raise RunError(f"actor {rank + 1} of {self._keys.count} has died; {GO_ON}") from error
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for one in (self._quantizer, *filter(None, self._actors)):
+            with suppress(Exception):  # whatever Ray says of one that is gone
+                self._ray.kill(one)
+
+
+def _failure(who: str, error: Any) -> RunError:
+    """What has gone wrong in a process of Ray's, in a line."""
+    cause = error.cause
+    if isinstance(cause, RoundoffError):
+        return RunError(str(cause))
+    return RunError(f"{who} has failed: {type(cause).__name__}: {cause}")

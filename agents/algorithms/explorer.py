@@ -1,0 +1,88 @@
+"""How actions of training differ from the best ones, where something else than the learner acts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import torch
+
+from ..streams import Stream, torch_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..config.actor_keys import WithActors
+
+
+class Explorer(Protocol):
+    """Chooses the actions of one actor from the best ones of its policy."""
+
+    def act(self, best: torch.Tensor) -> torch.Tensor:
+        """The actions of training for the best ones, both (n, action), float32; NaN where those are."""
+
+    def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+        """What divergences are computed from: as ``Learner.policy_outputs``, from what an engine gives."""
+
+    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+        """The Kullback-Leibler divergence KL(learner || actor) of the policies, in nats: a mean over states.
+
+        Args:
+            learners: the learner's policy in some states, (n, number), as :meth:`basis` gives them.
+            own: the actor's in the same ones.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes it over."""
+
+
+@final
+class GaussianExplorer:
+    """Noise on the actions of a deterministic policy, of a standard deviation that each environment has.
+
+    Args:
+        deviations: of the environments of this actor, (n, 1), float32.
+        seed: of the run.
+        whose: what sets the noise of this actor apart; see ``torch_generator``.
+
+    Source:
+        Lam et al., "ActorQ", Section 3: between 0 and 0.2 by actor.
+    """
+
+    def __init__(self, deviations: torch.Tensor, seed: int, whose: tuple[int, ...]) -> None:
+        self.deviations = deviations
+        self._generator = torch_generator(seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
+
+    def act(self, best: torch.Tensor) -> torch.Tensor:
+        """The best actions and noise, clipped to [-1, 1]."""
+        noise = torch.randn(best.shape, generator=self._generator)
+        return (best + noise * self.deviations).clamp(-1, 1)
+
+    def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """The best actions."""
+        return best
+
+    def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
+        """Of Gaussians around the actions, before they are clipped: |difference|^2 / (2 sigma^2).
+
+        It is a mean over the environments that have noise; NaN if none has, since it would be infinite.
+        """
+        steps = len(own) // len(self.deviations)
+        variance = self.deviations.double().square().repeat(steps, 1).squeeze(1)
+        squared = (learners - own).double().square().sum(1)
+        return float((squared / (2 * variance))[variance > 0].mean())
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        self._generator.set_state(state["generator"])
+
+
+def deviations_of(config: WithActors, rank: int, all_of_them: torch.Tensor) -> torch.Tensor:
+    """Of those of all environments, (environments, 1), the ones that actor ``rank`` has, in float32."""
+    assert config.actors
+    each = config.environments // config.actors.count
+    return all_of_them[rank * each : (rank + 1) * each].float()

@@ -1,0 +1,130 @@
+"""Actors that act with a quantized copy of the policy, away from the learner: how many, in which format, how often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+
+from .fields import Positive, PositiveFloat, Role, key
+from .learning_keys import OffPolicyKeys, format_with_codes
+
+if TYPE_CHECKING:
+    from .train_config import TrainConfig
+
+ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8")}
+"""The formats of engines that have not all of them."""
+
+
+@final
+class ActorKeys(BaseModel):
+    """What stands under ``actors``; the defaults are ActorQ's."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    count: Positive = key(4, "Processes that act, each in its share of `environments`.")
+    format: Annotated[str, AfterValidator(format_with_codes)] = key(
+        "int8", "The format in which the weights travel, and in which actors compute; any that has codes."
+    )
+    engine: Literal["simulated", "onnxruntime"] = key(
+        "simulated", "What computes actions: `simulated`, any format to its bits; `onnxruntime`, int8 or fp32, fast."
+    )
+    pull_every: Positive = key(1000, "Steps of its own after which an actor takes over the newest weights.")
+    samples_per_insert: PositiveFloat | None = key(
+        None, "How often a transition is learned from, on average; sets `training_intensity`."
+    )
+    lockstep: bool = key(
+        False,
+        "One actor after the other takes one step, and the learner learns from it before the next: such runs repeat,"
+        " and cannot be fast.",
+    )
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> Self:
+        allowed = ENGINE_FORMATS.get(self.engine)
+        if allowed and self.format not in allowed:
+            raise ValueError(
+                f"engine: {self.engine} computes in {' or '.join(allowed)}, got format: {self.format}; use one of them,"
+                " or engine: simulated"
+            )
+        return self
+
+
+def parse_actors(value: Any) -> Any:
+    """A mapping as keys of actors; raises ValueError with all that is wrong in it."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return ActorKeys(**value)
+    except ValidationError as error:
+        raise ValueError("; ".join(map(_told, error.errors()))) from None
+    except TypeError:
+        raise ValueError(f"the keys of actors are names, got {value!r}") from None
+
+
+class WithActors(OffPolicyKeys):
+    """Learning from what others experience: the algorithms whose policy a single network is."""
+
+    actors: Annotated[ActorKeys | None, BeforeValidator(parse_actors)] = key(
+        None,
+        "Processes that act with a quantized copy of the policy while this one learns: a mapping with `count` (4),"
+        " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert` and"
+        " `lockstep`; `environments` is then as many, unless it is given. Such runs do not repeat, unless they are in"
+        " lockstep; see docs/actorq.md.",
+        Role.OUTSIDE_UPDATES,
+        since="0.2",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_actors(cls, data: Any) -> Any:
+        """As many environments as actors, and the training intensity that they say, where none is given."""
+        if not isinstance(data, dict) or data.get("actors") is None:
+            return data
+        try:
+            actors = parse_actors(data["actors"])
+        except ValueError:
+            return data  # the field says why
+        if not isinstance(actors, ActorKeys):
+            return data
+        implied: dict[str, Any] = {"environments": actors.count}
+        if actors.samples_per_insert is not None:
+            implied["training_intensity"] = actors.samples_per_insert
+        return implied | data
+
+    @model_validator(mode="after")
+    def _check_actors(self) -> Self:
+        actors = self.actors
+        if actors is None:
+            return self
+        if self.environments % actors.count:
+            raise ValueError(
+                f"actors.count is {actors.count}, and each actor has as many of the {self.environments} environments;"
+                " allowed are divisors of environments"
+            )
+        if self.learners > 1:
+            raise ValueError(f"actors serve one learner, got learners: {self.learners}; leave actors or learners out")
+        if actors.samples_per_insert not in (None, self.training_intensity):
+            raise ValueError(
+                f"actors.samples_per_insert is {actors.samples_per_insert:g}, and training_intensity says the same with"
+                f" another number, {self.training_intensity}; leave one of them out"
+            )
+        if self.random_start:
+            raise ValueError(
+                f"random_start: {self.random_start} is for environments that step together; actors do not: leave it out"
+            )
+        return self
+
+
+def has_actors(config: TrainConfig) -> bool:
+    """Whether others act than the learner."""
+    return isinstance(config, WithActors) and config.actors is not None
+
+
+def _told(error: Any) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "extra_forbidden":
+        return f"actors has no key {error['loc'][0]}; allowed are {', '.join(ActorKeys.model_fields)}"
+    message = error["msg"].replace("Input should", "must")
+    return f"actors.{error['loc'][0]} {message}, got {error['input']!r}"
