@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import REFERENCE
+from .actor_time import actor_time_table, draw_actor_time
 from .comparison import comparison_table, draw_comparison
 from .curves import curves_table, draw_curves
 from .degradation import are_floats, degradation_table, draw_degradation
@@ -118,6 +119,7 @@ FIGURES = {
     "profiles": Drawable(lambda experiment, _summary, _: profiles_table(experiment), draw_profiles),
     "training": Drawable(lambda experiment, _summary, _: training_table(experiment), draw_training),
     "norms": Drawable(lambda experiment, _summary, _: norms_table(experiment), draw_training),
+    "actor-time": Drawable(lambda experiment, _summary, _: actor_time_table(experiment), draw_actor_time),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
     "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
     "differences": Drawable(

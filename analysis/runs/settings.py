@@ -60,8 +60,11 @@ def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """A config whose values are numbers, truth values or text."""
-    fixes = config.get("fixes")
+    """A config whose values are numbers, truth values or text; what stands under ``actors`` is a key each."""
+    fixes, actors = config.get("fixes"), config.get("actors")
+    if isinstance(actors, dict) and not is_program(config):
+        rest = {key: value for key, value in config.items() if key != "actors"}
+        config = rest | {f"actors.{key}": value for key, value in actors.items()}
     return {key: _text(value) for key, value in config.items()} | (
         {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
     )

@@ -36,7 +36,7 @@ class _Untitled(GenerateJsonSchema):
 def sweep_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of sweep files."""
     shape = shape_of(AGENTS.keys).sweep.json_schema(schema_generator=_Untitled)
-    shape["$defs"] |= _keys()
+    shape["$defs"] |= _keys() | _models()
     for name in ("Lists", "Exclusion"):
         properties = shape["$defs"][name]["properties"]
         properties |= {key: _or_shorter(properties[key], short) for key, short in _shorter().items()}
@@ -87,6 +87,19 @@ def _keys() -> dict[str, Any]:
             **written.get(key, {name: value for name, value in of_field.items() if name not in _NOT_OF_VALUES}),
             **({"default": of_field["default"]} if same else {}),
         }
+    return found
+
+
+def _models() -> dict[str, Any]:
+    """The models that are values of keys, by name."""
+    found: dict[str, Any] = {}
+    for name in ALGORITHMS:
+        for model, schema in config_of(name).model_json_schema(schema_generator=_Untitled).get("$defs", {}).items():
+            properties = {
+                key: {about: value for about, value in one.items() if about not in ("role", "since")}
+                for key, one in schema["properties"].items()
+            }
+            found[model] = {**schema, "properties": properties}
     return found
 
 

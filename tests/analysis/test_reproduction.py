@@ -54,10 +54,12 @@ def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_
     named = {figure for plan in preset_plans() for figure in plan.reproduces}
     assert named == {f"fig{i}" for i in range(1, 13)} | {"table7", "quarl-fig5"} | {
         f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
-    } | {"quarl-table4", "quarl-fig7"}
+    } | {"quarl-table4", "quarl-fig7", "actorq-table2", "actorq-fig4"}
     assert named <= set(REPRODUCIBLE)
     for name in [*REPRODUCIBLE, *PERFORMANCE]:
-        assert all(number.place and float(number.value) >= 0 for number in published(name))
+        for number in published(name):
+            assert number.place
+            assert float(number.value) >= 0 or number.quantity == "return"
     for name in REPRODUCIBLE:
         for size in ("quick", "paper"):
             plan, figures = find_reproduction(name, size)
@@ -353,3 +355,62 @@ def test_the_third_paper_has_its_numbers():
     for policy, printed in speedup.items():
         assert times[policy, "fp32"] / times[policy, "int8"] == pytest.approx(printed, rel=0.01)
     assert paper_of("actorq-table6").startswith("Lam et al.")
+
+
+def with_actor_times(plan, directory, curves):
+    """Finished runs of ``actorq-quick`` on one task: the returns at 1000, 2000, 3000 steps, and seconds of 1000 steps.
+
+    Args:
+        curves: by format and period of the actors.
+    """
+    runs = [run for run in plan.runs if run.config.task == "gym:CartPole-v1"]
+    finish(plan, directory, runs)
+    store = SweepDirectory(directory)
+    for run in runs:
+        actors = run.config.actors
+        returns, seconds = curves[actors.format, actors.pull_every]
+        lines = [{"kind": "eval", "step": 1000 * (i + 1), "return_mean": value} for i, value in enumerate(returns)]
+        lines.append({"kind": "pull", "step": 10, "actor": 0, "version": 3, "staleness": 1, "kl": None})
+        path = store.run_path(run)
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        spent = {"step": seconds, "environment": 1.0, "pull": 0.5, "deserialize": 0.25, "load": 0.25}
+        actor = {"steps": 2000, "spent": {name: 2 * value for name, value in spent.items()}}
+        clock = [[1000 * (i + 1), (i + 1) * seconds] for i in range(3)]
+        (path / "timing.json").write_text(json.dumps({"actors": [actor, actor], "actor_clock": clock}))
+
+
+def test_actors_are_timed_until_the_learner_has_95_percent_of_what_fp32_reaches(tmp_path):
+    plan, _ = find_reproduction("actorq-table2", "quick")
+    curves = {
+        ("fp32", 1000): ([100.0, 480.0, 500.0], 4.0),  # 475 is reached at 2000
+        ("int8", 1000): ([475.0, 200.0, 500.0], 2.0),
+        ("e5m10", 1000): ([474.0, 474.0, 474.0], 4.0),
+        ("e8m7", 1000): ([0.0, 0.0, 475.0], 1.0),
+        ("e4m3", 1000): ([0.0, 0.0, 0.0], 1.0),
+        ("fp32", 30): ([0.0, 0.0, 475.0], 8.0),
+        ("int8", 30): ([0.0, 475.0, 475.0], 6.0),
+    }
+    with_actor_times(plan, tmp_path / "out", curves)
+    page = reproduce(tmp_path / "out", "actorq-table2", ["svg"])[0][-1].read_text()
+    rows = {(row[1], row[3]): row for row in cells(page) if row[0] == "gym:CartPole-v1"}
+    columns = {"level": 4, "steps": 5, "seconds": 6, "speedup": 7, "paper": 10}
+    found = {key: [row[i] for i in columns.values()] for key, row in rows.items()}
+    assert found["fp32", "1000"] == ["475", "2000", "8", "1.00", "963.67 (Table 2, Cartpole (Gym))"]
+    assert found["int8", "1000"] == ["475", "1000", "2", "4.00", "260.10 (Table 2, Cartpole (Gym))"]
+    assert found["e5m10", "1000"] == ["475", "", "", "", "535.09 (Table 2, Cartpole (Gym))"]
+    assert found["e8m7", "1000"] == ["475", "3000", "3", "", ""]  # by another engine than fp32's
+    assert found["int8", "30"] == ["475", "2000", "12", "2.00", ""]
+    assert "3.70" in page  # the speedup that is printed
+    page = reproduce(tmp_path / "out", "actorq-fig4", ["svg"])[0][-1].read_text()
+    (row,) = (row for row in cells(page) if row[1:4] == ["int8", "onnxruntime", "1000"])
+    assert row[4:] == ["2", "1", "0.5", "0.25", "0.25", "33 %", "1"]
+    bars = pd.read_csv(tmp_path / "out/actorq-fig4.csv")
+    assert len(bars) == 7
+    assert set(bars["n"]) == {1}
+
+
+def test_runs_whose_actors_left_no_times_are_left_out(tmp_path):
+    plan, _ = find_reproduction("actorq-fig4", "quick")
+    finish(plan, tmp_path / "out")
+    with pytest.raises(AnalysisError, match="its ended runs do not show actorq-fig4"):
+        reproduce(tmp_path / "out", "actorq-fig4", [])

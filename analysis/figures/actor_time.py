@@ -1,0 +1,61 @@
+"""Where the time of actors beside a learner goes: inference, the environment, and new weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..runs.metric import RETURN, Metric
+from ..statistics.actor_times import ACTIVITIES, actor_times
+from ..statistics.summary import records
+from .drawing.legends import legend_under
+from .drawing.style import SCREEN, Size, figure, look
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..runs.experiment import Experiment
+
+
+def actor_time_table(experiment: Experiment) -> pd.DataFrame | None:
+    """Seconds of 1000 steps of an actor, the mean of runs; None if no run has actors.
+
+    Columns: ``task``, ``series``, the activities (``step``, ``environment``, ``pull``, ``deserialize``, ``load``), and
+    ``n``, of how many runs.
+    """
+    times = actor_times(experiment)
+    if times.empty:
+        return None
+    conditions = experiment.conditions
+    series = [conditions.series(run) for run in records(experiment.runs)]
+    table = times.merge(experiment.runs[["id", "task"]].assign(series=series), on="id")
+    grouped = table.groupby(["task", "series"], sort=True)
+    return grouped[list(ACTIVITIES)].mean().assign(n=grouped.size()).reset_index()
+
+
+def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:  # noqa: ARG001
+    """Draws a bar for each format and condition, of its activities one after the other; a panel per task.
+
+    Args:
+        name: of the experiment.
+        table: from :func:`actor_time_table`.
+        size: of the figure.
+        metric: of the scores, which it does not show.
+    """
+    tasks, labels = sorted(table["task"].unique()), sorted(table["series"].unique(), reverse=True)
+    height = 1.2 + 0.36 * len(labels)
+    width = 4.0 + 0.09 * max(map(len, labels))
+    title = f"{name}: seconds of 1000 steps of an actor"
+    with figure(len(tasks), title, width, height, size, columns=1) as (canvas, axes):
+        for axis, task in zip(axes, tasks, strict=True):
+            here = table[table["task"] == task].set_index("series").reindex(labels).fillna(0.0)
+            left = here["step"] * 0.0
+            for i, activity in enumerate(ACTIVITIES):
+                axis.barh(range(len(labels)), here[activity], left=left, color=look(i).color, height=0.7)
+                left = left + here[activity]
+            axis.set_yticks(range(len(labels)), labels)
+            axis.set_title(task)
+            axis.set_xlabel("seconds")
+        marks = [axes[0].plot([], [], color=look(i).color, linewidth=6)[0] for i in range(len(ACTIVITIES))]
+        legend_under(canvas, marks, list(ACTIVITIES), most=len(ACTIVITIES))
+        return canvas

@@ -1,0 +1,107 @@
+"""Quantized actors beside fp32's: how soon they are as good, and where their time goes; after ActorQ."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..statistics.actor_times import ACTIVITIES, actor_clocks, actor_times
+from ..statistics.summary import ended
+from .measured import Measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..runs.experiment import Experiment
+
+TIME_TO_REWARD = "time to 95 % of fp32's return"
+_SHARE = 0.95
+_KEYS = ["actors.format", "actors.engine", "actors.pull_every"]
+_REFERENCE = "fp32"
+
+
+class _Reached(NamedTuple):
+    """When a level was reached, if it was."""
+
+    step: float
+    clock: float
+
+
+def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Steps, and seconds on the clock of an actor, until the learner's policy had 95 % of fp32's best return.
+
+    The level is of the mean over runs with fp32 actors that pull most rarely: its best evaluation, less 5 % of its
+    magnitude. A condition has reached it at the first evaluation where the mean of its runs has. The paper's times are
+    wall-clock time, of a learner on a GPU that waits for its actors.
+    """
+    rows = []
+    for task, runs in _with_actors(experiment).groupby("task", sort=True):
+        groups = {_condition(own): own for _, own in runs.groupby(_KEYS, sort=False)}
+        conditions = {key: _curve(experiment, own) for key, own in groups.items()}
+        references = [key for key in conditions if key[0] == _REFERENCE and len(conditions[key])]
+        if not references:
+            continue
+        best = conditions[max(references, key=lambda key: key[2])]["return"].max()
+        level = best - (1 - _SHARE) * abs(best)
+        reached = {key: _first(curve, level) for key, curve in conditions.items()}
+        for key, curve in conditions.items():
+            (name, engine, every), own = key, reached[key]
+            same = [reached[other].clock for other in references if other[1:] == key[1:]]
+            speedup = same[0] / own.clock if same and own.clock > 0 else math.nan
+            cells = {
+                "task": str(task), "actors": name, "engine": engine, "pull every": f"{every:g}",
+                "level": f"{level:.0f}", "steps to it": _text(own.step, ".0f"),
+                "actor's seconds": _text(own.clock, ".3g"), "speedup": _text(speedup, ".2f"),
+                "best": _text(curve["return"].max(), ".0f"), "runs": str(len(groups[key])),
+            }  # fmt: skip
+            where = {"task": task, **dict(zip(_KEYS, key, strict=True))}
+            rows.append(Measured(cells, where, over_tasks=True))
+    return rows
+
+
+def breakdown(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
+    """Milliseconds of a step by activity, and the share of what is not inference nor the environment."""
+    runs = _with_actors(experiment)[["id", "task", *_KEYS]].merge(actor_times(experiment), on="id")
+    rows = []
+    for (task, *_), own in runs.groupby(["task", *_KEYS], sort=True):
+        name, engine, every = key = _condition(own)
+        means = own[list(ACTIVITIES)].mean()
+        cells = {"task": str(task), "actors": name, "engine": engine, "pull every": f"{every:g}"}
+        cells |= {f"{activity} (ms)": f"{means[activity]:.3g}" for activity in ACTIVITIES}  # s of 1000 steps
+        weights = means["pull"] + means["deserialize"] + means["load"]
+        cells["for weights"] = f"{100 * weights / (weights + means['step']):.0f} %" if means["step"] > 0 else ""
+        where = {"task": task, **dict(zip(_KEYS, key, strict=True))}
+        rows.append(Measured(cells | {"runs": str(len(own))}, where, over_tasks=True))
+    return rows
+
+
+def _condition(runs: pd.DataFrame) -> tuple[str, str, float]:
+    """Format and engine of the actors, and how often they pull, of runs that have the same."""
+    name, engine, every = (runs[key].iloc[0] for key in _KEYS)
+    return str(name), str(engine), float(every)
+
+
+def _with_actors(experiment: Experiment) -> pd.DataFrame:
+    """The runs with actors that have ended."""
+    runs = ended(experiment.runs)
+    return runs.dropna(subset=_KEYS) if set(_KEYS) <= set(runs) else runs.assign(**dict.fromkeys(_KEYS)).iloc[:0]
+
+
+def _curve(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The mean return and clock of runs at each step that all of them were evaluated at."""
+    points = experiment.curves[experiment.curves["id"].isin(runs["id"])]
+    points = points.merge(actor_clocks(experiment), on=["id", "step"], how="left")
+    grouped = points.groupby("step")
+    curve = grouped[["return", "clock"]].mean().assign(n=grouped.size()).reset_index()
+    return curve[curve["n"] == len(runs)].sort_values("step")
+
+
+def _first(curve: pd.DataFrame, level: float) -> _Reached:
+    reached = curve[curve["return"] >= level]
+    if reached.empty:
+        return _Reached(math.nan, math.nan)
+    return _Reached(float(reached["step"].iloc[0]), float(reached["clock"].iloc[0]))
+
+
+def _text(value: float, shown: str) -> str:
+    return "" if math.isnan(value) else f"{value:{shown}}"
