@@ -22,6 +22,18 @@ plain float32, compiled about as long.
 """
 # What each table shows, by the name of its file; a paragraph for each table.
 CAPTIONS = {
+    "acting": """
+        Actions of policies with 17 observations and 6 actions, by the engines of `agents/acting` and the exported C
+        header: CPU seconds of one batch on one core, others at work beside it. The C loop adds floats one by one. More:
+        [deployment](deployment.md).
+
+        What a new version of the weights costs before it can act, in CPU seconds (`pack`: from weights to codes;
+        `message`: to bytes; `read`: back from them; `graph`: as ONNX; `session`: ONNX Runtime's), and the bytes that
+        travel.
+
+        The networks of Table 6 of Lam et al., with ONNX Runtime: `speedup` is fp32's time over int8's. The paper's, on
+        a Raspberry Pi: 1.18, 14 and 18.85.
+    """,
     "accumulation": """
         The product of a 256 x 1024 and a 1024 x 1024 matrix with rounded sums, beside `torch.mm`. `over_plain`:
         times the seconds of `torch.mm`. How accumulators are written:

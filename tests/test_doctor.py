@@ -43,6 +43,7 @@ def test_a_sound_installation(doctor, monkeypatch, tmp_path):
         "rl": [],
         "qtorch": [],
         "ray": ["ray"],
+        "deploy": [],
         "sb3": [],
         "tianshou": ["tianshou"],
     }

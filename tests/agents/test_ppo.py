@@ -384,8 +384,8 @@ def test_every_action_of_a_rollout_is_chosen_by_the_policy_it_is_learned_from_wi
     acted, learned = [], []
     act, judge = PPO.act, PPO.judge
 
-    def noted(self, observations, *, deterministic, number=0):
-        actions = act(self, observations, deterministic=deterministic, number=number)
+    def noted(self, observations, *, deterministic, **where):
+        actions = act(self, observations, deterministic=deterministic, **where)
         if not deterministic:
             acted.extend([(self.updates, action) for action in actions])
         return actions

@@ -8,7 +8,7 @@ from comparing import numbers, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
+from roundoff.formats import Format, FormatError, QuarlFormat, RandomBits, Rounding, lists, round
 from roundoff.formats.base import family, memory
 from roundoff.formats.base.modes import How
 from roundoff.formats.base.names import FAMILIES
@@ -160,7 +160,7 @@ def test_unusual_tensors(name, as_if_on_a_gpu):
 def test_every_family_has_kernels():
     covered = {type(Format.parse(name)) for name in FORMATS}
     ours = {family.kind for family in FAMILIES.values() if family.kind.__module__.startswith("roundoff.")}
-    assert ours <= covered
+    assert ours - covered == {QuarlFormat}  # for policies after training; tensor operations round it
 
 
 def _words(target: Any, base: tl.int64, first: tl.int64) -> None:
