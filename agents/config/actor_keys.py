@@ -12,7 +12,7 @@ from .learning_keys import OffPolicyKeys, format_with_codes
 if TYPE_CHECKING:
     from .train_config import TrainConfig
 
-ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8")}
+ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
 """The formats of engines that have not all of them."""
 
 
@@ -27,7 +27,8 @@ class ActorKeys(BaseModel):
         "int8", "The format in which the weights travel, and in which actors compute; any that has codes."
     )
     engine: Literal["simulated", "onnxruntime"] = key(
-        "simulated", "What computes actions: `simulated`, any format to its bits; `onnxruntime`, int8 or fp32, fast."
+        "simulated",
+        "What computes actions: `simulated`, any format to its bits; `onnxruntime`, int8, int8_ax0 or fp32, fast.",
     )
     pull_every: Positive = key(1000, "Steps of its own after which an actor takes over the newest weights.")
     samples_per_insert: PositiveFloat | None = key(

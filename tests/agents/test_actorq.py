@@ -84,7 +84,11 @@ def cluster():
         ({"pull_every": 0}, {}, "actors.pull_every must be greater than or equal to 1, got 0"),
         ({"count": 0}, {}, "actors.count must be greater than or equal to 1, got 0"),
         ({"engine": "tf"}, {}, "actors.engine must be 'simulated' or 'onnxruntime', got 'tf'"),
-        ({"engine": "onnxruntime", "format": "e4m3"}, {}, "engine: onnxruntime computes in fp32 or int8, got format"),
+        (
+            {"engine": "onnxruntime", "format": "e4m3"},
+            {},
+            "engine: onnxruntime computes in fp32 or int8 or int8_ax0, got format",
+        ),
         ({"format": "posit7x"}, {}, "posit7x"),
         ({"pull": 3}, {}, "actors has no key pull; allowed are count, format,"),
         ({1: 3}, {}, "the keys of actors are names"),
