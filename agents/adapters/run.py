@@ -148,6 +148,7 @@ class AdaptedRun:
         with self._evaluation_group() as self._group, _randomness(self.device, self.config.seed):
             self.model, self._step = self._make(), step
             take_over(weights, self.model.weights(), str(self.files.agent))
+            self._be_quantized()
             yield
 
     @contextmanager

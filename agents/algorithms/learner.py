@@ -274,6 +274,8 @@ class Learner(ABC):
         other = copy(self)
         if quantization.policy is None:
             other.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
+            if other.simulation is not None and self._quantized:
+                change_to(other.simulation, self.config, quantized=True)
             parameters = [network.flat for network in self.networks.values()]
             other.products = QuantizedProducts(quantization, parameters, watch=watch)
             return other

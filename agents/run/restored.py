@@ -46,7 +46,7 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
     if result is None:
         raise RunError(f"{files.path}: has not ended (there is no result.json); bring the run to its end first")
     if result.crash:
-        raise RunError(f"{files.path}: crashed at step {result.crash.step}, so there is no policy to quantize")
+        raise RunError(f"{files.path}: crashed at step {result.crash.step}, and left no policy that acts")
     return config, result.step, checkpoint.load(files.agent)
 
 

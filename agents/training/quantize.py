@@ -17,9 +17,10 @@ from ..adapters.settings import AdapterConfig
 from ..quantization.quantization import Quantization
 from ..run.directory import RunDirectory
 from ..run.evaluate import Evaluation, EvaluationPolicy, evaluate
-from ..run.parts import check_run, make_learner, open_environments
-from ..run.restored import read_finished, take_over
+from ..run.parts import check_run
+from ..run.restored import read_finished
 from ..run.stopping import StopRequest
+from .finished import finished_agent, looked_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -80,16 +81,13 @@ def quantize(
         one.check_fits(Format.parse(config.format).carrier)
         if calibrate:
             one.calibrated([])  # says whether it can be
-    plain = {"native": False, "observe": False, "evaluate_in": (), "environment_workers": 0, "device": "cpu"}
-    plain |= {"keep_networks": False, "eval_episodes": episodes or config.eval_episodes, "environments": 1}
-    if hasattr(config, "learners"):
-        plain |= {"learners": 1, "asynchronous": False, **config.soon_learning()}
-    opened = partial(_opened, config.model_copy(update=plain), files, weights, allow_imports=allow_imports)
+    opened = partial(_opened, config, files, weights, allow_imports=allow_imports)
+    shown = episodes or config.eval_episodes
     ranges: Ranges = []
     if calibrate:
-        with opened(step=step + 1, episodes=calibrate) as play:  # others than those of the evaluation
+        with opened(step + 1, calibrate) as play:  # others than those of the evaluation
             _, ranges = play(_NOTHING, watch=True)
-    with opened(step=step) as play:
+    with opened(step, shown) as play:
         original, _ = play()
         found = {one.name: play(one.calibrated(ranges) if calibrate else one)[0] for one in quantizations}
     return QuantizedRun(config, original, found)
@@ -100,29 +98,26 @@ def _opened(
     config: TrainConfig,
     files: RunDirectory,
     weights: dict[str, Any],
-    *,
     step: int,
+    episodes: int,
+    *,
     allow_imports: Collection[str],
-    episodes: int | None = None,
 ) -> Iterator[Play]:
     """A function that plays the episodes of an evaluation; see :meth:`AdaptedRun.episodes`."""
-    config = config.model_copy(update={"eval_episodes": episodes or config.eval_episodes})
-    check_run(config, allow_imports)
-    stop, device = StopRequest(), torch.device("cpu")
+    config = looked_at(config, episodes)
     if isinstance(config, AdapterConfig):
+        check_run(config, allow_imports)
         require(config.package)
-        run = AdaptedRun(config, files, device, None, stop, allow_imports)
+        run = AdaptedRun(config, files, torch.device("cpu"), None, StopRequest(), allow_imports)
         with run.restored(weights, step):
             yield run.episodes
         return
-    with open_environments(config, stop.make, allow_imports) as environments:
-        learner, recorder = make_learner(config, environments, device)
-        take_over(weights, learner.weights(), str(files.agent))
+    with finished_agent(config, step, weights, files.agent, allow_imports=allow_imports) as agent:
 
         def play(quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
-            acting = learner if quantization is None else learner.quantized(quantization, watch=watch)
-            policy = EvaluationPolicy(acting, recorder.intake, quantization)
-            found = evaluate(environments.groups[-1], policy, seed=config.seed, step=step)
+            acting = agent.learner if quantization is None else agent.learner.quantized(quantization, watch=watch)
+            policy = EvaluationPolicy(acting, agent.intake, quantization)
+            found = evaluate(agent.episodes, policy, seed=config.seed, step=step)
             return found, acting.products.ranges if acting.products else []
 
         yield play

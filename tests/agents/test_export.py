@@ -11,7 +11,10 @@ import torch
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.acting.engines import Simulated
 from roundoff.agents.acting.packed import PackedPolicy
-from roundoff.agents.training.export import export_policy, finished_learner
+from roundoff.agents.run.directory import RunDirectory
+from roundoff.agents.run.restored import read_finished
+from roundoff.agents.training.export import export_policy
+from roundoff.agents.training.finished import finished_agent, looked_at
 from roundoff.cli import main
 from roundoff.formats import round
 
@@ -35,6 +38,13 @@ def runs(tmp_path_factory):
         config = TrainConfig(**{"format": "fp32", **TINY, **keys, "algorithm": algorithm})
         assert train(config, folder / algorithm).crash is None
     return folder
+
+
+def finished_learner(run):
+    files = RunDirectory(run)
+    config, step, weights = read_finished(files)
+    with finished_agent(looked_at(config, 1), step, weights, files.agent) as agent:
+        return agent.learner
 
 
 def session(path):
@@ -92,6 +102,16 @@ def test_a_c_header_says_what_it_is(runs, tmp_path):
     assert str(tmp_path) not in text
 
 
+def test_a_policy_that_others_acted_with_is_exported(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "dqn", run)
+    content = json.loads((run / "config.json").read_text())
+    content["config"]["actors"] = {"count": 1, "format": "int8"}
+    (run / "config.json").write_text(json.dumps(content))
+    alone = export_policy(runs / "dqn", "int8", tmp_path / "alone.h")
+    assert export_policy(run, "int8", tmp_path / "others.h").path.read_bytes() == alone.path.read_bytes()
+
+
 def unfinished(runs, folder):
     shutil.copytree(runs / "ppo", folder)
     (folder / "result.json").unlink()
@@ -113,19 +133,19 @@ def of_another_agent(runs, folder):
 
 def damaged(runs, folder):
     shutil.copytree(runs / "ppo", folder)
-    (folder / "config.json").write_text('{"config": {"algorithm": "ppo", "lr": "much"}}')
+    (folder / "config.json").write_text('{"config": {"algorithm": "ppo", "task": "gym:CartPole-v1", "lr": "much"}}')
     return folder
 
 
 @pytest.mark.parametrize(
     ("run", "fmt", "target", "message"),
     [
-        (lambda runs, _: runs, "int8", "p.onnx", "holds no config.json, so it is no run's folder"),
-        (lambda runs, _: runs / "none", "int8", "p.onnx", "holds no config.json"),
-        (unfinished, "int8", "p.onnx", "the run has not ended"),
+        (lambda runs, _: runs, "int8", "p.onnx", "holds no run (there is no config.json)"),
+        (lambda runs, _: runs / "none", "int8", "p.onnx", "holds no run (there is no config.json)"),
+        (unfinished, "int8", "p.onnx", "has not ended (there is no result.json)"),
         (of_another_library, "int8", "p.onnx", "the policy of sb3:PPO is another library's"),
-        (of_another_agent, "int8", "p.onnx", "holds the weights of another agent"),
-        (damaged, "int8", "p.onnx", "is not the config of a run"),
+        (of_another_agent, "int8", "p.onnx", "holds the weights of another algorithm, task or size"),
+        (damaged, "int8", "p.onnx", "config.json: lr: "),
         (lambda runs, _: runs / "ppo", "int77", "p.onnx", "int77"),
         (lambda runs, _: runs / "ppo", "fp64", "p.onnx", "does not hold those of fp64"),
         (lambda runs, _: runs / "ppo", "int8", "p.tflite", "a policy is exported as *.onnx or *.h"),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from runs import AfterSteps, outcome, weights
 
 import roundoff
 from roundoff import Format
-from roundoff.agents import Job, TrainConfig, train, train_together
+from roundoff.agents import Job, Quantization, TrainConfig, quantize, train, train_together
 from roundoff.agents.algorithms.arithmetic import change_to, simulation_of
 from roundoff.agents.algorithms.dqn.agent import DQN
 from roundoff.agents.algorithms.ppo.agent import PPO
@@ -166,6 +167,35 @@ def test_evaluate_in_rounds_to_the_same_numbers_after_training(tmp_path):
             qat = {"format": name, "after": 1}
             last = train(config(algorithm, qat, eval_every=128), tmp_path / f"{algorithm} {name}")
             assert last.return_mean == result.quantized[str(Format.parse(name))]
+
+
+def test_a_finished_run_is_looked_at_as_it_ended(folders, tmp_path):
+    length = {"steps": 1024, "eval_every": 1024, "horizon": 64, "eval_episodes": 4}
+    run = folders("ppo", {"format": "int2_row", "after": 0.5}, **length)
+    found = quantize(run, [Quantization.parse({"weights": "fp32"})])
+    assert list(found.original.returns) == returns(run)[1024]
+    (nothing_more,) = found.quantized.values()
+    assert nothing_more == found.original
+    shutil.copytree(run, tmp_path / "as if there had been no qat")
+    text = json.loads((run / "config.json").read_text())
+    del text["config"]["qat"]
+    (tmp_path / "as if there had been no qat" / "config.json").write_text(json.dumps(text))
+    assert quantize(tmp_path / "as if there had been no qat", []).original != found.original
+
+
+def test_policies_of_other_libraries_are_looked_at_as_they_ended(tmp_path):
+    pytest.importorskip("stable_baselines3")
+    keys = {"algorithm": "sb3:PPO", "task": "gym:CartPole-v1", "steps": 128, "eval_episodes": 3, "eval_every": 128}
+    options = {"n_steps": 64, "batch_size": 32, "policy_kwargs": {"net_arch": [8]}}
+    made = TrainConfig(
+        **keys, options=options, qat={"format": "int2_row", "after": 0.5}, evaluate_in=[{"weights": "fp32"}]
+    )
+    train(made, tmp_path)
+    found = quantize(tmp_path, [Quantization.parse({"weights": "fp32"})])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    ends = [tuple(line["returns"]) for line in lines if line["kind"] in ("eval", "eval_in")]
+    assert len(ends) == 2
+    assert {*ends, found.original.returns, *(one.returns for one in found.quantized.values())} == {ends[0]}
 
 
 def test_after_0_quantizes_all(folders):

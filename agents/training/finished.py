@@ -1,0 +1,67 @@
+"""The agent of a run that is done, taken up again: to be evaluated, or written as a file."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..run.parts import check_run, make_learner, open_environments
+from ..run.restored import take_over
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from ..algorithms.learner import Learner
+    from ..config.train_config import TrainConfig
+    from ..environments.parallel import EnvironmentGroup
+    from ..experience.intake import Intake
+
+
+# Of the keys that some algorithms have: nobody else learns or acts.
+_ALONE = {"learners": 1, "asynchronous": False, "actors": None}
+
+
+class FinishedAgent(NamedTuple):
+    """What evaluates the policy of a run that is done."""
+
+    learner: Learner
+    """With the final weights and the final arithmetic, on the CPU."""
+    intake: Intake
+    """Takes observations for it."""
+    episodes: EnvironmentGroup
+    """The environments of an evaluation."""
+
+
+def looked_at(config: TrainConfig, episodes: int) -> TrainConfig:
+    """The config of a run for one that only looks at its policy: alone, on the CPU, with a small replay buffer."""
+    plain: dict[str, Any] = {"native": False, "observe": False, "evaluate_in": (), "keep_networks": False}
+    plain |= {"device": "cpu", "environments": 1, "environment_workers": 0, "eval_episodes": episodes}
+    plain |= {name: value for name, value in _ALONE.items() if name in type(config).model_fields}
+    return config.model_copy(update=plain | config.soon_learning())
+
+
+@contextmanager
+def finished_agent(
+    config: TrainConfig, step: int, weights: dict[str, Any], place: Path, *, allow_imports: Collection[str] = ()
+) -> Iterator[FinishedAgent]:
+    """For the block, the agent of a run that is done, with its environments.
+
+    Args:
+        config: from :func:`looked_at`.
+        step: environment steps that the run took, after which ``qat`` may have been at work.
+        weights: those that the run left, by name.
+        place: where they lie.
+        allow_imports: as for :func:`roundoff.agents.train`.
+
+    Raises:
+        RunError: the weights are another agent's, or the task cannot be made.
+    """
+    check_run(config, allow_imports)
+    with open_environments(config, lambda: None, allow_imports) as environments:
+        learner, recorder = make_learner(config, environments, torch.device("cpu"))
+        take_over(weights, learner.weights(), str(place))
+        learner.be_quantized(quantized=config.is_quantized(step))
+        yield FinishedAgent(learner, recorder.intake, environments.groups[-1])
