@@ -18,7 +18,7 @@ from .language.search_goal import REFERENCE
 from .sweep import Summary, run_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from .language.plan import Plan, Run
@@ -85,7 +85,10 @@ def run_search(
     Returns:
         How the runs ended, and what was found, which is little if some have failed.
     """
-    found = [_Branch(plan, runs) for runs in branches(plan.runs)]
+    assert plan.search is not None
+    rows = branches(plan.runs, plan.search)
+    varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
+    found = [_Branch(plan, runs, varying) for runs in rows]
     store = SweepDirectory(directory)
     wanted: dict[str, Run] = {}
     while True:
@@ -105,18 +108,18 @@ def run_search(
 
 @final
 class _Branch:
-    """Runs that differ in format and seed alone."""
+    """Runs that differ in the format that is looked for and the seed alone."""
 
-    def __init__(self, plan: Plan, runs: list[Run]) -> None:
+    def __init__(self, plan: Plan, runs: list[Run], varying: Collection[str]) -> None:
         assert plan.search is not None
-        values = runs[0].config.as_json()
-        self._given = {key: values[key] for key in plan.varying if key in values and key not in ("format", "seed")}
+        goal, rest = plan.search, plan.search.rest_of(runs[0].config)
+        self._given = {key: value for key, value in rest.items() if key in varying}
         self._maximize = plan.metric is None or plan.metric.goal == "maximize"
-        self._margin = plan.search.margin
+        self._margin = goal.margin
         self._runs: dict[str, list[Run]] = {}
         for run in runs:
-            self._runs.setdefault(run.config.format, []).append(run)
-        self._formats = list(plan.search.widths(self._runs))
+            self._runs.setdefault(goal.format_of(run.config), []).append(run)
+        self._formats = list(goal.widths(self._runs))
 
     def next(self, store: SweepDirectory) -> list[Run]:
         """The runs to do before more can be said; those that have ended among them."""
@@ -170,3 +173,9 @@ class _Branch:
             return False
         lost = reference - mean if self._maximize else mean - reference
         return lost <= self._margin * abs(reference)
+
+
+def _differing(rests: Sequence[dict[str, Any]], varying: Collection[str]) -> list[str]:
+    """The keys that tell rows of runs apart, of those that the sweep varies; one under ``actors`` is ``actors.KEY``."""
+    every = [key for key in dict.fromkeys(key for rest in rests for key in rest) if key.partition(".")[0] in varying]
+    return [key for key in every if any(rest.get(key) != rests[0].get(key) for rest in rests)]

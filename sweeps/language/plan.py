@@ -175,22 +175,21 @@ def _search(outline: Outline, runs: dict[str, Run]) -> SearchGoal | None:
     if goal is None or outline.search is None or outline.problems:
         return None
     try:
-        for alike in branches(runs.values()):
-            goal.widths(run.config.format for run in alike)
+        for alike in branches(runs.values(), goal):
+            goal.widths(goal.format_of(run.config) for run in alike)
         for run in list(runs.values()):
-            reference = outline.subject.in_format(run.config, REFERENCE)
+            reference = outline.subject.in_format(run.config, REFERENCE, goal.of)
             runs.setdefault(run_id(reference), Run(run_id(reference), reference, run.case))
     except ValueError as error:
         outline.complain(outline.search.place, str(error))
     return goal
 
 
-def branches(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs, those together that differ in format and seed alone."""
+def branches(runs: Iterable[Run], goal: SearchGoal) -> list[list[Run]]:
+    """The runs, those together that differ in the format that is looked for and the seed alone."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        rest = {key: value for key, value in run.config.as_json().items() if key not in ("format", "seed")}
-        found.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+        found.setdefault(json.dumps(goal.rest_of(run.config), sort_keys=True), []).append(run)
     return list(found.values())
 
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..subjects.subject import RunConfig
+
 REFERENCE = "fp32"
 _UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
 
@@ -19,14 +21,17 @@ class SearchGoal(BaseModel):
     """The fewest bits with which the mean over seeds stays near that of fp32.
 
     Attributes:
-        bits: ``significand`` or ``exponent``: of which the formats have different numbers.
+        of: the key that says the format: that of the run, or of its actors.
+        bits: ``significand`` or ``exponent``: of which the formats have different numbers; ``width``: formats of any
+            families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    bits: Literal["significand", "exponent"] = "significand"
+    of: Literal["format", "actors.format"] = "format"
+    bits: Literal["significand", "exponent", "width"] = "significand"
     until: str = "within 2 %"
 
     @field_validator("until")
@@ -43,29 +48,70 @@ class SearchGoal(BaseModel):
         assert found is not None
         return float(found[1]) / 100
 
-    def widths(self, formats: Iterable[str]) -> dict[str, int]:
+    def format_of(self, run: RunConfig) -> str:
+        """The format that is looked for, as a run has it.
+
+        Raises:
+            ValueError: it has none.
+        """
+        return str(self._parts(run)[0])
+
+    def rest_of(self, run: RunConfig) -> dict[str, Any]:
+        """All else that a run is, as JSON values, but its seed; a key under ``actors`` is ``actors.KEY`` then."""
+        return self._parts(run)[1]
+
+    def widths(self, formats: Iterable[str]) -> dict[str, float]:
         """The bits of each format but the reference, the fewest first.
 
         Raises:
-            ValueError: they are no floats, or differ in other bits too.
+            ValueError: they are no floats, or differ in other bits too, or not at all.
         """
-        from ...formats import FloatFormat  # noqa: PLC0415  imports torch, which costs seconds
-        from ..subjects.program_keys import format_named  # noqa: PLC0415  likewise
+        from ..subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
 
-        found: dict[str, int] = {}
-        rest: dict[int, str] = {}
-        for name in formats:
-            fmt: Any = format_named(name)
-            if name == REFERENCE:
-                continue
+        named = {name: format_named(name) for name in formats if name != REFERENCE}
+        if self.bits == "width":
+            found = {name: fmt.bits_per_number for name, fmt in named.items()}
+            if len(set(found.values())) < len(found):
+                each = ", ".join(f"{name} {bits:g}" for name, bits in found.items())
+                raise ValueError(f"search over width takes formats of different bits, got {each}")
+        else:
+            found = self._parts_of_floats(named)
+        if len(found) < 2:
+            raise ValueError(
+                f"search needs at least two formats in grid.{self.of.partition('.')[0]}, such as {{e5mX: 1..10}}"
+            )
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _parts(self, run: RunConfig) -> tuple[Any, dict[str, Any]]:
+        """The format, and the rest without the seed."""
+        rest = run.as_json()
+        rest.pop("seed", None)
+        if self.of == "format":
+            return rest.pop("format"), rest
+        actors = rest.get("actors")
+        if not isinstance(actors, dict):
+            raise ValueError(  # noqa: TRY004
+                f"search is of {self.of}, and a run has no actors; give all of them actors, or leave `of` out"
+            )
+        del rest["actors"]
+        return actors.pop("format"), rest | {f"actors.{key}": value for key, value in actors.items()}
+
+    def _parts_of_floats(self, named: dict[str, Any]) -> dict[str, float]:
+        """Significand or exponent bits by name; all formats have the same number of the other ones."""
+        from ...formats import FloatFormat  # noqa: PLC0415  imports torch
+
+        found: dict[str, float] = {}
+        others: dict[int, str] = {}
+        for name, fmt in named.items():
             if not isinstance(fmt, FloatFormat):
-                raise ValueError(f"search is over floats, such as {{e5mX: 1..10}}; {name} is none")  # noqa: TRY004
+                raise ValueError(  # noqa: TRY004
+                    f"search over {self.bits} bits is over floats, such as {{e5mX: 1..10}}; {name} is none; allowed is"
+                    " bits: width"
+                )
             significand = self.bits == "significand"
             found[name] = fmt.significand_bits if significand else fmt.exponent_bits
-            rest.setdefault(fmt.exponent_bits if significand else fmt.significand_bits, name)
-        if len(rest) > 1:
-            got = " and ".join(rest.values())
+            others.setdefault(fmt.exponent_bits if significand else fmt.significand_bits, name)
+        if len(others) > 1:
+            got = " and ".join(others.values())
             raise ValueError(f"search over {self.bits} bits takes formats that differ in nothing else, got {got}")
-        if len(found) < 2:
-            raise ValueError("search needs at least two formats in grid.format, such as {e5mX: 1..10}")
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+        return found

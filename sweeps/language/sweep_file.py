@@ -175,7 +175,7 @@ _ABOUT = {
     ),
     "search": _section(
         "Instead of all formats of the grid, those that a bisection for the fewest bits that are good enough needs.",
-        _mapping("Search", {"bits": Any, "until": Any}, "a mapping with the keys bits, until"),
+        _mapping("Search", {"of": Any, "bits": Any, "until": Any}, "a mapping with the keys of, bits, until"),
     ),
     "include": _section(
         "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",

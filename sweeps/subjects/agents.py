@@ -50,8 +50,12 @@ class Agents(Subject):
         field = config_class(given).model_fields.get(key)
         return field.default if field else None
 
-    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
-        return TrainConfig(**{**run.as_json(), "format": name, "native": False})
+    def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:  # noqa: D102
+        given = run.as_json()
+        if key == "format":
+            return TrainConfig(**{**given, "format": name, "native": False})
+        holder, _, inner = key.partition(".")
+        return TrainConfig(**{**given, holder: {**given[holder], inner: name}})
 
 
 AGENTS = Agents()

@@ -264,8 +264,9 @@ class ProgramKeys(Subject):
         found = self._parameters[key].default
         return None if found is inspect.Parameter.empty else found
 
-    def in_format(self, run: RunConfig, name: str) -> RunConfig:  # noqa: D102
+    def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:  # noqa: D102
         assert isinstance(run, ProgramConfig)
+        assert key == "format"
         return replace(run, own=run.own.model_copy(update={"format": name}))
 
     def arguments(self, config: ProgramConfig) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Subject(ABC):
         """What ``key`` is where the values do not say it."""
 
     @abstractmethod
-    def in_format(self, run: RunConfig, name: str) -> RunConfig:
-        """The same run in another format."""
+    def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
+        """The same run with another format under ``key``; it has one there."""
 
     def mistakes(self, key: str, value: Any) -> list[str]:
         """What is wrong with ``value`` as a value of ``key``, regardless of other keys; usually nothing."""

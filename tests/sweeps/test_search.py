@@ -11,6 +11,7 @@ from roundoff.formats import Format
 from roundoff.sweeps import SweepError, SweepFileError, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.language.plan import branches
+from roundoff.sweeps.language.search_goal import SearchGoal
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -22,6 +23,19 @@ def train(format: str, seed: int, need: int = 4, fails: bool = False):
     if fails and bits == 5:
         raise RuntimeError("at five")
     return (0.99 if bits >= need else 0.5) + 0.001 * seed if bits > 1 else float("nan")
+"""
+
+ACTORS = """
+base: {algorithm: dqn, task: gym:CartPole-v1, steps: 2000}
+search: {of: actors.format, bits: width, until: within 10 %}
+grid:
+  lr: [1e-3, 1e-4]
+  actors:
+    - {format: int2}
+    - {format: int3}
+    - {format: e2m1}
+    - {format: int8}
+  seed: [0, 1]
 """
 
 WORKER = """
@@ -117,11 +131,14 @@ def test_runs_that_fail_end_a_search(search):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("search: 3", "search must be a mapping with the keys bits, until"),
+        ("search: 3", "search must be a mapping with the keys of, bits, until"),
         ("search: {until: nearly}", "search.until: must be a share of fp32's mean, such as 'within 2 %', got 'nearly'"),
-        ("search: {bits: all}", "search.bits: must be 'significand' or 'exponent', got 'all'"),
+        ("search: {bits: all}", "search.bits: must be 'significand', 'exponent' or 'width', got 'all'"),
         ("search: {}\ngrid: {format: [e5m2]}", "search needs at least two formats"),
         ("search: {}\ngrid: {format: [e5m2, int8]}", "int8 is none"),
+        ("search: {bits: width}\ngrid: {format: [e5m2, int8]}", "takes formats of different bits, got e5m2 8, int8 8"),
+        ("search: {of: actors}", "search.of: must be 'format' or 'actors.format', got 'actors'"),
+        ("search: {of: actors.format}\ngrid: {format: [e5m2, e4m3]}", "of actors.format, and a run has no actors"),
         ("search: {}\ngrid: {format: [e5m2, e4m3]}", "formats that differ in nothing else, got e5m2 and e4m3"),
     ],
 )  # fmt: skip
@@ -131,14 +148,14 @@ def test_mistakes(tmp_path, text, message):
     assert message in str(caught.value)
 
 
-def write_results(folder, made, scores):
-    """The results of runs, by format, as if they had been run."""
+def write_results(folder, made, score):
+    """The results of runs as if they had been run; ``score`` gives that of a run."""
     SweepDirectory(folder / "out").claim(made)
     for run in made.runs:
         directory = folder / "out" / "runs" / run.id
         directory.mkdir(parents=True)
-        result = {"status": "done", "return": scores[run.config.format], "crash": None, "step": 1}
-        told = {"values": {"x": scores[run.config.format]}, "metric": made.metric.model_dump(mode="json")}
+        result = {"status": "done", "return": score(run), "crash": None, "step": 1}
+        told = {"values": {"x": score(run)}, "metric": made.metric.model_dump(mode="json") if made.metric else None}
         (directory / "result.json").write_text(json.dumps(result | told))
 
 
@@ -149,7 +166,7 @@ def ended(tmp_path):
 
     def look(**scores):
         if scores:
-            write_results(tmp_path, made, scores)
+            write_results(tmp_path, made, lambda run: scores[run.config.format])
         return run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())[1]
 
     return look
@@ -185,7 +202,7 @@ def test_agents_are_compared_with_fp32_whatever_their_baseline(tmp_path):
     )
     (tmp_path / "s.yaml").write_text(text)
     runs = plan_file(tmp_path / "s.yaml").runs
-    rows = branches(runs)
+    rows = branches(runs, SearchGoal())
     assert len(rows) == 2 * 2 * len(BASELINES)
     assert all([run.config.format for run in row] == ["e5m2", "e5m10", "fp32"] for row in rows)
 
@@ -197,3 +214,15 @@ def test_agents_in_native_formats_cannot_be_searched_and_one_line_says_so(tmp_pa
         plan_file(tmp_path / "s.yaml")
     assert str(caught.value).count("\n") == 0
     assert "search over significand bits takes formats that differ in nothing else" in str(caught.value)
+
+
+def test_the_bits_of_actors_are_searched_whatever_the_family(tmp_path):
+    (tmp_path / "s.yaml").write_text(ACTORS)
+    made = plan_file(tmp_path / "s.yaml")
+    assert len(made.runs) == 2 * (4 + 1) * 2
+    scores = {"fp32": 100.0, "int8": 95.0, "e2m1": 91.0, "int3": 89.0, "int2": 10.0}
+    write_results(tmp_path, made, lambda run: scores[run.config.actors.format])
+    found = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())[1]
+    assert [(finding.given, finding.enough) for finding in found] == [({"lr": 1e-3}, "e2m1"), ({"lr": 1e-4}, "e2m1")]
+    assert list(found[0].means) == ["int3", "e2m1", "int8"]  # what a bisection asks for
+    assert all(run.config.format == "fp32" for run in made.runs)
