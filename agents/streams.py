@@ -20,6 +20,7 @@ class Stream(IntEnum):
     EVALUATION = 6
     AUGMENTATION = 10
     RANDOM_START = 15
+    ACTOR_CONTROL = 20
 
 
 _learner: tuple[int, ...] = ()

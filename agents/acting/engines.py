@@ -118,7 +118,7 @@ class Simulated(Engine):
         policy = self._policy
         x = self._through(policy.shared, torch.from_numpy(np.ascontiguousarray(observations, np.float32)))
         outputs = combined([self._through(head, x) for head in policy.heads], policy.action_size)
-        return outputs.numpy(), self._decided(outputs).numpy()
+        return outputs.numpy(), self.decided(outputs).numpy()
 
     def _through(self, layers: Iterable[Layer], x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
@@ -137,7 +137,8 @@ class Simulated(Engine):
         with self._simulation:
             return _float_product(x, layer)
 
-    def _decided(self, outputs: torch.Tensor) -> torch.Tensor:
+    def decided(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What is done, (n, action), where the network gives ``outputs``, (n, outputs)."""
         policy = self._policy
         if policy.decision is Decision.TANH:
             return tanh(outputs)

@@ -18,8 +18,9 @@ from ..config.train_config import TrainConfig
 from ..environments.parallel import Steps, VectorEnvironment
 from ..errors import RunError
 from ..experience.sampling import Sample, Sampler, random_actions
-from ..streams import Stream, sequence
-from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
+from ..streams import Stream, sequence, torch_generator
+from .chunks import ACTIVITIES, Choice, Chunk, Pull, pulls_before
+from .noise import NoisyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,8 @@ class Actor:
         self._random_steps = -(-config.seed_steps // self._keys.count)
         module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
         self._explorer: Explorer = module.make_explorer(config, rank, self._steps, whose)
-        self._engine: Engine | None = None
+        self._noise = torch_generator(config.seed, Stream.ACTOR_CONTROL, torch.device("cpu"), rank, life)
+        self._engine: Engine | NoisyPolicy | None = None
         self._weights: _Weights | None = None
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._observations: NDArray[np.float32]
@@ -92,15 +94,13 @@ class Actor:
         """
         samples: list[Sample] = []
         pulls: list[Pull] = []
-        shown: list[list[tuple[NDArray[np.float32], NDArray[np.float32]]]] = []
+        choices: list[Choice | None] = []
         for i in range(count):
             due = pulls_before(self._steps, len(self._observations), self._keys.pull_every)
             if (due or self._weights is None) and (pull := self._pull(i)):
                 pulls.append(pull)
-                shown.append([])
             actions, basis = self._choose()
-            if shown and basis is not None:
-                shown[-1].append((self._observations, basis))
+            choices.append(None if basis is None else Choice(self._observations, basis))
             if not np.isfinite(actions).all():
                 samples.append(_ended(actions, self._observations))
                 break
@@ -110,15 +110,9 @@ class Actor:
             samples.append(sample)
             self._observations = self._perceived(sample.steps.observations)
             self._steps += len(actions)
-        told = [
-            pull._replace(
-                states=np.concatenate([seen for seen, _ in pairs]), basis=np.concatenate([b for _, b in pairs])
-            )
-            if pairs
-            else pull
-            for pull, pairs in zip(pulls, shown, strict=True)
-        ]
-        return Chunk.of(samples, told, self._seconds)
+        ends = [*(pull.at for pull in pulls), count][1:]
+        told = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
+        return Chunk.of(samples, told, self._seconds, choices if self._keys.importance_weights else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: plain values and tensors."""
@@ -126,6 +120,7 @@ class Actor:
         return {
             "sampler": self._sampler.state_dict(),
             "explorer": self._explorer.state_dict(),
+            "noise": self._noise.get_state(),
             "random": json.dumps(self._random.bit_generator.state),
             "steps": self._steps,
             "version": weights.version if weights else None,
@@ -137,6 +132,7 @@ class Actor:
         (observations,) = self._sampler.load_state_dict(state["sampler"])
         self._observations = self._perceived(observations)
         self._explorer.load_state_dict(state["explorer"])
+        self._noise.set_state(state["noise"])
         self._random.bit_generator.state = json.loads(state["random"])
         self._steps = state["steps"]
         if state["version"] is not None:
@@ -198,7 +194,12 @@ class Actor:
         with self._measure("deserialize"):
             message = weights.blob.tobytes()
         with self._measure("load"):
-            self._engine = open_engine(self._keys.engine, message) if message else None
+            if not message:
+                self._engine = None
+            elif self._keys.noise_of:
+                self._engine = NoisyPolicy(message, self._keys.noise_of, self._noise)
+            else:
+                self._engine = open_engine(self._keys.engine, message)
         self._weights = weights
 
     def _perceived(self, observations: NDArray[Any]) -> NDArray[np.float32]:

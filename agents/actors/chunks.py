@@ -23,6 +23,15 @@ def pulls_before(steps: int, each: int, every: int) -> bool:
     return steps // every != (steps - each) // every
 
 
+class Choice(NamedTuple):
+    """What an actor's actions of a step were chosen by."""
+
+    states: NDArray[np.float32]
+    """(n, observation)."""
+    basis: NDArray[np.float32]
+    """(n, number): its policy there, as ``Explorer.basis`` gives it."""
+
+
 class Pull(NamedTuple):
     """That an actor has taken over new weights, and what it then did with them."""
 
@@ -39,6 +48,14 @@ class Pull(NamedTuple):
     basis: NDArray[np.float32]
     """(n, number): its policy there, as ``Explorer.basis`` gives it."""
 
+    def shown(self, choices: Sequence[Choice | None]) -> Pull:
+        """The same, with the choices that followed; random ones are None."""
+        own = [choice for choice in choices if choice is not None]
+        if not own:
+            return self
+        states, basis = (np.concatenate(parts) for parts in zip(*own, strict=True))
+        return self._replace(states=states, basis=basis)
+
 
 class Chunk(NamedTuple):
     """Some steps of an actor, one after the other."""
@@ -53,13 +70,17 @@ class Chunk(NamedTuple):
     """Old to new."""
     seconds: dict[str, float]
     """That the actor has spent since it began, by activity."""
+    choices: list[Choice | None] = []  # noqa: RUF012  nobody changes it
+    """Of each step, if importance weights are asked for; None where it was random."""
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], pulls: list[Pull], seconds: dict[str, float]) -> Chunk:
+    def of(
+        cls, samples: Sequence[Sample], pulls: list[Pull], seconds: dict[str, float], choices: list[Choice | None]
+    ) -> Chunk:
         """Puts samples side by side; there is at least one."""
         steps = Steps(*(np.stack(field) for field in zip(*(sample.steps for sample in samples), strict=True)))
         actions, returns = np.stack([one.actions for one in samples]), np.stack([one.returns for one in samples])
-        return cls(actions, steps, returns, pulls, dict(seconds))
+        return cls(actions, steps, returns, pulls, dict(seconds), choices)
 
     def sample(self, i: int, rank: int) -> Sample:
         """Step ``i`` as a sample of group ``rank``."""

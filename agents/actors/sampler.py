@@ -6,6 +6,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 import torch
 
 from ..errors import RunError
@@ -59,6 +60,7 @@ class RemoteSampler:
         module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
         self._explorers: list[Explorer] = [module.make_explorer(config, rank, 0, ()) for rank in range(count)]
         self._chunk: tuple[int, Chunk, int] | None = None  # whose, and the next of its steps
+        self._ratios: NDArray[np.float64] | None = None  # of its steps, (steps, n)
         self._turn = 0
         self._since = 0  # transitions since weights were published
         self._heard = time.monotonic()
@@ -83,6 +85,7 @@ class RemoteSampler:
         """
         if self._chunk is None:
             self._chunk = self._in_lockstep() if self._keys.lockstep else self._next_chunk()
+            self._ratios = self._likelihoods(*self._chunk[:2]) if self._chunk else None
         elif self._since >= self._between:
             self._publish_news()
         return self._from_chunk() if self._chunk else None
@@ -218,6 +221,8 @@ class RemoteSampler:
             if pull.at == i:
                 self._note(rank, pull)
         sample = chunk.sample(i, rank)
+        if self._ratios is not None:
+            sample = sample._replace(ratios=self._ratios[i])
         self._steps[rank] += self._each
         self._since += self._each
         self._now[rank] = chunk.seconds
@@ -264,11 +269,31 @@ class RemoteSampler:
         if pull.before is not None:
             record["staleness_before"] = updates - pull.before
         if len(pull.states):
-            learners = self._learner.policy_at(self._perceive(pull.states)).to("cpu", torch.float32)
+            learners = self._learners(pull.states)
             record["kl"] = self._explorers[rank].divergence(learners, torch.tensor(pull.basis))
         self._pulls.append(record)
         self._pulled[rank]["pulls"] += 1
         self._pulled[rank]["bytes"] += pull.size
+
+    def _learners(self, states: NDArray[np.float32]) -> torch.Tensor:
+        """The policy of the learner, as it is now, in some states."""
+        return self._learner.policy_at(self._perceive(states)).to("cpu", torch.float32)
+
+    def _likelihoods(self, rank: int, chunk: Chunk) -> NDArray[np.float64] | None:
+        """What ``Sample.ratios`` is, of each step of a chunk, if it is asked for."""
+        if not self._keys.importance_weights:
+            return None
+        found = np.ones((len(chunk.choices), self._each))
+        chosen = [(i, choice) for i, choice in enumerate(chunk.choices) if choice is not None]
+        if not chosen:
+            return found
+        policies = self._learners(np.concatenate([choice.states for _, choice in chosen]))
+        for k, (i, choice) in enumerate(chosen):
+            policy = policies[k * self._each : (k + 1) * self._each]
+            steps = self._steps[rank] + i * self._each
+            actions, own = torch.tensor(chunk.actions[i]), torch.tensor(choice.basis)  # Ray's arrays are read-only
+            found[i] = self._explorers[rank].ratios(actions, policy, own, steps).numpy()
+        return found
 
     def _spent(self) -> list[dict[str, float]]:
         """Seconds of each actor by activity."""

@@ -31,6 +31,16 @@ class Explorer(Protocol):
             own: the actor's in the same ones.
         """
 
+    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
+        """How likely the learner's policy takes actions, over how likely the actor did: (n,), float64, cut off at 1.
+
+        Args:
+            actions: what was done in some states, (n, action).
+            learners: the learner's policy in them, (n, number), as :meth:`basis` gives them.
+            own: the actor's.
+            steps: that the actor had taken before.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""
 
@@ -73,6 +83,23 @@ class GaussianExplorer:
         variance = self.deviations.double().square().repeat(steps, 1).squeeze(1)
         squared = (learners - own).double().square().sum(1)
         return float((squared / (2 * variance))[variance > 0].mean())
+
+    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
+        """Of Gaussians clipped to [-1, 1]: densities between the ends, and at them the probability of what lies beyond.
+
+        1 for environments without noise, whose actions have no density.
+        """
+        deviations = self.deviations.double()
+        noisy = deviations.squeeze(1) > 0
+
+        def logarithm(means: torch.Tensor) -> torch.Tensor:
+            """Of what is in a policy's density, and not in every policy's."""
+            off = (actions.double() - means.double()) / deviations
+            inside = actions.abs() < 1
+            return torch.where(inside, -off.square() / 2, torch.special.log_ndtr(-actions.double().sign() * off))
+
+        difference = (logarithm(learners) - logarithm(own)).sum(1)
+        return torch.where(noisy, difference.clamp(max=0).exp(), 1.0)
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {"generator": self._generator.get_state()}

@@ -38,8 +38,8 @@ class ValueLearner(Learner, ABC):
 
     @property
     def row_size(self) -> int:
-        """Numbers in a row of a batch, with a weight if transitions have priorities."""
-        return super().row_size + self.config.prioritized
+        """Numbers in a row of a batch, with a weight if transitions have one."""
+        return super().row_size + self.config.weighs
 
     @property
     def atoms(self) -> torch.Tensor:
@@ -61,8 +61,8 @@ class ValueLearner(Learner, ABC):
         return weights
 
     def weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """A derivative by what each transition gave, times the weight of the transition if there are priorities."""
-        return derivative * batch.weights if self.config.prioritized else derivative
+        """A derivative by what each transition gave, times the weight of the transition if it has one."""
+        return derivative * batch.weights if self.config.weighs else derivative
 
     def priorities(self, errors: torch.Tensor) -> Metrics:
         """Errors, not negative, with the exponent of priorities, if there are any."""

@@ -39,6 +39,24 @@ class ActorKeys(BaseModel):
         "One actor after the other takes one step, and the learner learns from it before the next: such runs repeat,"
         " and cannot be fast.",
     )
+    importance_weights: bool = key(
+        False,
+        "Weigh transitions of several steps by how likely the learner's policy takes the actions after the first one.",
+    )
+    noise_of: Annotated[str, AfterValidator(format_with_codes)] | None = key(
+        None,
+        "A control: actors compute in fp32, and what the network gives gets noise as large as the error of this format"
+        " would be.",
+    )
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        if self.noise_of is not None and (self.format, self.engine) != ("fp32", "simulated"):
+            raise ValueError(
+                "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format:"
+                f" {self.format} and engine: {self.engine}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_engine(self) -> Self:
@@ -69,9 +87,9 @@ class WithActors(OffPolicyKeys):
     actors: Annotated[ActorKeys | None, BeforeValidator(parse_actors)] = key(
         None,
         "Processes that act with a quantized copy of the policy while this one learns: a mapping with `count` (4),"
-        " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert` and"
-        " `lockstep`; `environments` is then as many, unless it is given. Such runs do not repeat, unless they are in"
-        " lockstep; see docs/actorq.md.",
+        " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert`,"
+        " `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless it is given. Such"
+        " runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
         Role.OUTSIDE_UPDATES,
         since="0.2",
     )
@@ -110,11 +128,21 @@ class WithActors(OffPolicyKeys):
                 f"actors.samples_per_insert is {actors.samples_per_insert:g}, and training_intensity says the same with"
                 f" another number, {self.training_intensity}; leave one of them out"
             )
+        if actors.importance_weights and getattr(self, "n_steps", 1) == 1:
+            raise ValueError(
+                "actors.importance_weights are of the actions after the first one of a transition, and transitions have"
+                " one step; leave it out, or set n_steps (dqn, d4pg) above 1"
+            )
         if self.random_start:
             raise ValueError(
                 f"random_start: {self.random_start} is for environments that step together; actors do not: leave it out"
             )
         return self
+
+
+def has_importance_weights(config: OffPolicyKeys) -> bool:
+    """Whether transitions are weighed by how likely the learner takes the actions of its actors."""
+    return isinstance(config, WithActors) and config.actors is not None and config.actors.importance_weights
 
 
 def has_actors(config: TrainConfig) -> bool:

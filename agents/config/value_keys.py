@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from .actor_keys import WithActors
+from .actor_keys import WithActors, has_importance_weights
 from .fields import Positive, Role, key, with_default
 
 _MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
@@ -48,6 +48,11 @@ class ValueKeys(WithActors):
         """The least and the largest value of a categorical head."""
         least, largest = self.default_support
         return least if self.v_min is None else self.v_min, largest if self.v_max is None else self.v_max
+
+    @property
+    def weighs(self) -> bool:
+        """Whether transitions have weights in the loss."""
+        return self.prioritized or has_importance_weights(self)
 
     @model_validator(mode="after")
     def _check_support(self) -> Self:

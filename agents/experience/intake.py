@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ...formats import Format, round
+from ..config.actor_keys import has_importance_weights
 from ..errors import RunError
 from .augmentation import images_to_format
 from .frame_replay import FrameReplay
@@ -178,13 +179,27 @@ def make_intake(
     A transition of images has at most ``n_steps``.
 
     Raises:
-        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
+        RunError: the memory cannot be had, ``replay_capacity`` is too small for images of so many environments, or
+            images are to have importance weights.
     """
     fmt = Format.parse(config.format)
     if sizes.observation_dtype is not np.uint8:
         capacity, planes = min(config.replay_capacity, config.transitions), sizes.observation_dtype is np.bool_
-        replay = Replay(capacity, sizes.observation_size, sizes.action_size, dtype=dtype, device=device, planes=planes)
+        weighed = has_importance_weights(config)
+        replay = Replay(
+            capacity,
+            sizes.observation_size,
+            sizes.action_size,
+            dtype=dtype,
+            device=device,
+            weighed=weighed,
+            planes=planes,
+        )
         return StateIntake(replay, fmt, dtype, device)
+    if has_importance_weights(config):
+        raise RunError(
+            f"actors.importance_weights are for observations that are numbers; those of {config.task} are images"
+        )
     count, stack = config.environments, sizes.frames
     planes_of_all, *rest = sizes.observation_shape
     image_shape = (planes_of_all // stack, *rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 
 class _Begun(NamedTuple):
-    """A transition that is under way: the numbers it begins with, that of its image, and the rewards since."""
+    """A transition that is under way: the numbers it begins with, that of its image, and what came since."""
 
     head: torch.Tensor
     image: int
     rewards: list[float]
+    ratios: list[float]
+    """Of the actions after the first one."""
 
 
 class _Whole(NamedTuple):
@@ -35,6 +38,7 @@ class _Whole(NamedTuple):
     environment: int
     rewards: float
     discount: float
+    weight: float
 
 
 @final
@@ -46,12 +50,16 @@ class _UnderWay:
     is then 0 at a terminal state (or the loss of a life of Atari), and g^(m - n) where time was up, so that what
     follows counts g^m. Everywhere else it is 1.
 
+    The weight of a transition is the product of the ratios of its actions (``Sample.ratios``) but the first, which the
+    critic is asked about: truncated importance weights, each at most 1.
+
     Args:
         n: steps of a transition.
         discount: g, per step.
 
     Source:
-        Sutton, "Learning to Predict by the Methods of Temporal Differences"; Hessel et al., "Rainbow", Section 2.
+        Sutton, "Learning to Predict by the Methods of Temporal Differences"; Hessel et al., "Rainbow", Section 2;
+        for the weights Munos et al., "Safe and Efficient Off-Policy Reinforcement Learning", Section 3, with lambda 1.
     """
 
     def __init__(self, n: int, discount: float) -> None:
@@ -66,7 +74,10 @@ class _UnderWay:
         counts = []
         for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
             begun = self._begun[sample.group, i]
-            begun.append(_Begun(heads[i], images[i], []))
+            if sample.ratios is not None:
+                for one in begun:
+                    one.ratios.append(float(sample.ratios[i]))
+            begun.append(_Begun(heads[i], images[i], [], []))
             for one in begun:
                 one.rewards.append(float(steps.rewards[i]))
             count = len(begun) if over else int(len(begun) == self._n)
@@ -84,7 +95,7 @@ class _UnderWay:
         return {
             "begun": [
                 [group, i, torch.stack([one.head for one in begun]).cpu(), [list(one.rewards) for one in begun],
-                 [one.image for one in begun]]
+                 [one.image for one in begun], [list(one.ratios) for one in begun]]
                 for (group, i), begun in sorted(self._begun.items())
                 if begun
             ]
@@ -93,15 +104,17 @@ class _UnderWay:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._begun.clear()
-        for group, i, heads, rewards, images in state["begun"]:
-            parts = zip(heads.to(device), images, rewards, strict=True)
-            self._begun[group, i] = deque(_Begun(head, image, list(own)) for head, image, own in parts)
+        for group, i, heads, rewards, images, ratios in state["begun"]:
+            parts = zip(heads.to(device), images, rewards, ratios, strict=True)
+            self._begun[group, i] = deque(
+                _Begun(head, image, list(own), list(more)) for head, image, own, more in parts
+            )
 
     def _ended(self, begun: _Begun, environment: int, discount: float) -> _Whole:
         missing = self._n - len(begun.rewards)
         total = sum(self._discount**k * reward for k, reward in enumerate(begun.rewards))
         after = discount * self._discount**-missing if discount else 0.0
-        return _Whole(begun.head, begun.image, environment, total, after)
+        return _Whole(begun.head, begun.image, environment, total, after, math.prod(begun.ratios))
 
 
 class _ManySteps(Intake):
@@ -132,7 +145,7 @@ class NStepIntake(_ManySteps):
     """States, in transitions of n steps: (observation, action, observation n steps later, rewards, discount).
 
     Sums of rewards and discounts are rounded once to the format, as all that comes from outside; see ``_UnderWay``.
-    With n = 1 these are the steps themselves.
+    With n = 1 these are the steps themselves. If the replay buffer keeps weights, theirs come last.
 
     Args:
         replay: takes the transitions.
@@ -165,9 +178,10 @@ class NStepIntake(_ManySteps):
         actions, following = arrived[:, :action_size], arrived[:, action_size:]
         heads = torch.cat((observations, actions), dim=1)
         whole, counts = self._under_way.step(sample, heads, [0] * len(heads))
+        count = self.rows_kept.outcome_size
         if not whole:
-            return [heads.new_empty(0, 2 * observations.shape[1] + action_size + 2)] * len(counts)
-        outcomes = self.to_format(np.array([(one.rewards, one.discount) for one in whole]))
+            return [heads.new_empty(0, 2 * observations.shape[1] + action_size + count)] * len(counts)
+        outcomes = self.to_format(np.array([(one.rewards, one.discount, one.weight)[:count] for one in whole]))
         where = torch.tensor([one.environment for one in whole], device=self.device)
         rows = torch.cat((torch.stack([one.head for one in whole]), following[where], outcomes), dim=1)
         return list(torch.split(rows, counts))

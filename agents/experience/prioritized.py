@@ -8,14 +8,13 @@ import numpy as np
 import torch
 
 from ...formats import round
-from .replay import Replay
+from .replay import Batch, Replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...formats import FloatFormat
     from .frame_replay import FrameBatch, FrameReplay
-    from .replay import Batch
 
 
 @final
@@ -76,6 +75,8 @@ class PrioritizedReplay:
     priority after each update. The sum is divided into as many equal parts as a batch has transitions, and one is drawn
     in each. Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
 
+    Transitions that have weights already (``Replay``) get the products of both.
+
     Priorities are numbers of the format, which the learner computes with the exponent in them. Their sums,
     probabilities and weights are computed in float64, outside of the format, and the weights rounded to it once: sums
     over a buffer are beyond the largest number of small formats, and 1 / P(i) too.
@@ -114,7 +115,10 @@ class PrioritizedReplay:
         exponent = self._exponent + (1 - self._exponent) * progress
         weights = (len(self) * self._tree[self._drawn] / total) ** -exponent
         drawn = self.replay.take(torch.from_numpy(self._drawn).to(self.replay.rows.device))
-        rounded = round(torch.from_numpy(weights / weights.max()), self._format).to(drawn.rows)
+        products = torch.from_numpy(weights / weights.max())
+        if isinstance(drawn, Batch) and drawn.weights.shape[1]:
+            products = products * drawn.weights[:, 0].to("cpu", torch.float64)
+        rounded = round(products, self._format).to(drawn.rows)
         return drawn.weighed(rounded.unsqueeze(1))
 
     def prioritize(self, priorities: torch.Tensor) -> None:

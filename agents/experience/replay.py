@@ -37,9 +37,10 @@ class Batch:
     weights: torch.Tensor
 
     def weighed(self, weights: torch.Tensor) -> Batch:
-        """The same transitions with weights, (n, 1)."""
+        """The same transitions with other weights, (n, 1)."""
         sizes = self.observations.shape[1], self.actions.shape[1]
-        return batch_of(torch.cat((self.rows, weights), dim=1), *sizes)
+        unweighed = self.rows[:, : self.rows.shape[1] - self.weights.shape[1]]
+        return batch_of(torch.cat((unweighed, weights), dim=1), *sizes)
 
 
 @final
@@ -55,10 +56,12 @@ class Replay:
         action_size: numbers in an action.
         dtype: any floating-point type.
         device: where the rows live. Memory is claimed as it fills (on CPU).
+        weighed: a row ends with the weight of the transition in the loss.
         planes: observations are 0 and 1 alone, and kept as bytes, ``planes``; ``rows`` has the rest. What goes in and
             comes out is the same.
 
     Attributes:
+        outcome_size: numbers at the end of a row: reward, discount, and the weight if there is one.
         on_change: called with the place of a transition and True when it has been added.
     """
 
@@ -70,12 +73,14 @@ class Replay:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        weighed: bool = False,
         planes: bool = False,
     ) -> None:
         self.observation_size = observation_size
         self.action_size = action_size
         # Left as it is, so that the system gives memory with the first row that is written there.
-        numbers = action_size + 2 if planes else 2 * observation_size + action_size + 2
+        self.outcome_size = 2 + weighed
+        numbers = (0 if planes else 2 * observation_size) + action_size + self.outcome_size
         self.rows = torch.empty(capacity, numbers, dtype=dtype, device=device)
         self.on_change: Callable[[int, bool], None] | None = None
         self.planes = torch.empty(capacity, 2 * observation_size, dtype=torch.uint8, device=device) if planes else None
@@ -106,7 +111,7 @@ class Replay:
         rows = self.rows.index_select(0, index)
         if self.planes is not None:
             before, after = torch.split(self.planes.index_select(0, index).to(rows.dtype), self.observation_size, dim=1)
-            action, outcome = torch.split(rows, [self.action_size, 2], dim=1)
+            action, outcome = torch.split(rows, [self.action_size, self.outcome_size], dim=1)
             rows = torch.cat((before, action, after, outcome), dim=1)
         return self.as_batch(rows)
 
@@ -129,7 +134,7 @@ class Replay:
     @property
     def _widths(self) -> list[int]:
         """Of the parts of a row."""
-        return [self.observation_size, self.action_size, self.observation_size, 2]
+        return [self.observation_size, self.action_size, self.observation_size, self.outcome_size]
 
 
 def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Batch:

@@ -28,6 +28,8 @@ class Sample(NamedTuple):
     """(n,): rewards of the episodes so far."""
     first: int = 0
     """The number of its first environment among all."""
+    ratios: NDArray[np.float64] | None = None
+    """(n,): how likely the learner's policy takes these actions, over how likely who acted did; at most 1. None: 1."""
 
 
 @final

@@ -125,7 +125,7 @@ _PROGRAMS: dict[str, _Programs] = {}
 
 def programs_of(learner: Learner, members: int = 1) -> _Programs:
     """The programs of this process for a kind of learner, by part: a worker that trains many traces each kind once."""
-    sizes = (learner.observation_size, learner.action_size)
+    sizes = (learner.observation_size, learner.action_size, learner.row_size)
     kind_of_programs = f"{members} {kind(learner.config, learner.simulation)}{sizes}"
     return _PROGRAMS.setdefault(kind_of_programs, defaultdict(dict))
 

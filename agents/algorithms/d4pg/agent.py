@@ -130,7 +130,7 @@ class D4PG(ValueLearner):
     def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """By the derivative of the mean squared error by Q values, (1, n, 1)."""
         target = add_product(batch.rewards, batch.discounts, following, self.numbers["discount"])
-        weights = batch.weights if self.config.prioritized else None
+        weights = batch.weights if self.config.weighs else None
         metrics = step_critics(self, q, target, len(batch.rows), weights)
         return {**metrics, **self.priorities(metrics["td_error"][0].abs())}
 

@@ -240,5 +240,4 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
 def make_explorer(config: DQNConfig, rank: int, steps: int, whose: tuple[int, ...]) -> EpsilonGreedy:  # noqa: ARG001
     """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
     assert config.actors
-    count = config.actors.count
-    return EpsilonGreedy(config, count, max(0, steps - -(-config.seed_steps // count)), whose)
+    return EpsilonGreedy(config, config.actors.count, steps, whose)

@@ -54,20 +54,19 @@ class EpsilonGreedy:
     Args:
         config: of the run.
         count: of actors; the schedule counts the actions of each for all.
-        acted: actions of its own that it has chosen before.
+        steps: that it has taken before, the random ones at the beginning among them.
         whose: what sets its random actions apart; see ``torch_generator``.
     """
 
-    def __init__(self, config: DQNConfig, count: int, acted: int, whose: tuple[int, ...]) -> None:
-        self._config, self._count, self._acted = config, count, acted
+    def __init__(self, config: DQNConfig, count: int, steps: int, whose: tuple[int, ...]) -> None:
+        self._config, self._count = config, count
+        self._acted = self._acted_in(steps)
         self._generator = torch_generator(config.seed, Stream.ACTION_NOISE, torch.device("cpu"), *whose)
 
     def act(self, best: torch.Tensor) -> torch.Tensor:
         """The best actions, or random ones in the place of some that are finite."""
-        config, (count, action_size) = self._config, best.shape
-        share = share_of_random_actions(
-            self._acted * self._count, config.exploration_start, config.exploration_end, config.exploration_steps
-        )
+        count, action_size = best.shape
+        share = self._share(self._acted)
         self._acted += count
         explores = random_actions(count, action_size, share, self._generator, best.dtype)
         return torch.where((explores != 0).any(dim=1, keepdim=True) & ~best.isnan(), explores, best)
@@ -85,9 +84,29 @@ class EpsilonGreedy:
         log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learners, own))
         return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
 
+    def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
+        """Of policies that take the action of the largest Q value but for the share of random ones that was due."""
+        share, action_size = self._share(self._acted_in(steps)), actions.shape[1]
+        chance = torch.tensor([share / action_size, 1 - share + share / action_size], dtype=torch.float64)
+        taken = actions.argmax(1)
+        learner, actor = (chance[(q.argmax(1) == taken).long()] for q in (learners, own))
+        return (
+            (learner / actor).nan_to_num(1.0).clamp(max=1)
+        )  # 0 / 0: without random actions, ties may be cut otherwise
+
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {"generator": self._generator.get_state(), "acted": self._acted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
         self._generator.set_state(state["generator"])
         self._acted = state["acted"]
+
+    def _acted_in(self, steps: int) -> int:
+        """Actions that it has chosen in so many steps: at first they were random."""
+        return max(0, steps - -(-self._config.seed_steps // self._count))
+
+    def _share(self, acted: int) -> float:
+        config = self._config
+        return share_of_random_actions(
+            acted * self._count, config.exploration_start, config.exploration_end, config.exploration_steps
+        )

@@ -1,0 +1,51 @@
+"""A control for quantized actors: a policy in fp32 whose outputs get noise as large as the error of a format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from ..acting.engines import Simulated
+from ..acting.packed import PackedPolicy
+from ..models.policy_layers import Decision
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@final
+class NoisyPolicy:
+    """Acts as an engine does, with other outputs: y + |q - y| u, where y are those of fp32 and q those of a format.
+
+    The length of the noise is that of the format's error in each state, and its direction u is drawn evenly at each
+    step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. Where
+    the largest of the outputs decides, their common shift does not count: it is taken out of the error and of u.
+
+    Args:
+        message: a packed policy in fp32.
+        format: whose error is meant, in weights and activations; see ``Simulated``.
+        generator: draws the directions.
+    """
+
+    def __init__(self, message: bytes, format: str, generator: torch.Generator) -> None:
+        packed = PackedPolicy.from_bytes(message)
+        self._exact = Simulated(message)
+        self._rounded = Simulated(PackedPolicy.of(packed.policy, format).to_bytes())
+        self._shiftless = packed.layout.decision is Decision.LARGEST
+        self._generator = generator
+
+    def outputs_and_actions(self, observations: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The outputs with noise, (n, outputs), and what is done, (n, action); NaN where an output is."""
+        exact, rounded = (
+            torch.from_numpy(engine.outputs_and_actions(observations)[0]).double()
+            for engine in (self._exact, self._rounded)
+        )
+        direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
+        error = rounded - exact
+        if self._shiftless:
+            error, direction = (one - one.mean(1, keepdim=True) for one in (error, direction))
+        length, drawn = (one.norm(dim=1, keepdim=True) for one in (error, direction))
+        noisy = (exact + direction * (length / drawn).where(drawn != 0, 0.0)).float()
+        return noisy.numpy(), self._exact.decided(noisy).numpy()
