@@ -127,7 +127,7 @@ def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, 
 
 
 def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
-    """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
+    """How actor ``rank`` explores that has taken ``steps``; see ``explorer_of``."""
     return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, whose)
 
 
