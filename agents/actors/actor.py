@@ -6,13 +6,13 @@ import json
 import os
 import time
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..acting.engines import open_engine
+from ..algorithms.explorer import explorer_of
 from ..config.actor_keys import WithActors
 from ..config.train_config import TrainConfig
 from ..environments.parallel import Steps, VectorEnvironment
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..acting.engines import Engine
-    from ..algorithms.explorer import Explorer
 
 _SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
 _SECONDS_TO_ANSWER = 30.0  # for later ones, without which an actor goes on with those it has
@@ -72,8 +71,7 @@ class Actor:
         self._sampler = Sampler(environments.groups, clip_rewards=config.clip_rewards)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *whose))
         self._random_steps = -(-config.seed_steps // self._keys.count)
-        module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
-        self._explorer: Explorer = module.make_explorer(config, rank, self._steps, whose)
+        self._explorer = explorer_of(config, rank, self._steps, whose)
         self._noise = torch_generator(config.seed, Stream.ACTOR_CONTROL, torch.device("cpu"), rank, life)
         self._engine: Engine | NoisyPolicy | None = None
         self._weights: _Weights | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
 
+from ..algorithms.explorer import explorer_of
 from ..errors import RunError
 from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
 from .stage import GO_ON, ActorDied, Stage
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..algorithms.explorer import Explorer
     from ..algorithms.learner import Learner
     from ..config.actor_keys import WithActors
     from ..experience.sampling import Sample
@@ -57,8 +56,7 @@ class RemoteSampler:
         self._learner, self._perceive = learner, perceive
         count = config.actors.count
         self._each = config.environments // count
-        module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
-        self._explorers: list[Explorer] = [module.make_explorer(config, rank, 0, ()) for rank in range(count)]
+        self._explorers = [explorer_of(config, rank) for rank in range(count)]
         self._chunk: tuple[int, Chunk, int] | None = None  # whose, and the next of its steps
         self._ratios: NDArray[np.float64] | None = None  # of its steps, (steps, n)
         self._turn = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
@@ -106,6 +107,20 @@ class GaussianExplorer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
         self._generator.set_state(state["generator"])
+
+
+def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int, ...] = ()) -> Explorer:
+    """How an actor of a run explores: what ``make_explorer`` of its algorithm gives.
+
+    Args:
+        config: of the run.
+        rank: the number of the actor.
+        steps: that it has taken in earlier lives.
+        whose: what sets its noise apart from that of others; see ``torch_generator``.
+    """
+    module = import_module(f".{config.algorithm}.agent", __package__)
+    explorer: Explorer = module.make_explorer(config, rank, steps, whose)
+    return explorer
 
 
 def deviations_of(config: WithActors, rank: int, all_of_them: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from ..errors import AnalysisError
+from ..runs.conditions import without_settled
 from ..statistics.comparisons import holm
 from ..statistics.quantized import paired_interval
 from ..statistics.summary import REFERENCE
@@ -68,16 +69,20 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
 
 
 def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """For each algorithm, task and quantization: the return, and its difference from the policy as it was trained.
+    """For each condition, task and quantization: the return, and its difference from the policy as it was trained.
+
+    Of a condition only the algorithm is named, and what else sets runs of one algorithm apart on the same task.
 
     The difference is the mean over runs, each paired with itself, with Student's 95 % interval over runs. The p-value
-    is of the same test, by Holm's method for all quantizations of the algorithm on the task: one of many tries looks
+    is of the same test, by Holm's method for all quantizations of the condition on the task: one of many tries looks
     like a sweet spot.
     """
-    keys = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
+    named = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
+    told = [key for key in experiment.conditions.told if key not in named]
+    keys = [*named, *without_settled(experiment.runs, told, told, named)]
     found = []
-    for case, runs in experiment.runs.groupby(keys, sort=False):
-        where = dict(zip(keys, map(str, case if isinstance(case, tuple) else (case,)), strict=True))
+    for case, runs in experiment.runs.groupby(keys, sort=False, dropna=False):
+        where = {key: _shown(value) for key, value in zip(keys, case, strict=True)}
         by_seed = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
         trained = by_seed.loc[by_seed["format"] == REFERENCE, "return"]
         tries: list[tuple[dict[str, str], str, float]] = []
@@ -96,3 +101,10 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             shown = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
             found.append(Measured(shown, {**where, "format": name}, over_tasks=True))
     return found
+
+
+def _shown(value: object) -> str:
+    """A setting in a cell: numbers as short as they are, nothing for what an algorithm does not have."""
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:g}"
+    return str(value)

@@ -40,7 +40,9 @@ class Conditions:
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
-        told = without_settled(runs, self.keys, [key for key in reversed(self.keys) if says_less(runs[key])])
+        less = [key for key in reversed(self.keys) if says_less(runs[key])]
+        least = [key for key in less if _has_fractions(runs[key])]
+        told = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
         self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
 
     def label(self, values: Mapping[str, object]) -> str:
@@ -77,3 +79,8 @@ def without_settled(
 def says_less(values: pd.Series[Any]) -> bool:
     """Whether values say less to people than others that settle them: numbers that are not all whole, or missing."""
     return values.dtype.kind == "f" and bool((values % 1 != 0).any())
+
+
+def _has_fractions(values: pd.Series[Any]) -> bool:
+    """Whether some are numbers that are not whole; those say least of all."""
+    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())

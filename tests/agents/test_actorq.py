@@ -28,8 +28,7 @@ from roundoff.agents.actors.weights import FullPolicy  # noqa: E402
 from roundoff.agents.algorithms.d4pg import agent as d4pg_agent  # noqa: E402
 from roundoff.agents.algorithms.dqn.agent import make  # noqa: E402
 from roundoff.agents.algorithms.dqn.exploration import EpsilonGreedy  # noqa: E402
-from roundoff.agents.algorithms.explorer import GaussianExplorer  # noqa: E402
-from roundoff.agents.algorithms.td3 import agent as td3_agent  # noqa: E402
+from roundoff.agents.algorithms.explorer import GaussianExplorer, explorer_of  # noqa: E402
 from roundoff.agents.environments.parallel import Steps, VectorEnvironment  # noqa: E402
 from roundoff.agents.experience.sampling import Sample, Sampler  # noqa: E402
 from roundoff.agents.run import checkpoint  # noqa: E402
@@ -141,10 +140,10 @@ def test_divergence_of_gaussians_is_the_squared_distance_over_twice_the_variance
 def test_noise_is_spread_over_the_actors_of_d4pg_and_the_same_for_those_of_td3():
     keys = {"task": "gym:Pendulum-v1", "actors": {"count": 3}, "environments": 6}
     d4pg = TrainConfig(algorithm="d4pg", exploration_noise_min=0.0, **keys)
-    found = torch.cat([d4pg_agent.make_explorer(d4pg, rank, 0, ()).deviations for rank in range(3)])
+    found = torch.cat([explorer_of(d4pg, rank).deviations for rank in range(3)])
     assert found.flatten().tolist() == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.2])
     td3 = TrainConfig(algorithm="td3", exploration_noise=0.3, **keys)
-    assert td3_agent.make_explorer(td3, 2, 0, ()).deviations.flatten().tolist() == pytest.approx([0.3, 0.3])
+    assert explorer_of(td3, 2).deviations.flatten().tolist() == pytest.approx([0.3, 0.3])
 
 
 def test_noise_has_the_deviation_of_its_environment():

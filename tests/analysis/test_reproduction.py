@@ -294,10 +294,10 @@ def test_pages_of_performance_hold_the_printed_numbers_and_their_ratios():
     assert len(scores) == 11
 
 
-def quantized_runs(plan, directory, score):
+def quantized_runs(plan, directory, score, runs=None):
     """Runs whose policies were evaluated quantized, at step 5 and at the end."""
-    finish(plan, directory)
-    for run in plan.runs:
+    finish(plan, directory, runs)
+    for run in plan.runs if runs is None else runs:
         folder = SweepDirectory(directory).run_path(run)
         names = [str(Quantization.parse(one)) for one in run.config.evaluate_in]
         lines = [
@@ -328,6 +328,19 @@ def test_policies_quantized_after_training_stand_beside_the_papers(tmp_path):
     points = pd.read_csv(tmp_path / "quarl-fig7.csv")
     two = points[(points["format"] == "quarl2") & (points["kind"] == "mean") & (points["task"] == "gym:Pendulum-v1")]
     assert two[["bits", "return"]].to_numpy().tolist() == [[2, 48]]
+
+
+def test_dqn_and_c51_on_the_same_game_are_kept_apart(tmp_path):
+    plan, _ = find_reproduction("quantized", "paper")
+    runs = [run for run in plan.runs if run.config.task == "minatar:breakout" and run.config.seed < 2]
+    assert sorted(run.config.algorithm for run in runs) == ["a2c"] * 2 + ["dqn"] * 4 + ["ppo"] * 2
+    c51 = [run for run in runs if run.config.algorithm == "dqn" and run.config.atoms > 1]
+    assert {run.config.support for run in c51} == {(-10, 10)}
+    quantized_runs(plan, tmp_path, lambda config, name: 90 - getattr(config, "atoms", 1) - config.seed, runs)
+    reproduce(tmp_path, "quarl-table4", [])
+    rows = [row for row in cells((tmp_path / "quarl-table4.md").read_text()) if "8-bit weights" in row]
+    found = {(algorithm, atoms): difference for algorithm, _, atoms, _, _, difference, *_ in rows}
+    assert found == {("a2c", ""): "-11.5", ("dqn", "1"): "-11.5", ("dqn", "51"): "-61.5", ("ppo", ""): "-11.5"}
 
 
 def test_runs_that_quantized_nothing_are_told(tmp_path):

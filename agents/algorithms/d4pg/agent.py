@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 
 from ....formats import round
 from ...experience.off_policy import record_steps
-from ...models.networks import MLP, forward
-from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
+from ...models.networks import forward
 from ...optimizers.decisions import add_product, filled_like
-from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected, slope_of_expected
+from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
 from ..twin_critics import step_critics
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @final
-class D4PG(ValueLearner):
+class D4PG(DeterministicActor, ValueLearner):
     """A critic of actions that are numbers, as probabilities of ``atoms`` values or (one atom: DDPG) as one number.
 
     The critic is moved towards the distribution of r_1 + ... + g^(n-1) r_n + g^n Z'(s_n, mu'(s_n)), projected onto the
@@ -51,41 +50,21 @@ class D4PG(ValueLearner):
     config: D4PGConfig
 
     def __init__(self, observation_size: int, action_size: int, config: D4PGConfig, device: torch.device) -> None:
-        super().__init__(observation_size, action_size, config, device)
-        weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
-        options: dict[str, Any] = {"ensemble": 1, "dtype": self.dtype, "device": device, "generator": weights}
-        actor = MLP([observation_size, *config.actor_widths, action_size], **options)
-        critic = MLP([observation_size + action_size, *config.hidden_widths, config.atoms], **options)
-        self.networks = {"actor": actor, "critic": critic}
-        copies = {f"target_{name}": self.rounded_(one.flat).clone() for name, one in self.networks.items()}
-        with self.constructing():
-            self.averages = {name: self.make_average(copy) for name, copy in copies.items()}
-            self.optimizers = {
-                "actor": self.make_optimizer(actor.flat, kahan=False),
-                "critic": self.make_optimizer(critic.flat, kahan=True),
-            }
+        super().__init__(
+            observation_size,
+            action_size,
+            config,
+            device,
+            actor_widths=config.actor_widths,
+            critics=1,
+            outputs=config.atoms,
+        )
         self._sigmas = self._noise_of_environments()
         self.parts = (
             Part("critic", D4PG.update_critic, every=1, draws=1),
             Part("actor", D4PG.update_actor, every=1, draws=3),
             Part("targets", D4PG.update_targets, every=config.target_every, draws=5, batch=False),
         )
-        self.bind()
-
-    def bind(self) -> None:
-        """The layers of the target networks."""
-        self.target = {
-            name: self.networks[name].views(self.averages[f"target_{name}"].average) for name in ("actor", "critic")
-        }
-
-    def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """Tanh of the actor's outputs."""
-        return torch.tanh(forward(self.networks["actor"].layers, observations)[0])
-
-    def policy_layers(self) -> PolicyLayers:
-        """The actor."""
-        actor = perceptron(self.layers()["actor"], Activation.RELU, Activation.NONE)
-        return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The best actions and noise, clipped to [-1, 1]."""
@@ -103,29 +82,17 @@ class D4PG(ValueLearner):
     def update_critic(self, batch: Batch) -> Metrics:
         """Moves the critic towards its targets."""
         with torch.no_grad():
-            actions = torch.tanh(forward(self.target["actor"], batch.next_observations)[0])
-            following = forward(self.target["critic"], torch.cat((batch.next_observations, actions), dim=1))[0]
+            actions = self.target_actions(batch.next_observations)
+            following = self.target_outputs(batch.next_observations, actions)[0]
         outputs = forward(self.networks["critic"].trainable, batch.observations_and_actions)
         return (self._step_values if self.config.atoms == 1 else self._step_distributions)(outputs, following, batch)
 
-    def update_actor(self, batch: Batch) -> Metrics:
-        """Moves the actor to raise the mean of the critic."""
-        actor, optimizer = self.networks["actor"], self.optimizers["actor"]
-        actions = torch.tanh(forward(actor.trainable, batch.observations)[0])
-        outputs = forward(self.networks["critic"].layers, torch.cat((batch.observations, actions), dim=1))[0]
-        weight = optimizer.mean_weight(-1, len(outputs))  # of what each transition adds to the negative mean
+    def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the critic gives, and the derivative of its negative mean value."""
+        weight = self.optimizers["actor"].mean_weight(-1, len(outputs))
         if self.config.atoms == 1:
-            actor.compute_gradients(outputs, filled_like(outputs, weight))
-        else:
-            actor.compute_gradients(outputs, slope_of_expected(outputs, self.atoms) * weight)
-        self.next_draws()
-        optimizer.step()
-        return {}
-
-    def update_targets(self) -> Metrics:
-        """Copies the networks to the target networks, or moves these a step towards them."""
-        self.update_averages({"target_actor": "actor", "target_critic": "critic"})
-        return {}
+            return outputs, filled_like(outputs, weight)
+        return outputs, slope_of_expected(outputs, self.atoms) * weight
 
     def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """By the derivative of the mean squared error by Q values, (1, n, 1)."""
@@ -160,7 +127,7 @@ def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, 
 
 
 def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
-    """How actor ``rank`` explores that has taken ``steps``; see ``Explorer``."""
+    """How actor ``rank`` explores that has taken ``steps``; see ``explorer_of``."""
     return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, whose)
 
 
