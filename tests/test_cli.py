@@ -201,6 +201,7 @@ def test_profiles(undisturbed, tmp_path):
         (["sweep", "significand-quick", "--workers", "0"], "--workers"),
         (["sweep", "significand-quick", "--gpus-per-run", "0.5"], "--executor ray"),
         (["sweep", "significand-quick", "--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at"),
+        (["train", "algorithm=dqn", "--address", "127.0.0.1:1"], "--address is for actors, and this run has none"),
         (["status", "missing"], "missing: is no sweep's folder"),
         (["status", "foreign"], "foreign: is no sweep's folder"),
         (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.errors import RoundoffError
 from roundoff.extras import from_extras
+from roundoff.ray_cluster import connect
 
 from ..config.actor_keys import WithActors
 from ..errors import RunError
@@ -47,27 +46,19 @@ def connected(processes: int) -> Iterator[Any]:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        RunError: there is no cluster at RAY_ADDRESS, or Ray does not start.
+        ClusterError: there is no cluster at RAY_ADDRESS, or Ray does not start.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with from_extras():
         import ray  # noqa: PLC0415  slow
     if ray.is_initialized():
         yield ray
         return
-    address = os.environ.get("RAY_ADDRESS")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as ending:
-        if not address:
-            folder = ending.enter_context(_guarded_folder())
-            quiet |= {"num_cpus": processes, "object_store_memory": _STORE, "include_dashboard": False}
-            quiet |= {"_temp_dir": folder}
-        try:
-            with _own_signals():
-                ray.init(address=address or "local", **quiet)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise RunError(f"Ray does not start at {address or 'this machine'}: {reason}") from error
+        local: dict[str, Any] = {}
+        if not os.environ.get("RAY_ADDRESS"):
+            local = {"num_cpus": processes, "object_store_memory": _STORE, "include_dashboard": False}
+            local["_temp_dir"] = ending.enter_context(_guarded_folder())
+        connect(**local)
         ending.callback(ray.shutdown)
         yield ray
 
@@ -89,20 +80,6 @@ def _guarded_folder() -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; after the block it is whose it was."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -174,8 +151,17 @@ class Stage:
         return not done
 
     def publish(self, version: int, policy: FullPolicy) -> None:
-        """Hands a policy to the quantizer."""
-        self._packing = self._quantizer.pack.remote(version, self._ray.put(policy))
+        """Hands a policy to the quantizer.
+
+        Raises:
+            RunError: there is no room for it in Ray's shared memory, nor on its disk.
+        """
+        try:
+            kept = self._ray.put(policy)
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"Ray does not take the weights: {reason}; {GO_ON}") from error
+        self._packing = self._quantizer.pack.remote(version, kept)
 
     def published(self, patience: float = 0.0) -> bool:
         """Whether what was handed over last is published within seconds; it may be lost with the quantizer.
@@ -261,4 +247,5 @@ def _failure(who: str, error: Any) -> RunError:
     cause = error.cause
     if isinstance(cause, RoundoffError):
         return RunError(str(cause))
-    return RunError(f"{who} has failed: {type(cause).__name__}: {cause}")
+    reason = str(cause).partition("\n")[0]
+    return RunError(f"{who} has failed: {type(cause).__name__}: {reason}")

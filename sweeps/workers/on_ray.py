@@ -7,25 +7,20 @@ into the run's folder by the process that trains, and its lease keeps others awa
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
-import socket
 import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from roundoff.extras import from_extras
+from roundoff.ray_cluster import connect
 
 from ..errors import SweepError
 from .local import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_SECONDS_TO_ANSWER = 10.0
 
 
 @final
@@ -41,7 +36,8 @@ class RayExecutor:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        SweepError: there is no cluster, or it has no room for a run.
+        ClusterError: there is no cluster.
+        SweepError: it has no room for a run.
     """
 
     is_local = False
@@ -50,21 +46,9 @@ class RayExecutor:
     def __init__(
         self, limit: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
     ) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        with from_extras():
-            import ray  # noqa: PLC0415  slow
-        self._ray = ray
+        self._ray = connect(address)
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None
-        self._reach(address or os.environ.get("RAY_ADDRESS", ""))
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=True)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise SweepError(f"no Ray cluster at {address or 'the default address'}: {reason}") from error
-        for number, handler in before.items():  # Ray takes SIGTERM for itself
-            signal.signal(number, handler)
         room = self._room()
         if room < 1:
             self.close()
@@ -93,17 +77,6 @@ class RayExecutor:
             with suppress(OSError):
                 self._probe.unlink()
         self._ray.shutdown()
-
-    def _reach(self, address: str) -> None:
-        """Raises SweepError if nobody answers, which Ray itself finds out after minutes."""
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if not host or not port.isdecimal():
-            return
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
-        except OSError as error:
-            reason = error.strerror or error
-            raise SweepError(f"no Ray cluster at {address}: {reason}; give the one that `ray start` printed") from error
 
     def _room(self) -> int:
         """How many runs fit onto the nodes there are."""

@@ -4,6 +4,7 @@ import pytest
 from forked import Silent
 
 from roundoff.agents import train
+from roundoff.ray_cluster import ClusterError
 from roundoff.sweeps import SweepError, plan_text, run_sweep
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.workers.on_ray import RayExecutor, _Relay
@@ -106,5 +107,5 @@ def test_a_folder_that_a_node_does_not_see_is_named(tmp_path):
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1"])
 def test_no_cluster(address):
-    with pytest.raises(SweepError, match=f"no Ray cluster at {address}: "):
+    with pytest.raises(ClusterError, match=f"no Ray cluster at {address}: "):
         RayExecutor(address=address)

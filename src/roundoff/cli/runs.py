@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,18 +26,26 @@ def train(
     ] = False,
     compiled: Compiled = None,
     allow_import: AllowImport = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster for `actors` [default: $RAY_ADDRESS, else this machine].")
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time has gone.")
     ] = False,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
+    from roundoff.agents.config.actor_keys import has_actors
     from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
     from roundoff.sweeps.display.progress import RunDisplay
     from roundoff.sweeps.language.plan import plan_run, run_id
 
     arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
     run_config = plan_run(config, arguments)
+    if address:
+        if not has_actors(run_config):
+            raise typer.BadParameter("--address is for actors, and this run has none; leave it out, or set actors")
+        os.environ["RAY_ADDRESS"] = address
     directory = out or Path("runs") / run_id(run_config)
     stop = StopRequest()
     hint = f"the same command continues from the last checkpoint in {directory}"
