@@ -32,7 +32,9 @@ IN_A_MINUTE = {
 
 
 def minutes(config):
-    rate = 9000 if getattr(config, "actors", None) else IN_A_MINUTE.get(config.algorithm, 5500)
+    rate = IN_A_MINUTE.get(config.algorithm, 5500)
+    if getattr(config, "actors", None):  # they act while the learner learns
+        rate = max(rate, 9000)
     return config.steps / config.action_repeat / rate
 
 
