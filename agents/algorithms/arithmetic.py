@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...formats import FloatFormat, Format
+from ...formats import Format
 from ...simulate import Policy, Rule, Simulation
 from ...simulate.aten.tables import CONTRACTIONS
 
@@ -32,7 +32,6 @@ def change_to(simulation: Simulation, config: TrainConfig, *, quantized: bool) -
 
 def _policy_of(config: TrainConfig, *, quantized: bool) -> Policy:
     fmt = Format.parse(config.format)
-    assert isinstance(fmt, FloatFormat)
     policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
     if not quantized:
         return policy

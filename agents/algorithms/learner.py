@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from ...formats import FloatFormat, Format, round
+from ...formats import Format, round
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
@@ -60,6 +60,7 @@ class Learner(ABC):
         device: where all tensors live.
 
     Attributes:
+        largest: the largest number of the format.
         dtype: of weights, batches and actions.
         networks: by name.
         acting_network: the name of the network that acts, and of the part that moves it.
@@ -77,8 +78,8 @@ class Learner(ABC):
 
     def __init__(self, observation_size: int, action_size: int, config: OptimizerKeys, device: torch.device) -> None:
         fmt = Format.parse(config.format)
-        assert isinstance(fmt, FloatFormat)
-        self.format = fmt
+        assert fmt.max is not None
+        self.format, self.largest = fmt, fmt.max
         self.observation_size, self.action_size = observation_size, action_size
         self.config = config
         self.device = device
@@ -91,7 +92,7 @@ class Learner(ABC):
             "act_noise": torch_generator(config.seed, Stream.ACTION_NOISE, device),
             "update_noise": torch_generator(config.seed, Stream.UPDATE_NOISE, device),
         }
-        self._coerced_to = fmt.max if BASELINES[config.baseline].coercion else None
+        self._coerced_to = self.largest if BASELINES[config.baseline].coercion else None
         self.networks: dict[str, FlatNetwork] = {}
         self.averages: dict[str, MovingAverage] = {}
         self.optimizers: dict[str, NetworkOptimizer] = {}
@@ -363,7 +364,7 @@ class Learner(ABC):
         if BASELINES[config.baseline].master_weights:
             return MasterEMA(flat, config.tau, self.format)
         if "kahan_momentum" in config.fixes:
-            return KahanEMA(flat, config.tau, scale=config.kahan_momentum_scale, largest=self.format.max)
+            return KahanEMA(flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest)
         return PlainEMA(flat, config.tau)
 
     def make_optimizer(self, flat: torch.Tensor, *, kahan: bool) -> NetworkOptimizer:

@@ -33,13 +33,14 @@ NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 
 
 def _canonical_format(name: str) -> str:
-    from ...formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
     fmt = Format.parse(name)
-    if not isinstance(fmt, FloatFormat):
-        raise ValueError(  # noqa: TRY004 pydantic wants it
-            f"an agent trains in a floating-point format, such as fp32, bf16 or e5m10; {fmt} is none: the loss scaling"
-            " and the buffers need its largest and its smallest number"
+    if not (fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest):
+        raise ValueError(
+            "an agent trains in a format that has a sign, a largest and a smallest number, and rounds each number by"
+            f" itself, such as fp32, bf16, e4m3, posit16, lns16_8 or q7.8; {fmt} does not: a policy with a rule can"
+            " have the operands of products in it"
         )
     return str(fmt)
 
@@ -114,7 +115,9 @@ class TrainConfig(BaseModel):
         Role.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
-        "fp32", "The number format of the whole agent; stored in canonical form.", Role.ARITHMETIC
+        "fp32",
+        "The number format of the whole agent: a float, posit, logarithmic or fixed-point one; in canonical form.",
+        Role.ARITHMETIC,
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
@@ -337,10 +340,9 @@ class TrainConfig(BaseModel):
             return self
         import torch  # noqa: PLC0415  costs seconds
 
-        from ...formats import FloatFormat, Format, FormatError, round  # noqa: PLC0415  likewise
+        from ...formats import Format, FormatError, round  # noqa: PLC0415  likewise
 
         fmt, own = Format.parse(self.qat.format), Format.parse(self.format)
-        assert isinstance(own, FloatFormat)
         try:
             round(torch.zeros(1, dtype=own.carrier), fmt)
         except FormatError as error:

@@ -66,10 +66,10 @@ class ValueKeys(WithActors):
         least, largest = self.support
         if least >= largest:
             raise ValueError(f"v_min must be less than v_max, got v_min {least:g} and v_max {largest:g}")
-        from ...formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
+        from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
         fmt = Format.parse(self.format)
-        assert isinstance(fmt, FloatFormat)
+        assert fmt.max is not None
         most = max(-least, largest, self.atoms - 1)
         if most > fmt.max:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from ...formats import FloatFormat, Format
+from ...formats import Format
 from ..streams import Stream, sequence, torch_generator
 from .intake import PixelIntake, StateIntake, make_intake
 from .n_step import NStepIntake, NStepPixelIntake
@@ -127,7 +127,6 @@ def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: to
         RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
     """
     fmt = Format.parse(config.format)
-    assert isinstance(fmt, FloatFormat)
     intake: Intake = make_intake(config, sizes, dtype, device, n_steps=config.n_steps)
     options: dict[str, Any] = {"fmt": fmt, "dtype": dtype, "device": device}
     steps = config.n_steps, config.discount

@@ -13,7 +13,7 @@ from .replay import Batch, Replay
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...formats import FloatFormat
+    from ...formats import Format
     from .frame_replay import FrameBatch, FrameReplay
 
 
@@ -92,12 +92,14 @@ class PrioritizedReplay:
     """
 
     def __init__(
-        self, replay: Replay | FrameReplay, importance_exponent: float, *, additions: int, fmt: FloatFormat
+        self, replay: Replay | FrameReplay, importance_exponent: float, *, additions: int, fmt: Format
     ) -> None:
         self.replay = replay
         replay.on_change = self._note
         self._exponent, self._additions = importance_exponent, additions
-        self._format = fmt
+        assert fmt.max is not None
+        assert fmt.smallest is not None
+        self._format, self._bounds = fmt, (fmt.smallest, fmt.max)
         self._tree = SumTree(len(replay.rows))
         self._highest = 1.0
         self._drawn = np.zeros(0, dtype=np.int64)
@@ -129,7 +131,7 @@ class PrioritizedReplay:
                 the format, and 0 as its smallest positive one: what has priority 0 would never be drawn again.
         """
         given = priorities.detach().flatten().to(device="cpu", dtype=torch.float64).numpy()
-        given = np.where(np.isnan(given), self._highest, given).clip(self._format.smallest_subnormal, self._format.max)
+        given = np.where(np.isnan(given), self._highest, given).clip(*self._bounds)
         self._highest = max(self._highest, float(given.max()))
         self._tree.set(self._drawn, given)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ...formats import FloatFormat, round
+from ...formats import Format, round
 from ...simulate import Simulation
 from .kahan_momentum import MovingAverage, PlainEMA
 
@@ -35,7 +35,7 @@ class MasterWeights:
         Micikevicius et al., "Mixed Precision Training", Section 3.1; Low-precision SAC, Section 4.3.
     """
 
-    def __init__(self, low: torch.Tensor, format: FloatFormat) -> None:
+    def __init__(self, low: torch.Tensor, format: Format) -> None:
         self.low = low
         self.weights = low.detach().to(dtype=format.carrier, copy=True)
         self._format = format
@@ -73,7 +73,7 @@ class MasterEMA(MovingAverage):
         format: of ``average``.
     """
 
-    def __init__(self, average: torch.Tensor, tau: float, format: FloatFormat) -> None:
+    def __init__(self, average: torch.Tensor, tau: float, format: Format) -> None:
         self.average = average
         self._master = MasterWeights(average, format)
         self._plain = PlainEMA(self._master.weights, tau)

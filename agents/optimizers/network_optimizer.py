@@ -20,7 +20,7 @@ from .scaled_norms import norm_over, norm_over_naive
 if TYPE_CHECKING:
     import torch
 
-    from ...formats import FloatFormat
+    from ...formats import Format
     from ..config.learning_keys import OptimizerKeys
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
@@ -61,7 +61,9 @@ class NetworkOptimizer:
     group: Together | None = None
     norms: StepNorms | None = None
 
-    def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: FloatFormat, *, kahan: bool) -> None:
+    def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: Format, *, kahan: bool) -> None:
+        assert format.max is not None
+        assert format.smallest is not None
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
@@ -73,7 +75,7 @@ class NetworkOptimizer:
             "lr": config.lr,
             "eps": config.adam_eps * baseline.eps_factor,
             "kahan": kahan and "kahan_gradients" in config.fixes,
-            "eps_floor": format.smallest_subnormal if compound else 0.0,
+            "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
         }
         roots = "hadam" in config.fixes

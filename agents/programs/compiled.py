@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ...formats import FloatFormat, Rounding
+from ...formats import FloatFormat, Format, Rounding
 from ...simulate import CompiledStep
 from ...simulate.dispatch.graph_writer import FormatsAsData
 from ...simulate.policy.carriers import carriers_of_operands
@@ -103,6 +103,8 @@ def _reasons_against(config: TrainConfig) -> Iterator[str]:
         yield config.reason_not_compiled
         return
     assert isinstance(config, OptimizerKeys)
+    if not isinstance(Format.parse(config.format), FloatFormat):
+        yield f"{config.format} is no float format"
     if config.native:
         yield "native half precision is computed by PyTorch's own kernels"
     if config.qat:
@@ -141,8 +143,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
         if simulation.narrow_products:  # whose dtypes are no data to a program
             relevant["carriers"] = [str(dtype) for dtype in carriers_of_operands(policy)]
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
-            assert isinstance(policy.format, FloatFormat)
-            dtype = policy.format.carrier
+            dtype = Format.parse(policy.format).carrier
             relevant["format"] = [str(dtype), FormatsAsData(policy.formats(), dtype, torch.device("cpu")).kind]
         else:
             relevant["seed"] = config.seed

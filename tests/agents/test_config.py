@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from roundoff.agents.config.fixes import FIXES, parse_fixes
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.environments.tasks import TASKS
-from roundoff.formats import Format
 
 
 def test_defaults_are_the_papers():
@@ -78,12 +77,6 @@ def test_bad_values_are_refused_with_the_reason(keys, words):
         TrainConfig(**keys)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_a_format_that_is_no_float_is_refused(monkeypatch):
-    monkeypatch.setattr(Format, "parse", lambda name: name)
-    with pytest.raises(ValidationError, match="trains in a floating-point format"):
-        TrainConfig(format="other")
 
 
 def test_a_config_does_not_change():

@@ -62,7 +62,7 @@ class SoftActorCritic(Learner):
             normal_fix="normal_fix" in config.fixes,
             softplus_fix="softplus_fix" in config.fixes,
             # exp(K) must be finite (Appendix B): with few exponent bits that takes a smaller K than the config's.
-            softplus_threshold=min(config.softplus_threshold, math.log(self.format.max)),
+            softplus_threshold=min(config.softplus_threshold, math.log(self.largest)),
             sigma_eps=config.sigma_eps,
             from_noise="noise_log_prob" in config.fixes,
         )
