@@ -3,6 +3,7 @@
 from roundoff.extras import from_extras
 
 with from_extras():
+    from .against import against
     from .compare import compare
     from .errors import AnalysisError
     from .plot import plot
@@ -10,4 +11,4 @@ with from_extras():
     from .runs.experiment import Experiment, read_experiment
     from .statistics.run_table import table
 
-__all__ = ["AnalysisError", "Experiment", "compare", "plot", "read_experiment", "report", "table"]
+__all__ = ["AnalysisError", "Experiment", "against", "compare", "plot", "read_experiment", "report", "table"]

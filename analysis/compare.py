@@ -24,7 +24,7 @@ from .statistics.summary import REFERENCE, ended, records
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_QUICK = "-quick"  # how the names of small presets end
+_SIZES = "-quick", "-overnight"  # how the names of small presets end
 _TOLD = 5  # reasons for leaving out conditions of one folder
 
 
@@ -114,8 +114,8 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """The names of sweeps without ``-quick``; with it where another one is called so, and numbered if that is alike."""
-    short = [name.removesuffix(_QUICK) or name for name in names]
+    """The names of sweeps without their size; with it where another one is called so, and numbered if that is alike."""
+    short = [name.removesuffix(next(filter(name.endswith, _SIZES), "")) or name for name in names]
     told = [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
     return [one if told.count(one) == 1 else f"{one} ({told[: i + 1].count(one)})" for i, one in enumerate(told)]
 

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 from .language.plan import Plan, plan_file
-from .language.preset_files import QUICK, preset_files
+from .language.preset_files import preset_files, subject_and_size
 
 
 def find_sweep(name: str) -> Path:
     """The file meant by an argument: of a preset by its name or its figure (``fig4-quick``), else the path itself."""
     files = preset_files()
-    if name not in files and re.fullmatch(rf"(accelerated-|quarl-)?(fig|table)\d+({QUICK})?", name):
-        size = QUICK if name.endswith(QUICK) else ""
+    figure, size = subject_and_size(name)
+    if name not in files and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
         for plan in preset_plans():
-            if name.removesuffix(QUICK) in plan.reproduces and plan.name.endswith(QUICK) == bool(size):
+            if figure in plan.reproduces and subject_and_size(plan.name)[1] == size:
                 return files[plan.name]
     return files.get(name, Path(name))
 
@@ -31,7 +31,7 @@ def presets_table() -> str:
     """A table of all presets, in Markdown."""
     rows: list[tuple[str, ...]] = [("preset", "size", "runs", "paper", "what")]
     for plan in preset_plans():
-        size = "quick" if plan.name.endswith(QUICK) else "paper"
+        _, size = subject_and_size(plan.name)
         rows.append((f"`{plan.name}`", size, str(len(plan.runs)), " ".join(plan.reproduces), plan.description))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     rows.insert(1, tuple("-" * width for width in (*widths, 4)))

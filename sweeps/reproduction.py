@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from roundoff.errors import RoundoffError
 from roundoff.files import (
@@ -21,35 +21,41 @@ from .catalogue import preset_plans
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory
 from .folder.leases import Leases
-from .language.preset_files import QUICK
+from .language.preset_files import ENDS, subject_and_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from .language.plan import Plan, Run
+    from .language.preset_files import Size
 
 
-def find_reproduction(name: str, size: Literal["quick", "paper"], others: Sequence[str] = ()) -> tuple[Plan, list[str]]:
+def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tuple[Plan, list[str]]:
     """The preset that makes a figure, and the names of the figures to draw from its runs.
 
     Args:
         name: of a figure (``fig4``, ``accelerated-fig2``), a table, or the subject of a preset (``significand``).
-        size: quick, or the paper's.
+        size: of the preset; not every subject has one for a night.
         others: names that mean something to the caller; for the message.
 
     Raises:
-        SweepError: there is none of that name.
+        SweepError: there is none of that name, or none of that size.
     """
     plans = {plan.name: plan for plan in preset_plans()}
-    end = QUICK if size == "quick" else ""
-    subjects = {plan: plan + end for plan in plans if not plan.endswith(QUICK)}
-    figures = {figure: preset for preset in subjects.values() for figure in plans[preset].reproduces}
-    if name in figures:
-        return plans[figures[name]], [name]
-    if name in subjects:
-        plan = plans[subjects[name]]
-        return plan, list(plan.reproduces) or [name]
+    subjects = {subject for subject, _ in map(subject_and_size, plans)}
+    figures = {figure: subject for subject in subjects for figure in plans[subject].reproduces}
+    subject = figures.get(name, name)
+    if subject in subjects:
+        plan = plans.get(subject + ENDS[size])
+        if plan is None:
+            sizes = ", ".join(size for size, end in ENDS.items() if subject + end in plans)
+            of_size = ", ".join(sorted(one for one in subjects if one + ENDS[size] in plans))
+            raise SweepError(
+                f"{name!r}: there is no preset {subject + ENDS[size]!r}; allowed are the sizes {sizes}, or, for the"
+                f" size {size}, the subjects {of_size}"
+            )
+        return plan, [name] if name in figures else list(plan.reproduces) or [name]
     known = [*sorted([*figures, *others], key=_in_order), *sorted(subjects)]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -207,6 +207,7 @@ def test_profiles(undisturbed, tmp_path):
         (["collect", "foreign", "--out", "all.parquet"], "foreign: is the folder of no sweep"),
         (["plot", "missing"], "does not exist"),
         (["plot", "foreign"], "holds no runs"),
+        (["against", "foreign"], "holds no runs"),
         (["compare", "foreign", "missing", "--out", "figures"], "there is nothing to compare\nforeign: holds no runs"),
         (["train", "lr=fast"], "argument 'lr=fast': lr:"),
         (["train", "device=cuda:99", "--out", "run"], "cuda"),

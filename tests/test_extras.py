@@ -72,7 +72,7 @@ def run_commands(hidden, commands, folder):
         (
             "sweep",
             "matplotlib",
-            ["plot .", "compare . -o x", "report .", "formats --plot e5m10", "reproduce fig4"],
+            ["plot .", "against .", "compare . -o x", "report .", "formats --plot e5m10", "reproduce fig4"],
         ),
         ("ray", "ray", ["sweep tiny.yaml --executor ray"]),
     ],

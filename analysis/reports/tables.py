@@ -27,7 +27,7 @@ def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
 
 def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
     where = f"{_task(row['task'])}, {_family(row)}{_condition(row, experiment)}: "
-    margin = f"within {percent(row['margin'])} of fp32\u2019s mean {experiment.metric.name}"
+    margin = f"at most {tick(100 * row['margin'])}\u2009% worse than fp32 in mean {experiment.metric.name}"
     runs = f"at least {row['runs']} runs each" if row["runs"] != 1 else "one run"
     means = "no width tested is" if _missing(row["by_means"]) else f"{row['by_means']} bits and more are"
     alone = f" By the means alone, {means} {margin}."
@@ -54,6 +54,21 @@ def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
     return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
 
 
+def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
+    """Which formats are equivalent to fp32, which differ, and which neither is shown of: a sentence per task."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for row in _in_order(against):
+        where = f"{_task(row['task'])}{_condition(row, experiment)}"
+        said.setdefault(where, {}).setdefault(row["answer"], []).append(row["format"])
+    return element("ul", *(element("li", f"{where}: ", *_listed(formats)) for where, formats in said.items()))
+
+
+def _listed(formats: dict[str, list[str]]) -> Iterable[object]:
+    for place, (answer, names) in enumerate(formats.items()):
+        yield from ("; " if place else "", element("b", answer), f": {', '.join(names)}")
+    yield "."
+
+
 def _family(row: dict[str, Any]) -> str:
     return str(row["family"]) or f"{row['exponent_bits']} exponent bits"
 
@@ -76,26 +91,43 @@ def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
 
 
 def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Every format against fp32."""
-    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
-    columns += [
-        Column("P(better)"),
-        Column("95\u2009% interval of P"),
-        Column("difference"),
-        Column("95\u2009% interval"),
-    ]
-    columns += [Column("pairs"), Column("p"), Column("p (Holm)")]
+    """Every format against fp32: what differs."""
+    columns = [Column("P(better)"), Column("95\u2009% interval of P"), Column("difference")]
+    columns += [Column("95\u2009% interval"), Column("pairs"), Column("p"), Column("p (Holm)")]
     rows = [
-        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), f"{row['improvement']:.2f}",
-         _shares(row["improvement_low"], row["improvement_high"]), number(row["difference"]),
-         interval(row["difference_low"], row["difference_high"]), row["pairs"] or None, number(row["p"], 2),
-         number(row["p_holm"], 2)]
+        [f"{row['improvement']:.2f}", _shares(row["improvement_low"], row["improvement_high"]),
+         number(row["difference"]), interval(row["difference_low"], row["difference_high"]), row["pairs"] or None,
+         number(row["p"], 2), number(row["p_holm"], 2)]
         for row in _in_order(against)
     ]  # fmt: skip
-    return _folded(
-        table("Every format against fp32 of the same condition, or of the only one that fp32 ran in.", columns, rows),
-        rows,
-    )
+    caption = "Every format against fp32 of the same condition, or of the only one that fp32 ran in."
+    return _of_formats(caption, columns, rows, against, experiment)
+
+
+def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
+    """Every format against fp32: what is the same within the margin."""
+    columns = [Column("difference"), Column("90\u2009% interval"), Column("p"), Column("p (Holm)")]
+    columns += [Column("answer", **_TEXT)]
+    rows = [
+        [_signed(row["share"]), _between(row["share_low"], row["share_high"]), number(row["p_equivalent"], 2),
+         number(row["p_equivalent_holm"], 2), row["answer"]]
+        for row in _in_order(against)
+    ]  # fmt: skip
+    margin = f"{tick(100 * against['margin'].iloc[0])}\u2009%"
+    caption = f"Equivalence: differences as shares of fp32\u2019s mean, tested to be smaller than {margin}."
+    return _of_formats(caption, columns, rows, against, experiment)
+
+
+def _of_formats(
+    caption: str, columns: list[Column], rows: list[list[object]], against: pd.DataFrame, experiment: Experiment
+) -> Safe:
+    """A table with a row for each task, format and condition, which are its first columns."""
+    first = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    complete = [
+        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), *cells]
+        for row, cells in zip(_in_order(against), rows, strict=True)
+    ]
+    return _folded(table(caption, [*first, *columns], complete), complete)
 
 
 def crash_table(experiment: Experiment) -> Safe | None:
@@ -167,6 +199,17 @@ def _rate(count: int, of: int) -> str:
 
 def _shares(low: float, high: float) -> str:
     return "\u2013" if low != low else f"{low:.2f} to {high:.2f}"  # noqa: PLR0124  NaN
+
+
+def _signed(share: float) -> str:
+    return "\u2013" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}\u2009%".replace("-", "\u2212")
+
+
+def _between(low: float, high: float) -> str | None:
+    """An interval of shares; what has no end is said."""
+    if math.isnan(low) and math.isnan(high):
+        return None
+    return f"{'below' if math.isnan(low) else _signed(low)} to {'above' if math.isnan(high) else _signed(high)}"
 
 
 def _sure(confidence: float) -> str:

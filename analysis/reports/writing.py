@@ -13,11 +13,11 @@ from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
+from ..statistics.equivalence import MARGIN
 from ..statistics.first_failures import first_failures
-from ..statistics.needed_bits import LEVEL, MARGIN
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
-from .markup import Safe, definitions, element, join, percent, plural
+from .markup import Safe, definitions, element, join, plural, tick
 from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
 
@@ -38,7 +38,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
 
     Args:
         directory: the folder of a sweep, or of runs.
-        margin: how much worse than fp32 still counts as good, as a fraction of fp32's mean return.
+        margin: what difference from fp32 is too small to matter, as a fraction of fp32's mean return.
 
     Returns:
         The file, and warnings about what was left out.
@@ -49,12 +49,12 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     path = Path(directory)
     experiment = read_experiment(path)
     warnings = [*experiment.warnings, *sources(experiment)]
-    needed = needed_table(experiment, margin)
+    needed, against = needed_table(experiment, margin), against_reference(experiment, margin)
     sections = {
         "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
         "Bits needed": _needed(experiment, needed, margin),
         "Learning curves": _curves(experiment),
-        "Against fp32": _against(experiment),
+        "Against fp32": _against(against, experiment),
         "Score distributions": _profiles(experiment),
         "Crashes": _crashes(experiment),
         "Numerics": _numerics(experiment, warnings),
@@ -64,7 +64,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
         "How to read this": [_reading(margin, experiment.metric)],
     }
     shown = {name: content for name, content in sections.items() if content}
-    content = [_head(experiment, shown), _answer(experiment, needed), _left_out(experiment, warnings)]
+    content = [_head(experiment, shown), _answer(experiment, needed, against), _left_out(experiment, warnings)]
     content += [
         element("section", element("h2", name), *parts, id=_anchor(name), aria_label=name)
         for name, parts in shown.items()
@@ -96,9 +96,12 @@ def _counts(experiment: Experiment) -> str:
     return f"{plural(len(runs), 'run')} ({counts}); {', '.join(tasks)}; {plural(len(formats), 'format')}{seeds}."
 
 
-def _answer(experiment: Experiment, needed: pd.DataFrame) -> Safe:
+def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame) -> Safe:
     """The first thing that is read."""
-    return element("div", element("p", element("b", "How few bits?")), _bits(experiment, needed), class_="answer")
+    parts = [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
+    if len(against):
+        parts += [element("p", element("b", f"As good as {REFERENCE}?")), tables.same_answers(against, experiment)]
+    return element("div", *parts, class_="answer")
 
 
 def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:
@@ -160,11 +163,11 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
     if needed.empty:
         return []
     metric = experiment.metric
-    bound = "at least fp32\u2019s minus" if metric.sign > 0 else "at most fp32\u2019s plus"
+    bound = "above fp32\u2019s minus" if metric.sign > 0 else "below fp32\u2019s plus"
     text = (
-        f"A width is good if its mean {metric.name} is {bound} {percent(margin)} of it."
-        " The bits needed are the smallest width that is good together with all wider ones tested; the confidence is"
-        f" the share of bootstrap replicates in which that holds, and at least {percent(LEVEL)} is asked for."
+        f"A width is good if its mean {metric.name} is {bound} {_share(margin)} of it. From wide to narrow, each is"
+        " tested at 5\u2009%, up to the first that is not shown to be good; the bits needed are the last that is. The"
+        " confidence is 1 minus the largest p of these tests."
     )
     return [element("p", text), tables.needed_details(needed, experiment)]
 
@@ -174,16 +177,18 @@ def _curves(experiment: Experiment) -> list[Safe]:
     return [figures.curves_figure(points, experiment.metric)] if len(points) else []
 
 
-def _against(experiment: Experiment) -> list[Safe]:
-    against = against_reference(experiment)
+def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
     if against.empty:
         return []
     family = len(against[against["task"] != "all"])
     text = (
-        f"Of {family} comparisons at once some look like differences by chance. The last column is adjusted for that"
-        " (Holm): among all rows below 0.05 there, the chance of a single false one is at most 5\u2009%."
+        f"Of {family} comparisons at once some look like differences, or like none, by chance. p (Holm) is adjusted for"
+        " that: among all rows below 0.05 there, the chance of a single false one is at most 5\u2009%. A difference is"
+        " shown by p (Holm), equivalence by the p of its row, whose 90\u2009% interval then lies within the margin;"
+        " whoever claims it of several rows at once takes p (Holm)."
     )
-    return [element("p", text), tables.against_table(against, experiment)]
+    shown = (tables.against_table(against, experiment), tables.equivalence_table(against, experiment))
+    return [element("p", text), *shown]
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:
@@ -249,13 +254,22 @@ def _reading(margin: float, metric: Metric) -> Safe:
             "IQM": "Interquartile mean: the mean of the middle half of all runs.",
             "P(better)": f"Probability that a run of the format {more} one of fp32 on the same task, ties"
             " counting half; 0.5 is no difference.",
-            "difference": f"Mean {metric.name} minus that of fp32. Where seeds are shared, runs are paired by seed;"
-            " with n pairs, p cannot be below 2^(1 \u2212 n).",
-            "bits needed": f"Non-inferiority: at most {percent(margin)} of fp32\u2019s mean {metric.name} is lost, at"
-            " this width and all wider ones tested."
-            " \u201cNot shown\u201d is not \u201cworse\u201d: more seeds may show it.",
+            "difference": f"Mean {metric.name} minus that of fp32, with Student\u2019s t test and interval. Where seeds"
+            " are shared, runs are paired by seed; else the test is Welch\u2019s.",
+            f"equivalent within {_share(margin)}": "Two one-sided t tests at 5\u2009% show that the difference is"
+            f" smaller than {_share(margin)} of fp32\u2019s mean {metric.name}, in either direction: its 90\u2009%"
+            " interval lies inside.",
+            "shown to differ": "The difference is no chance, large or small; \u201cyet equivalent\u201d: and it is"
+            " smaller than the margin.",
+            "not shown": "Neither: these runs cannot tell. More seeds may.",
+            "bits needed": f"Non-inferiority: this width and all wider ones tested are shown to be at most"
+            f" {_share(margin)} worse than fp32; better is good.",
         }
     )
+
+
+def _share(margin: float) -> str:
+    return f"{tick(100 * margin)}\u2009%"
 
 
 def _anchor(name: str) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from .comparisons import Difference, difference, holm, probability_of_improvement
+from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
-from .needed_bits import LEVEL, MARGIN, needed_bits
+from .needed_bits import needed_bits
 from .summary import (
     ALL_TASKS,
     REFERENCE,
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
     ByTask = dict[str, Scores]
 
 
-def against_reference(experiment: Experiment) -> pd.DataFrame:
+def against_reference(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
     """Compares each format and condition with fp32: of the same condition, or of the only one that fp32 was run in.
 
     Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
     fp32, in words), ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run
     is better than one of fp32, and its 95 % interval), ``difference`` with ``difference_low`` and
-    ``difference_high`` (mean score minus that of fp32; of runs that have a score), ``pairs`` (runs that share a seed;
-    0: compared unpaired), ``p`` (permutation test), ``p_holm`` (adjusted for all rows of single tasks, or all rows of
-    ``all``).
+    ``difference_high`` (mean score minus that of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share
+    a seed; 0: compared unpaired), ``p`` (of no difference) and ``p_holm``; ``share`` with ``share_low`` and
+    ``share_high`` (the difference as a share of fp32's mean, 90 %), ``p_equivalent`` (of
+    :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``; ``answer``, in words.
+
+    Either p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
+    differences are looked for in all rows, and by ``p_equivalent``, since equivalence is claimed of a row: where its
+    interval lies within the margin.
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
@@ -49,38 +55,43 @@ def against_reference(experiment: Experiment) -> pd.DataFrame:
             if not set(names) <= reference[1].keys():
                 continue
             x, y = [tasks[name] for name in names], [reference[1][name] for name in names]
-            generator = generator_for("against", task, *map(str, values.values()))
             scores = [[list(scores.values()) for scores in side] for side in (x, y)]
+            generator = generator_for("against", task, *map(str, values.values()))
             better = probability_of_improvement(scores[0], scores[1], generator)
-            apart = _difference(x, y, experiment.metric, generator)
+            apart = _difference(x, y, experiment.metric)
+            same = _as_measured(equivalence(x, y, margin), experiment.metric)
             rows.append(
                 {
                     "task": task,
                     **values,
                     "reference": experiment.conditions.label(reference[0]) if keys else "",
-                    "improvement": better.value,
-                    "improvement_low": better.interval.low,
-                    "improvement_high": better.interval.high,
-                    "difference": apart.value,
-                    "difference_low": apart.interval.low,
-                    "difference_high": apart.interval.high,
+                    **_with_ends("improvement", better.value, better.interval),
+                    **_with_ends("difference", apart.value, apart.interval),
                     "pairs": apart.pairs,
                     "p": apart.p,
+                    **_with_ends("share", same.share, same.interval),
+                    "p_equivalent": same.p,
+                    "margin": margin,
                 }
             )
-    measures = ["improvement", "difference"]
     columns = ["task", "format", *keys, "reference"]
-    columns += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")] + ["pairs", "p", "p_holm"]
+    columns += [f"{name}{end}" for name in ("improvement", "difference") for end in ("", "_low", "_high")]
+    columns += ["pairs", "p", "p_holm", "share", "share_low", "share_high"]
+    columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer"]
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
-    table["p_holm"] = np.nan
+    table[["p_holm", "p_equivalent_holm"]] = np.nan
     for family in (table["task"] == ALL_TASKS, table["task"] != ALL_TASKS):
-        table.loc[family, "p_holm"] = holm(table.loc[family, "p"])
+        for name in ("p", "p_equivalent"):
+            table.loc[family, f"{name}_holm"] = holm(table.loc[family, name])
+    table["answer"] = [
+        in_words(p, same, margin) for p, same in zip(table["p_holm"], table["p_equivalent"], strict=True)
+    ]
     return in_order(table, keys, experiment.formats)[columns]
 
 
-def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = LEVEL) -> pd.DataFrame:
+def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
     """The bits needed on each task, for each family of formats and condition.
 
     A family is the floats of one width of the exponent, which differ in significand bits; or formats that have one
@@ -88,7 +99,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = 
 
     Columns: ``task``, ``family`` (empty for floats), ``exponent_bits``, the conditions, ``bits``, ``confidence``,
     ``by_means``, ``runs``, ``paired`` and ``reason`` (see ``NeededBits``), ``smallest`` and ``largest`` (widths
-    tested), ``margin``, ``level``.
+    tested), ``margin``.
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
@@ -105,23 +116,15 @@ def needed_table(experiment: Experiment, margin: float = MARGIN, level: float = 
             tested = {m: [tasks[name] for name in names] for m, tasks in widths.items() if set(names) <= tasks.keys()}
             if not tested:
                 continue
-            found = needed_bits(
-                [references[family][name] for name in names],
-                tested,
-                generator_for("needed", task, *map(str, family)),
-                margin=margin,
-                level=level,
-            )
+            found = needed_bits([references[family][name] for name in names], tested, margin=margin)
             answer = {key: value for key, value in found._asdict().items() if key != "confidences"}
             floats = isinstance(family[0], int)
             values = {"family": "" if floats else family[0], "exponent_bits": family[0] if floats else pd.NA}
             values |= dict(zip(keys, family[1:], strict=True))
-            rows.append(
-                {"task": task, **values, **answer, "smallest": min(tested), "largest": max(tested)}
-                | {"margin": margin, "level": level}
-            )
+            sizes = {"smallest": min(tested), "largest": max(tested)}
+            rows.append({"task": task, **values, **answer, **sizes, "margin": margin})
     columns = ["task", "family", "exponent_bits", *keys, "bits", "confidence", "by_means", "runs", "paired", "reason"]
-    columns += ["smallest", "largest", "margin", "level"]
+    columns += ["smallest", "largest", "margin"]
     table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("exponent_bits", "bits", "by_means"), "Int64"))
     ascending = [*[True] * (1 + len(keys)), False]
     return table.sort_values(["task", *keys, "exponent_bits"], ascending=ascending, ignore_index=True)
@@ -174,12 +177,23 @@ def _selections(tasks: ByTask, all_tasks: set[str]) -> list[tuple[str, list[str]
     return selections
 
 
-def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric, generator: np.random.Generator) -> Difference:
+def _with_ends(name: str, value: float, interval: Interval) -> dict[str, float]:
+    return {name: value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Difference:
     """How far the scores are apart, of runs that have one; NaN if a task has none."""
     x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
     if not all((*x, *y)):
         return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)
-    found = difference(x, y, generator)
-    if metric.sign > 0:
-        return found
-    return found._replace(value=-found.value, interval=Interval(-found.interval.high, -found.interval.low))
+    found = difference(x, y)
+    return found if metric.sign > 0 else found._replace(value=-found.value, interval=_turned(found.interval))
+
+
+def _as_measured(found: Equivalence, metric: Metric) -> Equivalence:
+    """Scores are such that more is better; shares are of the metric as it is."""
+    return found if metric.sign > 0 else found._replace(share=-found.share, interval=_turned(found.interval))
+
+
+def _turned(interval: Interval) -> Interval:
+    return Interval(-interval.high, -interval.low)

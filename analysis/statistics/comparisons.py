@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
 from .intervals import NO_INTERVAL, Interval, percentiles
+from .means import Mean, sum_of_means
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-_EXACT = 12  # pairs up to which all 2^n signs are tried
+_ROUNDING = 1e-12  # of the larger number, by which those that should be equal differ
 
 
 class Estimate(NamedTuple):
@@ -28,8 +30,8 @@ class Difference(NamedTuple):
 
     Attributes:
         value: mean over tasks of the mean difference.
-        interval: 95 % by bootstrap; NaN if a task has fewer than two runs.
-        p: two-sided, of the permutation test of "the condition makes no difference".
+        interval: 95 %; NaN if a task has fewer than two runs.
+        p: two-sided, of "the condition makes no difference"; below 0.05 where ``interval`` leaves 0 out.
         pairs: runs of equal task and seed; 0 if the seeds are not shared and all runs were compared unpaired.
     """
 
@@ -37,6 +39,39 @@ class Difference(NamedTuple):
     interval: Interval
     p: float
     pairs: int
+
+
+@final
+@dataclass(frozen=True)
+class Matched:
+    """Two conditions on the same tasks.
+
+    Attributes:
+        x: scores of each task's runs, shapes (runs,).
+        y: the same of the other condition; with ``paired``, in the same order of seeds.
+        paired: whether run i of ``x`` and run i of ``y`` have the same seed.
+    """
+
+    x: tuple[NDArray[np.float64], ...]
+    y: tuple[NDArray[np.float64], ...]
+    paired: bool
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of runs on all tasks; 0 if unpaired."""
+        return sum(task.size for task in self.x) if self.paired else 0
+
+    @property
+    def reference(self) -> float:
+        """The mean over tasks of mean(y)."""
+        return float(np.mean([task.mean() for task in self.y]))
+
+    def contrast(self, factor: float = 1.0) -> Mean:
+        """The mean over tasks of mean(x) - factor mean(y)."""
+        weight = 1 / len(self.x)
+        if self.paired:
+            return sum_of_means([weight * _minus(a, factor * b) for a, b in zip(self.x, self.y, strict=True)])
+        return sum_of_means([*(weight * a for a in self.x), *(-weight * factor * b for b in self.y)])
 
 
 def probability_of_improvement(
@@ -78,34 +113,36 @@ def probability_of_improvement(
     return Estimate(float(np.mean(estimates)), NO_INTERVAL if small else percentiles(resampled, level))
 
 
-def difference(
-    x: Sequence[Mapping[Any, float]],
-    y: Sequence[Mapping[Any, float]],
-    generator: np.random.Generator,
-    *,
-    replicates: int = 10_000,
-) -> Difference:
-    """Mean return of ``x`` minus that of ``y``, averaged over tasks: paired by seed where all tasks share seeds.
-
-    Paired, only runs whose seed both have count; pairs are resampled within their task, and the test flips the
-    signs of differences (all 2^n ways up to twelve pairs, else ``replicates`` drawn ones). Unpaired, the runs of
-    either are resampled, and the test exchanges runs within a task.
+def matched(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Matched:
+    """Pairs runs of equal seed where, on every task, two or more seeds are shared; else all runs stay, unpaired.
 
     Args:
-        x: for each task, scores by seed.
+        x: for each task, finite scores by seed; a task has one at least.
         y: the same of the other condition, tasks in the same order.
-        generator: source of the resampling.
-        replicates: number of resamplings, and of random permutations.
-
-    Returns:
-        The difference; with n pairs, p is never below 2^(1 - n), which is what n pairs can show.
     """
     seeds = [sorted(one.keys() & other.keys()) for one, other in zip(x, y, strict=True)]
-    if all(seeds):
-        pairs = [np.array([a[seed] - b[seed] for seed in shared]) for a, b, shared in zip(x, y, seeds, strict=True)]
-        return _paired(pairs, generator, replicates)
-    sides = [[np.array([scores[seed] for seed in sorted(scores)]) for scores in side] for side in (x, y)]
-    return _unpaired(sides[0], sides[1], generator, replicates)
+    paired = all(len(s) >= min(2, len(one), len(other)) for s, one, other in zip(seeds, x, y, strict=True))
+
+    def scores(side: Sequence[Mapping[Any, float]]) -> tuple[NDArray[np.float64], ...]:
+        chosen = seeds if paired else [sorted(task) for task in side]
+        return tuple(np.array([task[seed] for seed in s]) for task, s in zip(side, chosen, strict=True))
+
+    return Matched(scores(x), scores(y), paired)
+
+
+def difference(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Difference:
+    """Mean return of ``x`` minus that of ``y``, averaged over tasks, by Student's t.
+
+    Args:
+        x: for each task, finite scores by seed.
+        y: the same of the other condition, tasks in the same order.
+
+    Returns:
+        The difference: of pairs, or of all runs of either by Welch's test; see :func:`matched`.
+    """
+    sides = matched(x, y)
+    mean = sides.contrast()
+    return Difference(mean.value, mean.interval(), mean.p_apart, sides.pairs)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
@@ -128,48 +165,7 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     return adjusted
 
 
-def _paired(pairs: Sequence[NDArray[np.float64]], generator: np.random.Generator, replicates: int) -> Difference:
-    weights = np.concatenate([np.full(pair.size, 1 / pair.size / len(pairs)) for pair in pairs])
-    differences = np.concatenate(pairs)
-    value = float(weights @ differences)
-    count = differences.size
-    if count <= _EXACT:
-        signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-        p = _share(signs @ (weights * differences), value)
-    else:
-        signs = generator.choice([-1.0, 1.0], size=(replicates, count))
-        p = _with_observed(signs @ (weights * differences), value)
-    if any(pair.size < 2 for pair in pairs):
-        return Difference(value, NO_INTERVAL, p, count)
-    means = sum(pair[generator.integers(pair.size, size=(replicates, pair.size))].mean(axis=1) for pair in pairs)
-    return Difference(value, percentiles(np.asarray(means) / len(pairs), 0.95), p, count)
-
-
-def _unpaired(
-    x: Sequence[NDArray[np.float64]], y: Sequence[NDArray[np.float64]], generator: np.random.Generator, replicates: int
-) -> Difference:
-    value = float(np.mean([a.mean() - b.mean() for a, b in zip(x, y, strict=True)]))
-    means, exchanged = np.zeros(replicates), np.zeros(replicates)
-    for a, b in zip(x, y, strict=True):
-        for side, sign in ((a, 1), (b, -1)):
-            means += sign * side[generator.integers(side.size, size=(replicates, side.size))].mean(axis=1)
-        mixed = generator.permuted(np.tile(np.concatenate([a, b]), (replicates, 1)), axis=1)
-        exchanged += mixed[:, : a.size].mean(axis=1) - mixed[:, a.size :].mean(axis=1)
-    few = any(side.size < 2 for side in (*x, *y))
-    interval = NO_INTERVAL if few else percentiles(means / len(x), 0.95)
-    return Difference(value, interval, _with_observed(exchanged / len(x), value), 0)
-
-
-def _extreme(values: NDArray[np.float64], observed: float) -> NDArray[np.bool_]:
-    """Which are as far from 0 as ``observed``, or further; sums in another order may differ in their last bits."""
-    result: NDArray[np.bool_] = np.abs(values) >= abs(observed) * (1 - 1e-9)
-    return result
-
-
-def _share(values: NDArray[np.float64], observed: float) -> float:
-    return float(_extreme(values, observed).mean())
-
-
-def _with_observed(values: NDArray[np.float64], observed: float) -> float:
-    """Drawn permutations, and the one that was observed: never 0."""
-    return float((_extreme(values, observed).sum() + 1) / (values.size + 1))
+def _minus(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The difference a - b, in which a tie stays one although ``b`` was rounded."""
+    apart = a - b
+    return np.where(np.abs(apart) <= _ROUNDING * np.abs(a), 0.0, apart)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .comparisons import matched
+from .equivalence import ALPHA, MARGIN, equivalence
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
-    Scores = Mapping[Any, float]  # by seed
-
-MARGIN = 0.1
-LEVEL = 0.95
+    from .equivalence import Tasks
 
 
 class NeededBits(NamedTuple):
     """The answer, and how sure it is.
 
     Attributes:
-        bits: the smallest width m that is, together with all larger widths tested, not worse than fp32 by more than
-            the margin, with a confidence of at least the level; None if no width is.
-        confidence: of that; if ``bits`` is None, of the largest width tested. NaN if it cannot be said.
+        bits: the smallest width m that is shown, as all larger widths tested are, not to be worse than fp32 by the
+            margin or more; None if no width is.
+        confidence: 1 - the largest p of these widths; if ``bits`` is None, of the largest width tested. NaN if it
+            cannot be said.
         by_means: the smallest such width if means are taken as they are, without regard to chance; None if no width.
-        confidences: for every width tested, from wide to narrow, the confidence that it and all larger ones are good;
-            NaN from the first one on that has a single run on some task.
+        confidences: for every width tested, from wide to narrow, 1 - the largest p of it and all larger ones; NaN from
+            the first one on that has a single run on some task.
         runs: on a task, of fp32 or the width that has the fewest, of those with a confidence.
-        paired: whether runs were resampled by seed.
+        paired: whether runs were compared by seed.
         reason: why nothing can be said with confidence; empty if it can.
     """
 
@@ -42,31 +42,20 @@ class NeededBits(NamedTuple):
     reason: str
 
 
-def needed_bits(
-    reference: Sequence[Scores],
-    widths: Mapping[int, Sequence[Scores]],
-    generator: np.random.Generator,
-    *,
-    margin: float = MARGIN,
-    level: float = LEVEL,
-    replicates: int = 10_000,
-) -> NeededBits:
-    """Finds the smallest width that is not worse than fp32 by more than a margin (non-inferior), as all wider ones are.
+def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float = MARGIN) -> NeededBits:
+    """Finds the smallest width that is shown, as all wider ones are, not to be worse than fp32 by a margin.
 
-    Width m is good if mean(m) >= mean(fp32) - margin |mean(fp32)|, with means over tasks of means over runs. In each
-    bootstrap replicate the runs of every width and of fp32 are drawn anew within their task, by the same seeds if
-    all have the same ones; the confidence of m is the share of replicates in which m and all larger widths are good.
-    It can only fall as m does, so a narrow width that is good by luck below a bad one does not count. All widths are
-    judged by the same replicates and jointly, so that no adjustment for their number is needed.
+    Width m is good (non-inferior) if mean(m) > mean(fp32) - margin |mean(fp32)|, with means over tasks of means over
+    runs: the lower one of the two tests of :func:`~.equivalence.equivalence`. The widths are tested from wide to
+    narrow, each at 5 %, up to the first that is not shown to be good: a fixed sequence, of which the chance of any
+    false step is 5 % at most, whatever the number of widths. A narrow width that is good by luck below a bad one does
+    not count.
 
     Args:
         reference: of fp32, for each task the scores by seed, of which more is better. That of a crash may be
-            -infinity: a width with such a run is not good, nor is a replicate in which it is drawn.
+            -infinity: a width with such a run is not good.
         widths: the same for each number of significand bits, tasks in the same order.
-        generator: source of the resampling.
         margin: as a fraction of the mean return of fp32, >= 0.
-        level: confidence asked for, in (0, 1).
-        replicates: number of resamplings.
 
     Returns:
         The width. A width with one run on a task has no confidence (NaN), nor have narrower ones; nor has any if fp32
@@ -74,49 +63,36 @@ def needed_bits(
 
     Source:
         Non-inferiority with a margin: Piaggio et al., "Reporting of noninferiority and equivalence randomized
-        trials", JAMA 2012; the bootstrap as in :func:`roundoff.analysis.statistics.intervals.bootstrap_interval`.
+        trials", JAMA 2012. Fixed sequences: Maurer, Hothorn and Lehmacher, "Multiple comparisons in drug clinical
+        trials and preclinical assays: a-priori ordered hypotheses", 1995.
     """
     order = sorted(widths, reverse=True)
     everything = [reference, *(widths[m] for m in order)]
     fewest = [min((len(scores) for scores in tasks), default=0) for tasks in everything]
     judged = list(takewhile(lambda i: fewest[i] > 1, range(len(everything))))  # fp32, and widths without a gap
     runs = min((fewest[i] for i in judged), default=min(fewest))
-    paired = all(
-        len({frozenset(scores) for scores in task}) == 1 for task in zip(*everything[: len(judged)], strict=True)
-    )
-    confidences = dict.fromkeys(order, float("nan"))
+    nothing = NeededBits(None, float("nan"), None, dict.fromkeys(order, float("nan")), runs, paired=False, reason="")
     if not order or min(fewest) == 0:
-        return NeededBits(None, float("nan"), None, confidences, runs, paired, "nothing to compare")
-    arrays = [[np.array([scores[seed] for seed in sorted(scores)]) for scores in tasks] for tasks in everything]
-    observed = np.array([[np.mean([scores.mean() for scores in tasks])] for tasks in arrays])
-    if not np.isfinite(observed[0, 0]):
-        return NeededBits(None, float("nan"), None, confidences, runs, paired, "fp32 itself crashed")
-    if observed[0, 0] == 0:
-        return NeededBits(None, float("nan"), None, confidences, runs, paired, "fp32 itself scores 0")
-    by_means = _smallest(order, _good(observed, margin)[:, 0])
-    if len(judged) < 2:
-        return NeededBits(None, float("nan"), by_means, confidences, 1, paired, "one seed says nothing about chance")
-    arrays = arrays[: len(judged)]
-    means = np.zeros((len(arrays), replicates))
-    for task in zip(*arrays, strict=True):
-        shared = generator.integers(task[0].size, size=(replicates, task[0].size)) if paired else None
-        for row, scores in enumerate(task):
-            chosen = generator.integers(scores.size, size=(replicates, scores.size)) if shared is None else shared
-            means[row] += scores[chosen].mean(axis=1) / len(reference)
-    shares = _good(means, margin).mean(axis=1)
-    confidences |= dict(zip(order, map(float, shares), strict=False))
-    bits = _smallest(order[: len(shares)], shares >= level)
-    confidence = confidences[order[0] if bits is None else bits]
-    return NeededBits(bits, confidence, by_means, confidences, runs, paired, "")
-
-
-def _good(means: NDArray[np.float64], margin: float) -> NDArray[np.bool_]:
-    """Which widths (rows, wide to narrow) are good together with all wider ones; the first row of means is fp32's."""
+        return nothing._replace(reason="nothing to compare")
+    nothing = nothing._replace(paired=all(matched(everything[i], reference).paired for i in judged))
+    means = [float(np.mean([np.mean(list(scores.values())) for scores in tasks])) for tasks in everything]
+    if not math.isfinite(means[0]):
+        return nothing._replace(reason="fp32 itself crashed")
+    if means[0] == 0:
+        return nothing._replace(reason="fp32 itself scores 0")
     # A tie stays a tie although the means were summed in floating point.
-    least = means[0] - margin * np.abs(means[0]) - 1e-9 * np.abs(means[0])
-    result: NDArray[np.bool_] = np.logical_and.accumulate(means[1:] >= least, axis=0)
-    return result
+    least = means[0] - (margin + 1e-9) * abs(means[0])
+    known = nothing._replace(by_means=_last(order, (mean >= least for mean in means[1:])))
+    if len(judged) < 2:
+        return known._replace(runs=1, reason="one seed says nothing about chance")
+    tested = (equivalence(everything[i], reference, margin).p_worse for i in judged[1:])
+    confidences = nothing.confidences | dict(zip(order, (1 - p for p in accumulate(tested, max)), strict=False))
+    bits = _last(order, (confidence > 1 - ALPHA for confidence in confidences.values()))
+    confidence = confidences[order[0] if bits is None else bits]
+    return known._replace(bits=bits, confidence=confidence, confidences=confidences)
 
 
-def _smallest(order: list[int], good: NDArray[np.bool_]) -> int | None:
-    return min((m for m, fine in zip(order, good, strict=True) if fine), default=None)
+def _last(order: list[int], good: Iterable[bool]) -> int | None:
+    """The narrowest width of an unbroken row of good ones; None if the widest is not good."""
+    row = list(takewhile(lambda pair: pair[1], zip(order, good, strict=True)))
+    return row[-1][0] if row else None

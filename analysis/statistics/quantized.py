@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from .intervals import NO_INTERVAL, Interval
+from .means import sum_of_means
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     values = np.ravel(np.asarray(differences, dtype=float))
     if values.size < 2:
         return NO_INTERVAL
-    mean, reach = values.mean(), stats.t.ppf(0.5 + level / 2, values.size - 1) * stats.sem(values)
-    return Interval(float(mean - reach), float(mean + reach))
+    return sum_of_means([values]).interval(level)
 
 
 def of_run(original: Sequence[float], quantized: Sequence[float], *, crashed: bool = False) -> dict[str, Any]:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Literal
 
 FOLDER = Path(__file__).parents[1] / "presets"
-QUICK = "-quick"
-"""Ends the name of a preset that takes minutes on two cores; the one without it is the paper's size."""
+Size = Literal["quick", "overnight", "paper"]
+"""Of a preset: minutes on two cores, a night on two cores, or as the paper did it."""
+ENDS: dict[Size, str] = {"quick": "-quick", "overnight": "-overnight", "paper": ""}
+"""How the names of presets of each size end; what stands before that is their subject."""
+
+
+def subject_and_size(name: str) -> tuple[str, Size]:
+    """The parts of a preset's name, or of a figure's: ``fig4-quick`` is figure 4 in the quick size."""
+    size = next(size for size, end in ENDS.items() if name.endswith(end))
+    return name.removesuffix(ENDS[size]), size
 
 
 @functools.cache

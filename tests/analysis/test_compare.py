@@ -89,6 +89,7 @@ def test_the_table_for_people(tmp_path):
         (["a-quick", "b"], ("SAC", "b, PPO"), ["SAC", "b, PPO"]),
         (["a-quick", "a"], (), ["a-quick", "a"]),
         (["a", "a"], (), ["a (1)", "a (2)"]),
+        (["a-overnight", "b-quick"], (), ["a", "b"]),
         (["-quick", ""], (), ["-quick", "1"]),
         (["a-quick", "a-quick", "007"], (), ["a-quick (1)", "a-quick (2)", "007"]),
     ],

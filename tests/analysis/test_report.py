@@ -10,7 +10,7 @@ import yaml
 from browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
-from roundoff.analysis import AnalysisError, report
+from roundoff.analysis import AnalysisError, against, report
 from roundoff.analysis.reports.markup import element, number, percent, tick
 from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.runs.experiment import read_experiment
@@ -81,8 +81,10 @@ def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
     before = path.read_bytes()
     assert not warnings
     page = Text(before.decode())
-    assert "5 significand bits are enough : this and every wider format tested is within 10 %" in page.text
+    assert "5 significand bits are enough : this and every wider format tested is at most 5 % worse than" in page.text
     assert "confidence of > 99 % (at least 3 runs each)" in page.text
+    answers = "shown to differ, yet equivalent within 5 % : e5m10, e5m5; shown to differ : e5m2."
+    assert f"As good as fp32? cartpole_swingup: {answers}" in page.text
     assert "e5m2 1 crashed 1 500 the policy took a non-finite action" in page.text
     assert "roundoff sweep demo.yaml" in page.text
     assert "Abacus 9" in page.text
@@ -91,7 +93,25 @@ def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
     assert {"col", "row"} == set(headings)
     report(sweep)
     assert path.read_bytes() == before
-    assert "no width is shown to be within 0 %" in page_of(sweep, margin=0).text
+    assert "no width is shown to be at most 0 % worse than fp32" in page_of(sweep, margin=0).text
+
+
+def test_the_answers_are_a_table_on_the_terminal_too(sweep):
+    said = CliRunner().invoke(app, ["against", str(sweep)])
+    assert said.exit_code == 0
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in said.stdout.splitlines()]
+    answers = {row[1]: row[-1] for row in rows[2:]}
+    both = "shown to differ, yet equivalent within 5 %"
+    assert answers == {"e5m10": both, "e5m5": both, "e5m2": "shown to differ"}
+    narrow = CliRunner().invoke(app, ["against", str(sweep), "--margin", "0.01", "--json"])
+    (e5m10, *_) = json.loads(narrow.stdout)
+    assert (e5m10["share"], e5m10["answer"]) == (pytest.approx(-10 / 804), "shown to differ")
+
+
+def test_a_table_of_answers_wants_fp32_and_something_else(tmp_path):
+    write_sweep(tmp_path, [write_run(tmp_path, "e5m5", seed) for seed in range(2)])
+    with pytest.raises(AnalysisError, match="no run in fp32, or none to compare with it, has ended"):
+        against(tmp_path)
 
 
 MADE = {"python": "3.12.1", "torch": "2.5.0", "numpy": "2.1.0", "processor": "Abacus 9", "commit": "c0ffee"}

@@ -66,6 +66,13 @@ def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_
             assert figures == [name]
             assert plan.name.endswith("-quick") == (size == "quick")
     assert find_reproduction("baselines", "quick")[1] == ["fig1", "fig8"]
+    assert find_reproduction("fig4", "overnight")[0].name == "significand-overnight"
+    with pytest.raises(SweepError) as raised:
+        find_reproduction("fig1", "overnight")
+    assert str(raised.value) == (
+        "'fig1': there is no preset 'baselines-overnight'; allowed are the sizes quick, paper, or, for the size"
+        " overnight, the subjects quality, significand"
+    )
 
 
 def test_numbers_stand_beside_those_that_the_paper_prints(tmp_path):

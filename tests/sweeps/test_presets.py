@@ -9,10 +9,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from roundoff.agents.config.fixes import FIXES
+from roundoff.agents.programs.population import shared_kind, worth_sharing
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.catalogue import find_sweep, preset_plans, presets_table
 from roundoff.sweeps.language.located_yaml import parse
-from roundoff.sweeps.language.preset_files import includable_files, preset_files
+from roundoff.sweeps.language.preset_files import ENDS, includable_files, preset_files, subject_and_size
 from roundoff.sweeps.language.schema import sweep_schema
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,16 +52,17 @@ def ids(name):
     return {run.id for run in PLANS[name].runs}
 
 
-def test_every_preset_comes_in_both_sizes_and_says_what_it_is():
+def test_every_preset_is_quick_and_as_in_the_paper_and_says_what_it_is():
     assert set(PLANS) == set(preset_files())
-    assert {f"{name}-quick" for name in PLANS if not name.endswith("-quick")} < set(PLANS)
     for name, plan in PLANS.items():
-        quick = name.endswith("-quick")
+        subject, size = subject_and_size(name)
+        assert {subject, f"{subject}-quick"} < set(PLANS)
         assert plan.description
-        assert ("on two cores" in plan.description) == quick
-        assert {run.config.device for run in plan.runs} == {"cpu" if quick else "cuda"}
-        if quick:
-            assert plan.reproduces == PLANS[name.removesuffix("-quick")].reproduces
+        assert ("on two cores" in plan.description) == (size != "paper")
+        assert ("night on two cores" in plan.description) == (size == "overnight")
+        assert {run.config.device for run in plan.runs} == {"cuda" if size == "paper" else "cpu"}
+        assert plan.reproduces == PLANS[subject].reproduces
+        if size == "quick":
             most = 32 if name == "significand-quick" else 24  # `make sweep` may take somewhat longer
             assert sum(minutes(run.config) for run in plan.runs) * share_that_is_run(plan) <= most
 
@@ -67,15 +70,32 @@ def test_every_preset_comes_in_both_sizes_and_says_what_it_is():
 def test_every_figure_of_the_paper_is_found_by_its_name():
     quarl = ["quarl-table4", "quarl-fig7"]
     accelerated = [f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")]
-    for figure, size in product(
-        [*(f"fig{number}" for number in range(1, 13)), "table7", *accelerated, *quarl], ["", "-quick"]
-    ):
+    overnight = {figure for name, plan in PLANS.items() if name.endswith("-overnight") for figure in plan.reproduces}
+    for figure, size in product([*(f"fig{number}" for number in range(1, 13)), "table7", *accelerated, *quarl], ENDS):
         found = [
-            name for name, plan in PLANS.items() if figure in plan.reproduces and name.endswith("-quick") == bool(size)
+            name for name, plan in PLANS.items() if figure in plan.reproduces and subject_and_size(name)[1] == size
         ]
-        assert len(found) == 1, figure
-        assert find_sweep(f"{figure}{size}") == preset_files()[found[0]]
+        assert len(found) == (size != "overnight" or figure in overnight), figure
+        name = figure + ENDS[size]
+        assert find_sweep(name) == (preset_files()[found[0]] if found else Path(name))
     assert find_sweep("fig99") == Path("fig99")
+
+
+def test_a_night_makes_the_point_of_the_paper():
+    """Four tasks of the suite and one of Gymnasium, to be compared seed by seed, by programs that populations share."""
+    for name in ("quality-overnight", "significand-overnight"):
+        runs = [run.config for run in PLANS[name].runs]
+        assert {"cartpole_swingup", "ball_in_cup_catch", "reacher_easy", "finger_spin"} < {one.task for one in runs}
+        assert {one.seed for one in runs} == set(range(16))
+        assert {"fp32", "e5m10"} <= {one.format for one in runs}
+        assert all(one.hidden_units == 256 and set(one.fixes) == set(FIXES) for one in runs)
+        assert all(one.steps % one.eval_every == 0 for one in runs)
+        for task in {one.task for one in runs}:
+            simulated = [one for one in runs if one.task == task and one.format != "fp32"]
+            assert len({shared_kind(one) for one in simulated}) == 1
+            assert shared_kind(simulated[0])
+            assert all(worth_sharing(one, one.steps // one.action_repeat) for one in simulated)
+    assert ids("quality-overnight") <= ids("significand-overnight")
 
 
 def test_runs_are_those_of_earlier_versions_and_shared():

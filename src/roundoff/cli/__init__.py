@@ -19,7 +19,7 @@ from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import say
 from roundoff.cli.programs import AS_PYTHON, run
 from roundoff.cli.quantize import quantize
-from roundoff.cli.results import collect, compare, plot, report
+from roundoff.cli.results import against, collect, compare, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
 
@@ -51,8 +51,7 @@ def _options(
 # As --help lists them.
 for _command in (
     sweep, status, collect, reproduce, train, quantize, export, blame, presets, schema, formats, verify, doctor, plot,
-    compare,
-    report,
+    compare, against, report,
 ):  # fmt: skip
     app.command()(_command)
 app.command(context_settings=AS_PYTHON)(run)

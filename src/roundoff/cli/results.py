@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import FigureFormats, parts, print_warnings, say
+from roundoff.cli.options import AsJson, FigureFormats, parts, print_warnings, say, say_json
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
 FigureSize = Annotated[
     str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
+]
+
+Margin = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
 ]
 
 
@@ -54,12 +59,7 @@ def compare(
 def report(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
-    margin: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="What may be lost for a width to be good enough, as a fraction of fp32's return."
-        ),
-    ] = 0.1,
+    margin: Margin = 0.05,
 ) -> None:
     """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
     from roundoff.analysis import report as write_report
@@ -67,6 +67,24 @@ def report(
     written, warnings = write_report(directory, margin)
     print_warnings(warnings)
     say(written)
+
+
+def against(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
+    *,
+    margin: Margin = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Print every format against fp32: equivalent within the margin, shown to differ, or not shown."""
+    from roundoff.analysis import against as against_fp32
+
+    table, text, warnings = against_fp32(directory, margin)
+    print_warnings(warnings)
+    if as_json:
+        rows = table.astype(object).where(table.notna(), None)
+        say_json(rows.to_dict("records"))
+    else:
+        say(text)
 
 
 def collect(

@@ -99,7 +99,8 @@ def reproduce(
     ],
     *,
     size: Annotated[
-        Literal["quick", "paper"], typer.Option(help="Minutes on two cores, or as the paper did it, for GPUs.")
+        Literal["quick", "overnight", "paper"],
+        typer.Option(help="Minutes on two cores, a night on two cores, or as the paper did it, for GPUs."),
     ] = "quick",
     out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
         "results"

@@ -1,0 +1,72 @@
+"""``roundoff against``: every format against fp32, and whether they are equivalent."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import AnalysisError
+from .plot import about_open_runs
+from .runs.experiment import read_experiment
+from .statistics import markdown
+from .statistics.against_fp32 import against_reference
+from .statistics.equivalence import MARGIN
+from .statistics.summary import ALL_TASKS, REFERENCE, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+    from .runs.experiment import Experiment
+
+
+def against(directory: str | Path, margin: float = MARGIN) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
+    """Compares every format and condition in a folder with fp32, by two tests: of a difference, and of equivalence.
+
+    Args:
+        directory: the folder of a sweep, or of runs.
+        margin: what difference is too small to matter, as a fraction of fp32's mean score.
+
+    Returns:
+        The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as a table in Markdown,
+        and warnings about what was left out.
+
+    Raises:
+        AnalysisError: there is no run in the folder that has ended, or none in fp32 and another format.
+    """
+    path = Path(directory)
+    experiment = read_experiment(path)
+    warnings = [*experiment.warnings, *about_open_runs(path, experiment, "the comparison")]
+    table = against_reference(experiment, margin)
+    if table.empty:
+        raise AnalysisError(f"{path}: no run in {REFERENCE}, or none to compare with it, has ended")
+    return table, markdown.table([_in_words(row, experiment) for row in records(table)]), tuple(warnings)
+
+
+def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"], "format": row["format"]}
+    cells |= {"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {}
+    cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
+    cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
+    cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}
+    cells |= {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
+    return cells
+
+
+def _between(row: dict[str, Any], name: str, shown: Callable[[float], str]) -> str:
+    low, high = (shown(row[f"{name}_{end}"]) for end in ("low", "high"))
+    return f"{low or 'below'} to {high or 'above'}" if low or high else ""
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:+.4g}"
+
+
+def _percent(share: float) -> str:
+    return "" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f} %"
+
+
+def _p(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2g}"
