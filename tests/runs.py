@@ -1,8 +1,11 @@
 """Small training runs, and what one leaves in its folder, for tests that compare runs bit for bit."""
 
-from roundoff.agents import TrainConfig
+import pytest
+
+from roundoff.agents import TrainConfig, train
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.stopping import StopRequest
+from roundoff.agents.run.stopping import Stopped, StopRequest
+from roundoff.agents.training.together import Job, train_together
 
 SMALL = {
     "steps": 6000,
@@ -45,3 +48,23 @@ class AfterSteps(StopRequest):
     def made(self):
         self.left -= 1
         return self.left < 0
+
+
+def stopped_and_continued(config, directory, at):
+    """Trains, stops as soon as the run is told that it is at step ``at``, and goes on to the end."""
+    stop = StopRequest()
+    with pytest.raises(Stopped):
+        train(config, directory, lambda now: now.step >= at and stop.make(), stop, compiled=False)
+    train(config, directory, compiled=False)
+
+
+def check_together(configs, directory):
+    """A population leaves what runs alone leave, which are in ``alone0``, ``alone1``, ... afterwards."""
+    for i, one in enumerate(configs):
+        train(one, directory / f"alone{i}", compiled=False)
+    notices = []
+    jobs = [Job(one, directory / f"member{i}", on_notice=notices.append) for i, one in enumerate(configs)]
+    assert all(result.status == "done" for _, result in train_together(jobs, compiled=True))
+    assert notices == [f"updates are compiled, of {len(configs)} runs together"] * len(configs)
+    for i in range(len(configs)):
+        assert outcome(directory / f"member{i}") == outcome(directory / f"alone{i}")

@@ -9,16 +9,15 @@ import torch
 from ..base.errors import FormatError
 from ..base.family import check_encodable
 from ..base.on_device import where
-from .carriers import pattern
+from .carriers import INFINITY, INTEGER, LARGEST_EXPONENT, STORED_BITS, pattern
 from .codes import code_dtype
-from .patterns import float64_bits, narrowed
+from .patterns import narrowed
 
 if TYPE_CHECKING:
     from .float_layout import FloatLayout
 
-_STORED, _BIAS = 52, 1023  # of float64, in whose patterns all is done
-_MAGNITUDE, _SIGN = (1 << 63) - 1, -(1 << 63)
-_INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
+_STORED, _BIAS = 52, 1023  # of float64, in whose patterns numbers are put together
+_SIGN, _INFINITY, _QUIET = -(1 << 63), 0x7FF << 52, 0xFFF << 51
 
 
 def nan_code(fmt: FloatLayout) -> int:
@@ -42,26 +41,47 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     Raises:
         FormatError: ``x`` holds a NaN or an infinity, and the format has none.
     """
-    m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
     if not fmt.has_nan:
         check_encodable(fmt, x)
     if not fmt.has_infinity and bool(x.isinf().any()):
         raise FormatError(f"{fmt} has no infinity, and the tensor to encode holds one")
-    bits = float64_bits(x)
-    magnitude = bits & _MAGNITUDE
-    normal = (magnitude >> (_STORED - m)) - ((_BIAS - fmt.exponent_bias) << m)
-    # Subnormal numbers of float64 have the exponent field of 1; those of the format are whole quanta.
-    field = (magnitude >> _STORED).clamp(min=1)
-    significand = magnitude - ((field - 1) << _STORED)
-    drop = _BIAS + _STORED + fmt.emin - m - field
-    subnormal = significand >> drop.clamp(0, 63) if fmt.subnormals else torch.zeros_like(bits)
-    code = where(magnitude < pattern(fmt.smallest_normal, torch.float64), subnormal, normal)
-    code = where(magnitude == _INFINITY, infinity_code(fmt), code) if fmt.has_infinity else code
+    codes = _cut_off(fmt, x) if _begins_as(fmt, x.dtype) else _computed(fmt, x)
+    return codes.to(code_dtype(fmt.bits))
+
+
+def _begins_as(fmt: FloatLayout, dtype: torch.dtype) -> bool:
+    """Whether the codes are the first bits of the patterns of ``dtype``, as those of bf16 are of float32's."""
+    whole = (torch.finfo(dtype).bits - 1 - STORED_BITS[dtype], LARGEST_EXPONENT[dtype])
+    return fmt.specials == "ieee" and (fmt.exponent_bits, fmt.exponent_bias) == whole
+
+
+def _cut_off(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
+    """The first bits of patterns, as integers of their width."""
+    codes = x.view(INTEGER[x.dtype]) >> (STORED_BITS[x.dtype] - fmt.significand_bits)
+    if fmt.bits < torch.finfo(x.dtype).bits:
+        codes &= (1 << fmt.bits) - 1  # the sign is at the front of all of them
+    return where(x.isnan(), nan_code(fmt), codes) if fmt.has_nan else codes
+
+
+def _computed(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
+    """The codes, by integer arithmetic on patterns."""
+    stored, bias, infinity = STORED_BITS[x.dtype], LARGEST_EXPONENT[x.dtype], INFINITY[x.dtype]
+    m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
+    bits = x.view(INTEGER[x.dtype])
+    magnitude = bits & torch.iinfo(bits.dtype).max
+    code = (magnitude >> (stored - m)) - ((bias - fmt.exponent_bias) << m)
+    if fmt.subnormals:
+        # Subnormal numbers of the carrier have the exponent field of 1; those of the format are whole quanta.
+        field = (magnitude >> stored).clamp(min=1)
+        significand = magnitude - ((field - 1) << stored)
+        quanta = significand >> (bias + stored + fmt.emin - m - field).clamp(0, torch.iinfo(bits.dtype).bits - 1)
+    else:
+        quanta = torch.zeros_like(bits)
+    code = where(magnitude < pattern(fmt.smallest_normal, x.dtype), quanta, code)
+    code = where(magnitude == infinity, infinity_code(fmt), code) if fmt.has_infinity else code
     if fmt.signed:
         code = where(bits < 0, code | _sign_bit(magnitude_bits), code)
-    if fmt.has_nan:
-        code = where(magnitude > _INFINITY, nan_code(fmt), code)
-    return code.to(code_dtype(fmt.bits))
+    return where(magnitude > infinity, nan_code(fmt), code) if fmt.has_nan else code
 
 
 def decode(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

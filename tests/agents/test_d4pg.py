@@ -9,6 +9,7 @@ import odd_goal  # noqa: F401  registers the task
 import pytest
 import torch
 from pydantic import ValidationError
+from runs import check_together, outcome, stopped_and_continued
 from textbook import modules_of
 from torch import nn
 
@@ -23,8 +24,6 @@ from roundoff.agents.optimizers.hadam import HAdam
 from roundoff.agents.optimizers.kahan_momentum import KahanEMA
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
 from roundoff.agents.programs.population import shared_kind
-from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.training.together import Job, train_together
 from roundoff.analysis import read_experiment
 from roundoff.formats import round
 
@@ -320,26 +319,12 @@ def test_traced_it_has_the_same_bits(options, uncompiled):
         assert torch.equal(values, mine.weights()[name]), name
 
 
-def files(folder):
-    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")}
-
-
 @pytest.mark.parametrize("more", [{"atoms": 1, "v_min": None, "v_max": None}, SPREAD], ids=["ddpg", "d4pg"])
 def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, more):
     configs = [TrainConfig(**{**TINY, **more}, format=name) for name in ("e5m7", "e5m10")]
-    for i, config in enumerate(configs):
-        train(config, tmp_path / f"alone{i}", compiled=False)
-    stop = StopRequest()
-    with pytest.raises(Stopped):
-        train(configs[0], tmp_path / "stopped", lambda now: now.step >= 90 and stop.make(), stop, compiled=False)
-    train(configs[0], tmp_path / "stopped", compiled=False)
-    assert files(tmp_path / "stopped") == files(tmp_path / "alone0")
-    notices = []
-    jobs = [Job(one, tmp_path / f"member{i}", on_notice=notices.append) for i, one in enumerate(configs)]
-    assert all(outcome.status == "done" for _, outcome in train_together(jobs, compiled=True))
-    assert notices == ["updates are compiled, of 2 runs together"] * 2
-    for i in range(2):
-        assert files(tmp_path / f"member{i}") == files(tmp_path / f"alone{i}")
+    check_together(configs, tmp_path)
+    stopped_and_continued(configs[0], tmp_path / "stopped", at=90)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 
 def test_an_actor_of_odd_width_is_trained_alone():

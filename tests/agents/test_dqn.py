@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from runs import check_together, outcome, stopped_and_continued
 from textbook import modules_of
 from torch import nn
 
@@ -23,8 +24,6 @@ from roundoff.agents.experience.prioritized import PrioritizedReplay, SumTree
 from roundoff.agents.experience.replay import Replay, batch_of
 from roundoff.agents.experience.sampling import Sample
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
-from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.training.together import Job, train_together
 from roundoff.formats import Format, round
 from roundoff.simulate import simulate
 
@@ -436,19 +435,12 @@ TINY = {
 }  # fmt: skip
 
 
-def files(folder):
-    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")}
-
-
 @pytest.mark.parametrize("at", [60, 151, 222])
 def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, at):
     config = TrainConfig(**TINY, **RAINBOW, format="e5m10", environments=5)
     train(config, tmp_path / "whole", compiled=False)
-    stop = StopRequest()
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "stopped", lambda now: now.step >= at and stop.make(), stop, compiled=False)
-    train(config, tmp_path / "stopped", compiled=False)
-    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+    stopped_and_continued(config, tmp_path / "stopped", at)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -459,14 +451,7 @@ def test_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, task):
         pytest.importorskip("minatar")
     keys = {**TINY, **RAINBOW, "task": task, "steps": 120, "eval_every": 60}
     configs = [TrainConfig(**keys, format=name) for name in ("e5m7", "e5m10")]
-    notices = []
-    for i, config in enumerate(configs):
-        train(config, tmp_path / f"alone{i}", compiled=False)
-    jobs = [Job(one, tmp_path / f"member{i}", on_notice=notices.append) for i, one in enumerate(configs)]
-    assert all(outcome.status == "done" for _, outcome in train_together(jobs, compiled=True))
-    assert notices == ["updates are compiled, of 2 runs together"] * 2
-    for i in range(2):
-        assert files(tmp_path / f"member{i}") == files(tmp_path / f"alone{i}")
+    check_together(configs, tmp_path)
 
 
 def test_a_network_that_became_nan_ends_the_run_as_crashed(tmp_path):

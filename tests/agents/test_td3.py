@@ -6,6 +6,7 @@ import json
 import odd_goal  # noqa: F401  registers the task
 import pytest
 import torch
+from runs import check_together, outcome, stopped_and_continued
 from textbook import modules_of
 from torch import nn
 
@@ -15,8 +16,6 @@ from roundoff.agents.experience.replay import Replay
 from roundoff.agents.optimizers.hadam import HAdam
 from roundoff.agents.optimizers.kahan_momentum import KahanEMA
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
-from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.training.together import Job, train_together
 from roundoff.formats import Format, round
 
 OBSERVATION, ACTION, BATCH = 5, 2, 16
@@ -152,30 +151,11 @@ TINY = {
 }  # fmt: skip
 
 
-def files(folder):
-    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json", "config.json")}
-
-
 def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled):
     configs = [TrainConfig(**TINY, format=name) for name in ("e5m7", "e5m10")]
-    for i, config in enumerate(configs):
-        train(config, tmp_path / f"alone{i}", compiled=False)
-    stop = StopRequest()
-
-    def stop_in_the_middle(progress):
-        if progress.step >= 60:
-            stop.make()
-
-    with pytest.raises(Stopped):
-        train(configs[0], tmp_path / "stopped", stop_in_the_middle, stop, compiled=False)
-    train(configs[0], tmp_path / "stopped", compiled=False)
-    assert files(tmp_path / "stopped") == files(tmp_path / "alone0")
-    notices = []
-    jobs = [Job(one, tmp_path / f"member{i}", on_notice=notices.append) for i, one in enumerate(configs)]
-    assert all(outcome.status == "done" for _, outcome in train_together(jobs, compiled=True))
-    assert notices == ["updates are compiled, of 2 runs together"] * 2
-    for i in range(2):
-        assert files(tmp_path / f"member{i}") == files(tmp_path / f"alone{i}")
+    check_together(configs, tmp_path)
+    stopped_and_continued(configs[0], tmp_path / "stopped", at=60)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 
 @pytest.mark.parametrize("format", ["fp32", "e5m10"])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from comparing import same_bits
+from families_exact import random_patterns, special
 
 from roundoff.formats import Format, FormatError, pack, unpack
 from roundoff.formats.families.integer import Quantized
@@ -23,6 +24,38 @@ def test_only_the_lowest_bits_count(name):
     signed = torch.where(codes >= 1 << (fmt.bits - 1), codes - (1 << fmt.bits), codes)
     assert same_bits(fmt.decode(signed.to(torch.int8 if fmt.bits <= 8 else torch.int16)), expected)
     assert same_bits(fmt.decode(unpack(pack(codes, fmt.bits), fmt.bits, len(codes))), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32), ("fp64", torch.float64)],
+)
+def test_codes_are_the_bits_of_torchs_own_types(name, own):
+    fmt = Format.parse(name)
+    x = torch.cat([random_patterns(1 << 14, torch.float32), special(torch.float32), torch.randn(999)])
+    x = x.double() if name == "fp64" else x
+    integer = {16: torch.int16, 32: torch.int32, 64: torch.int64}[fmt.bits]
+    theirs = fmt.rounded(x).to(own)
+    one_nan = torch.tensor(torch.nan, dtype=own)
+    bits = torch.where(theirs.isnan(), one_nan, theirs).view(integer).long()
+    wanted = bits & ((1 << fmt.bits) - 1) if fmt.bits < 64 else bits
+    assert torch.equal(fmt.encode(x).long(), wanted)
+
+
+@pytest.mark.parametrize(
+    "name", ["fp16", "bf16", "e8m4", "e8m0", "e8m3_nosub", "binary16p9", "fp8_e4m3", "e1m6_finite", "e3m12b-100",
+             "e6m9_ftz", "binary8p4ue"],
+)  # fmt: skip
+def test_codes_do_not_depend_on_the_type_that_holds_the_numbers(name):
+    """Those of float64 are computed in int64, those of float32 in int32; bf16's are the first bits of float32's."""
+    fmt = Format.parse(name)
+    wide = fmt.decode(torch.arange(1 << fmt.bits), torch.float64)
+    narrow = wide.float()
+    assert torch.equal(narrow.double().nan_to_num(7), wide.nan_to_num(7))
+    codes = fmt.encode(wide)
+    assert torch.equal(fmt.encode(narrow), codes)
+    numbers = ~wide.isnan() & ((wide != 0) | (torch.arange(len(wide)) == 0))
+    assert torch.equal(codes.long()[numbers], torch.arange(len(wide))[numbers])
 
 
 def test_negative_posits_held_as_bytes():

@@ -1,0 +1,188 @@
+"""Runs with actors on Ray: schedules to the bit, who may be killed, what is recorded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from actor_runs import LOCKSTEP, TINY, config_of
+from processes import alive, children, wait_until
+
+ray = pytest.importorskip("ray")
+
+from roundoff.agents import TrainConfig, train  # noqa: E402
+from roundoff.agents.algorithms.dqn.agent import make  # noqa: E402
+from roundoff.agents.environments.parallel import VectorEnvironment  # noqa: E402
+from roundoff.agents.experience.sampling import Sampler  # noqa: E402
+from roundoff.agents.run import checkpoint  # noqa: E402
+from roundoff.agents.run.stopping import Stopped, StopRequest  # noqa: E402
+from roundoff.agents.streams import Stream, sequence  # noqa: E402
+
+CPU = torch.device("cpu")
+SCRIPT = """
+import json, sys
+from roundoff.agents import TrainConfig, train
+train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
+"""
+
+
+def records(directory, *kinds):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] in kinds]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One Ray for all tests of this file; it starts as many processes at once as it has processors."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        configure_logging=True, object_store_memory=2**28,
+    )  # fmt: skip
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    yield ray
+    ray.shutdown()
+
+
+# Schedules, to the bit
+
+
+def by_hand(config, every):
+    """A copy of the network acts, and is renewed before steps 0, every, 2 every, ...; all in this process."""
+    environments = VectorEnvironment({"task": config.task, "action_repeat": 1}, [1], [True])
+    environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, 0)])
+    sampler = Sampler(environments.groups)
+    (learner, recorder), (acting, _) = make(config, environments, CPU), make(config, environments, CPU)
+    perceive = recorder.intake.perceive
+    before = perceive(sampler.begin()[0])
+    returns = []
+    for step in range(config.steps):
+        if step % every == 0:
+            acting.networks["critic"].flat.copy_(learner.networks["critic"].flat)
+        actions = recorder.explore(1, 0)
+        if actions is None:
+            actions = recorder.intake.from_format(acting.act(before, deterministic=False))
+        sample = sampler.act(actions)
+        rows = recorder.rows(before, sample)
+        before = perceive(sample.steps.observations)
+        recorder.add(rows[0], sample, 0)
+        for batch in recorder.due():
+            learner.update(batch)
+        if sample.steps.last[0]:
+            returns.append(float(sample.returns[0]))
+    return returns, learner.weights()["critic"]
+
+
+def of_run(directory):
+    returns = [record["episode_return"] for record in records(directory, "train")]
+    return returns, checkpoint.load(directory / "agent.pt")["critic"]
+
+
+def same(a, b):
+    return a[0] == b[0] and torch.equal(a[1], b[1])
+
+
+def test_the_schedule_by_hand_is_that_of_a_run_without_actors(tmp_path):
+    config = config_of(None)
+    train(config, tmp_path, compiled=False)
+    assert same(by_hand(config, 1), of_run(tmp_path))
+    assert not same(by_hand(config, 7), of_run(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def in_lockstep(cluster, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lockstep")
+    train(config_of({**LOCKSTEP, "pull_every": 7}), directory, compiled=False)
+    return directory
+
+
+def test_one_actor_in_lockstep_keeps_the_documented_schedule(in_lockstep):
+    assert same(by_hand(config_of(None), 7), of_run(in_lockstep))
+    pulls = records(in_lockstep, "pull")
+    assert [pull["step"] for pull in pulls if pull["version"]] == [42 + 7 * i for i in range(len(pulls) - 1)]
+    assert {pull["staleness"] for pull in pulls} == {0}  # it waits for the weights of that moment
+    assert [pull["staleness_before"] for pull in pulls[1:]] == [2, *([7] * (len(pulls) - 2))]
+    assert all(pull["kl"] < 1e-9 for pull in pulls[1:])  # fp32 is what the learner has
+
+
+def test_a_run_in_lockstep_has_the_same_bytes_when_it_is_stopped_and_goes_on(cluster, in_lockstep, tmp_path):
+    stop = StopRequest()
+
+    def interrupt(progress):
+        if progress.step > 130:
+            stop.make()
+
+    config = config_of({**LOCKSTEP, "pull_every": 7})
+    with pytest.raises(Stopped):
+        train(config, tmp_path, interrupt, stop, compiled=False)
+    train(config, tmp_path, compiled=False)
+    for name in ("metrics.jsonl", "result.json"):
+        assert (tmp_path / name).read_bytes() == (in_lockstep / name).read_bytes()
+    assert same(of_run(tmp_path), of_run(in_lockstep))
+
+
+# Who may be killed
+
+
+def test_actors_and_the_quantizer_come_back_when_they_are_killed(cluster, tmp_path, monkeypatch):
+    from roundoff.agents.actors import stage as stage_module
+
+    opened, killed, begun = [], [], []
+    original = stage_module.Stage.__init__
+
+    def noted(self, *arguments):
+        original(self, *arguments)
+        opened.append(self)
+
+    monkeypatch.setattr(stage_module.Stage, "__init__", noted)
+
+    def on_progress(progress):
+        if progress.step > 60 and not killed:
+            begun.extend(opened[0].process_ids)
+            killed.extend(begun[:2])  # the quantizer, and an actor
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    config = config_of({"count": 2, "format": "e4m3", "pull_every": 10}, steps=800, eval_every=400, lr=1e-4)
+    result = train(config, tmp_path, on_progress, compiled=False)
+    assert (result.status, result.step) == ("done", 800)
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    assert [actor["died"] for actor in timing["actors"]] == [1, 0]
+    assert sum(actor["steps"] for actor in timing["actors"]) == 800
+    assert all(actor["steps"] > 0 and actor["pulls"] > 1 for actor in timing["actors"])
+    assert set(timing["actors"][0]["spent"]) == {"environment", "step", "pull", "deserialize", "load"}
+    assert [step for step, _ in timing["actor_clock"]] == [400, 800]
+    versions = [pull["version"] for pull in records(tmp_path, "pull")]
+    assert max(versions) > 400  # also after the quantizer was killed
+    wait_until(lambda: not any(map(alive, [*begun, *killed])))
+
+
+def started_by(pid):
+    return [one for child in children(pid) for one in (child, *started_by(child))]
+
+
+def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(tmp_path, request):
+    keys = {**TINY, "steps": 1000, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
+    command = [sys.executable, "-c", SCRIPT, json.dumps(keys), str(tmp_path / "run")]
+    memory = set(Path("/dev/shm").iterdir())
+    learner = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        wait_until((tmp_path / "run/checkpoint.pt").exists, seconds=120)
+        others = started_by(learner.pid)
+        assert len(others) >= 4  # Ray's own, the quantizer, the actor
+    finally:
+        learner.kill()
+        learner.wait()
+    wait_until(lambda: not any(map(alive, others)))
+    assert set(Path("/dev/shm").iterdir()) <= memory
+    request.getfixturevalue("cluster")
+    result = train(TrainConfig(**keys), tmp_path / "run", compiled=False)
+    assert (result.status, result.step) == ("done", 1000)
+    timing = json.loads((tmp_path / "run/timing.json").read_text())
+    assert timing["actors"][0]["steps"] == 1000
