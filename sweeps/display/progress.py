@@ -59,10 +59,9 @@ class ProgressDisplay:
             self._live.stop()
 
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
-        """Says what is going to happen."""
-        self._total = len(waiting)
-        self._steps_total = sum(run.config.steps for run in waiting)
-        self._started = time.monotonic()
+        """Says what is going to happen; a search begins several times."""
+        self._total += len(waiting)
+        self._steps_total += sum(run.config.steps for run in waiting)
         before = f", {finished} finished before" if finished else ""
         self._metric = "metric" if any(isinstance(run.config, ProgramConfig) for run in waiting) else None
         if waiting:

@@ -34,3 +34,13 @@ def test_plain_lines_elsewhere():
         "3 runs to do, 2 finished before; starting 2 workers",
         f"[1/3] {RUNS[1].id}: done, return 5.0, 0 s",
     ]
+
+
+def test_the_rounds_of_a_search_are_counted_together():
+    file = io.StringIO()
+    with ProgressDisplay(Console(file=file, width=200)) as display:
+        for i in range(2):
+            display.begin(RUNS[i : i + 1], i, 2)
+            display.event(Event("started", RUNS[i]), "waiting", 0.0)
+            display.event(Event("ended", RUNS[i]), "done", 5.0)
+    assert [line[:5] for line in file.getvalue().splitlines() if line.startswith("[")] == ["[1/1]", "[2/2]"]
