@@ -10,39 +10,58 @@ from .errors import AnalysisError
 from .plot import about_open_runs
 from .runs.experiment import read_experiment
 from .statistics import markdown
-from .statistics.against_fp32 import against_reference
+from .statistics.against_fp32 import against_reference, as_text
 from .statistics.equivalence import MARGIN
 from .statistics.summary import ALL_TASKS, REFERENCE, records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
 
     from .runs.experiment import Experiment
 
 
-def against(directory: str | Path, margin: float = MARGIN) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
+def against(
+    directory: str | Path, margin: float = MARGIN, reference: Mapping[str, str] | None = None
+) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
     """Compares every format and condition in a folder with fp32, by two tests: of a difference, and of equivalence.
 
     Args:
         directory: the folder of a sweep, or of runs.
-        margin: what difference is too small to matter, as a fraction of fp32's mean score.
+        margin: what difference is too small to matter, as a fraction of the reference's mean score.
+        reference: settings of the runs that others are compared with, in place of ``format`` fp32: what each is, as
+            text, ``none`` where there is none.
 
     Returns:
         The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as a table in Markdown,
         and warnings about what was left out.
 
     Raises:
-        AnalysisError: there is no run in the folder that has ended, or none in fp32 and another format.
+        AnalysisError: there is no run in the folder that has ended, or none of the reference and another one, or a
+            setting of the reference does not vary.
     """
     path = Path(directory)
     experiment = read_experiment(path)
     warnings = [*experiment.warnings, *about_open_runs(path, experiment, "the comparison")]
-    table = against_reference(experiment, margin)
+    if reference:
+        _check(path, experiment, reference)
+    table = against_reference(experiment, margin, reference)
     if table.empty:
-        raise AnalysisError(f"{path}: no run in {REFERENCE}, or none to compare with it, has ended")
+        name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
+        raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
     return table, markdown.table([_in_words(row, experiment) for row in records(table)]), tuple(warnings)
+
+
+def _check(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> None:
+    """Raises AnalysisError where no run is of the reference."""
+    varying = ("format", *experiment.conditions.keys)
+    for key, value in reference.items():
+        if key not in varying:
+            raise AnalysisError(f"{path}: {key} does not vary; a reference is of {', '.join(varying)}")
+        found = sorted({as_text(one) for one in experiment.runs[key]})
+        if value not in found:
+            raise AnalysisError(f"{path}: no run has {key} {value}; there are {', '.join(found)}")
 
 
 def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:

@@ -50,7 +50,7 @@ class Conditions:
 
         (A baseline settles the fixes, which it has none of.)
         """
-        return ", ".join(f"{key} {values[key]}" for key in self.told) or "as it is"
+        return ", ".join(f"{key} {_told(values[key])}" for key in self.told) or "as it is"
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
@@ -62,6 +62,11 @@ class Conditions:
             return False
         mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
         return not mutual or self.keys.index(one) < self.keys.index(other)
+
+
+def _told(value: object) -> object:
+    """A value of a setting; missing ones are ``none``."""
+    return "none" if value is None or value != value else value  # noqa: PLR0124  NaN
 
 
 def without_settled(

@@ -23,7 +23,7 @@ from .summary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..runs.experiment import Experiment
     from ..runs.metric import Metric
@@ -32,8 +32,13 @@ if TYPE_CHECKING:
     ByTask = dict[str, Scores]
 
 
-def against_reference(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
+def against_reference(
+    experiment: Experiment, margin: float = MARGIN, reference: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Compares each format and condition with fp32: of the same condition, or of the only one that fp32 was run in.
+
+    Another ``reference`` says which runs take the place of fp32's: settings, and what they are, as text. Others are
+    compared with those that are alike in all other settings, or with the only ones that there are.
 
     Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
     fp32, in words), ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run
@@ -50,11 +55,11 @@ def against_reference(experiment: Experiment, margin: float = MARGIN) -> pd.Data
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
     rows: list[dict[str, Any]] = []
-    for values, tasks, reference in _matched(runs, keys, experiment.metric):
+    for values, tasks, (plain, theirs) in _matched(runs, keys, experiment.metric, reference):
         for task, names in _selections(tasks, set(runs["task"])):
-            if not set(names) <= reference[1].keys():
+            if not set(names) <= theirs.keys():
                 continue
-            x, y = [tasks[name] for name in names], [reference[1][name] for name in names]
+            x, y = [tasks[name] for name in names], [theirs[name] for name in names]
             scores = [[list(scores.values()) for scores in side] for side in (x, y)]
             generator = generator_for("against", task, *map(str, values.values()))
             better = probability_of_improvement(scores[0], scores[1], generator)
@@ -64,7 +69,7 @@ def against_reference(experiment: Experiment, margin: float = MARGIN) -> pd.Data
                 {
                     "task": task,
                     **values,
-                    "reference": experiment.conditions.label(reference[0]) if keys else "",
+                    "reference": experiment.conditions.label(plain) if keys else "",
                     **_with_ends("improvement", better.value, better.interval),
                     **_with_ends("difference", apart.value, apart.interval),
                     "pairs": apart.pairs,
@@ -139,9 +144,9 @@ def _family(name: str) -> tuple[int | str, int]:
 
 
 def _matched(
-    runs: pd.DataFrame, keys: list[str], metric: Metric
+    runs: pd.DataFrame, keys: list[str], metric: Metric, reference: Mapping[str, str] | None = None
 ) -> Iterator[tuple[dict[str, Any], ByTask, tuple[dict[str, Any], ByTask]]]:
-    """Every format and condition but fp32's, and what it is compared with: values and scores by task of both.
+    """Every format and condition but the reference's, and what it is compared with: values and scores by task of both.
 
     Of the scores more is better, and a crashed run without one has the worst there is.
     """
@@ -150,13 +155,26 @@ def _matched(
         (dict(zip(["format", *keys], where, strict=True)), _by_task(group))
         for where, group in runs.groupby(["format", *keys], dropna=False)
     ]
-    plain = [(values, tasks) for values, tasks in everything if values["format"] == REFERENCE]
+    wanted = reference or {"format": REFERENCE}
+
+    def is_reference(values: dict[str, Any]) -> bool:
+        return all(as_text(values[key]) == text for key, text in wanted.items())
+
+    others = [key for key in ("format", *keys) if key not in wanted]
+    plain = [(values, tasks) for values, tasks in everything if is_reference(values)]
     for values, tasks in everything:
-        if values["format"] == REFERENCE:
+        if is_reference(values):
             continue
-        same = [one for one in plain if all(str(one[0][key]) == str(values[key]) for key in keys)] or plain
+        same = [one for one in plain if all(str(one[0][key]) == str(values[key]) for key in others)] or plain
         if len(same) == 1:
             yield values, tasks, same[0]
+
+
+def as_text(value: object) -> str:
+    """A value of a setting as a reference names it: ``none`` where there is none, numbers as short as they can be."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _by_task(runs: pd.DataFrame) -> ByTask:

@@ -114,6 +114,33 @@ def test_a_table_of_answers_wants_fp32_and_something_else(tmp_path):
         against(tmp_path)
 
 
+def test_any_setting_may_be_what_others_are_compared_with(tmp_path, monkeypatch):
+    two = ["hadam", "normal_fix"]
+    runs = []
+    for own, score in ((two, 700), ([], 500)):
+        monkeypatch.setitem(LEVEL, "e5m5", score)
+        runs += [
+            write_run(tmp_path, "e5m5", seed, task=task, fixes=own)
+            for seed in range(3)
+            for task in ("cartpole_swingup", "finger_spin")
+        ]
+    write_sweep(tmp_path, runs)
+    table, text, _ = against(tmp_path, reference={"fixes": "none"})
+    assert set(table["task"]) == {"all", "cartpole_swingup", "finger_spin"}
+    assert table["difference"].tolist() == [200.0] * 3
+    assert set(table["pairs"]) == {3, 6}
+    (own,) = set(table["fixes"])
+    assert f"fixes {own}" in text
+    assert against(tmp_path, reference={"fixes": own})[0]["difference"].tolist() == [-200.0] * 3
+    with pytest.raises(AnalysisError, match=r"no run has fixes some; there are .*none"):
+        against(tmp_path, reference={"fixes": "some"})
+    with pytest.raises(AnalysisError, match="lr does not vary; a reference is of format, fixes"):
+        against(tmp_path, reference={"lr": "0.001"})
+    said = CliRunner().invoke(app, ["against", str(tmp_path), "--reference", "fixes"])
+    assert said.exit_code == 2
+    assert "--reference is KEY=VALUE" in said.output
+
+
 MADE = {"python": "3.12.1", "torch": "2.5.0", "numpy": "2.1.0", "processor": "Abacus 9", "commit": "c0ffee"}
 
 

@@ -73,12 +73,20 @@ def against(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
     margin: Margin = 0.05,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="What to compare with, in place of format=fp32; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every format against fp32: equivalent within the margin, shown to differ, or not shown."""
     from roundoff.analysis import against as against_fp32
 
-    table, text, warnings = against_fp32(directory, margin)
+    pairs = [argument.partition("=") for argument in reference or ()]
+    for argument, (key, sign, value) in zip(reference or (), pairs, strict=True):
+        if not (key and sign and value):
+            raise typer.BadParameter(f"--reference is KEY=VALUE, such as actors.format=fp32, got {argument!r}")
+    table, text, warnings = against_fp32(directory, margin, {key: value for key, _, value in pairs})
     print_warnings(warnings)
     if as_json:
         rows = table.astype(object).where(table.notna(), None)
