@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
 import warnings
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,11 +17,9 @@ from ...simulate import exact
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
-from ..quantization.products import QuantizedProducts
 from ..quantization.quantization import Quantization
 from ..run.directory import Crash, Result
 from ..run.ending import write_ending
-from ..run.evaluate import Evaluation, evaluate
 from ..run.loop import Progress
 from ..run.metrics import MetricsLog
 from ..run.observed import Numerics
@@ -30,26 +27,24 @@ from ..run.profile import Profile
 from ..run.restored import take_over
 from ..run.stopping import Stopped
 from ..run.stopwatch import Stopwatch
-from ..streams import Stream, sequence
-from .finite import LastOutput, damaged_weight, nan_among_locals
+from .evaluation import STEPS_OF_TRAINING, ModelEvaluation
+from .finite import damaged_weight, nan_among_locals
 from .model import make_model
+from .randomness import seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from numpy.typing import NDArray
-
-    from ...simulate import Simulation
     from ..environments.parallel import EnvironmentGroup
     from ..quantization.products import Ranges
     from ..run.directory import RunDirectory
+    from ..run.evaluate import Evaluation
     from ..run.stopping import StopRequest
     from .model import Model
     from .settings import AdapterConfig
     from .world import World
 
 _SECONDS_BETWEEN_REPORTS = 1.0
-_EVALUATION = 1 << 31  # half of the steps that a simulation can count: stochastic rounding in evaluations has its own
 
 
 class _Leave(BaseException):  # so that no ``except Exception`` of a library holds it up
@@ -100,7 +95,6 @@ class AdaptedRun:
         self._allow_imports = list(allow_imports)
         self._step = self._evaluated_at = 0
         self._simulation = simulation_of(config)
-        self._looking_on = simulation_of(config.model_copy(update={"observe": False}))
         self._inside = ExitStack()  # of the simulation, while the library learns
         self._quantized = False
         self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
@@ -125,7 +119,7 @@ class AdaptedRun:
         with (
             MetricsLog(self.files.path, length=0, step=0) as self._log,
             self._evaluation_group() as self._group,
-            _randomness(self.device, self.config.seed),
+            seeded(self.device, self.config.seed),
         ):
             self._report()
             crash = self._learn()
@@ -135,8 +129,10 @@ class AdaptedRun:
         return self._finish(crash)
 
     @contextmanager
-    def restored(self, weights: Mapping[str, torch.Tensor], step: int) -> Iterator[None]:
-        """As it was at its end, for :meth:`episodes` within the block; nothing is written.
+    def restored(
+        self, weights: Mapping[str, torch.Tensor], step: int
+    ) -> Iterator[Callable[..., tuple[Evaluation, Ranges]]]:
+        """As it was at its end: :meth:`.ModelEvaluation.episodes` at that step, for the block; nothing is written.
 
         Args:
             weights: what the run left.
@@ -145,11 +141,11 @@ class AdaptedRun:
         Raises:
             RunError: these are no weights of this model.
         """
-        with self._evaluation_group() as self._group, _randomness(self.device, self.config.seed):
-            self.model, self._step = self._make(), step
-            take_over(weights, self.model.weights(), str(self.files.agent))
+        with self._evaluation_group() as self._group, seeded(self.device, self.config.seed):
+            model, self._step = self._make(), step
+            take_over(weights, model.weights(), str(self.files.agent))
             self._be_quantized()
-            yield
+            yield partial(self._evaluation.episodes, step)
 
     @contextmanager
     def _evaluation_group(self) -> Iterator[EnvironmentGroup]:
@@ -163,7 +159,7 @@ class AdaptedRun:
     def _learn(self) -> Crash | None:
         """Lets the library learn; how that crashed, if it did."""
         with self.stopwatch.measure("library"):
-            model = self.model = self._make()
+            model = self._make()
         try:
             with (
                 warnings.catch_warnings(),
@@ -203,19 +199,22 @@ class AdaptedRun:
             return False
         self._quantized = True
         self._inside.close()
-        for simulation in (self._simulation, self._looking_on):
-            assert simulation is not None
-            change_to(simulation, self.config, quantized=True)
+        assert self._simulation is not None
+        change_to(self._simulation, self.config, quantized=True)
+        self._evaluation.be_quantized()
         return True
 
     def _make(self) -> Model:
+        """Makes the model, and what evaluates it."""
         try:
-            return make_model(self.config, self._open)
+            self.model = make_model(self.config, self._open)
         except (TypeError, ValueError, AssertionError, AttributeError, KeyError, NotImplementedError) as error:
             raise RunError(
                 f"{self.config.algorithm} cannot be made with options {self.config.options} for {self.config.task}:"
                 f" {type(error).__name__}: {error}"
             ) from error
+        self._evaluation = ModelEvaluation(self.config, self.model, self._group, self.device)
+        return self.model
 
     def _open(self, number: int) -> World:
         from .world import open_world  # noqa: PLC0415  imports the simulators
@@ -237,7 +236,7 @@ class AdaptedRun:
         if self._be_quantized():
             self._enter()
         if self._simulation is not None:
-            self._simulation.step = self._step // self.config.action_repeat % _EVALUATION
+            self._simulation.step = self._step // self.config.action_repeat % STEPS_OF_TRAINING
         every = self.config.eval_every
         if self._step // every > self._evaluated_at // every and self._step < self.config.steps:
             with exact():  # what is computed to look at numbers is not the library's
@@ -266,89 +265,19 @@ class AdaptedRun:
         if damaged := damaged_weight(self.model.weights()):
             raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
         with self.stopwatch.measure("evaluation"):
-            found, _ = self.episodes()
+            found, _ = self._evaluation.episodes(self._step)
             if found.crashed:
                 raise _Leave(Crash(self._step, "the policy took a non-finite action in evaluation"))
             self._last = found
             self._log.write("eval", self._step, found.record())
             for one in self.config.evaluate_in:
                 quantization = Quantization.parse(one)
-                found, _ = self.episodes(quantization)
+                found, _ = self._evaluation.episodes(self._step, quantization)
                 self._last_quantized[quantization.name] = found.mean
                 self._log.write("eval_in", self._step, {"in": quantization.name, **found.record()})
         if self._numerics:
             self._log.write("numerics", self._step, self._numerics.record())
         self._report()
-
-    def episodes(self, quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
-        """The episodes of an evaluation, which the step and the seed decide, with the policy quantized if need be.
-
-        Args:
-            quantization: how; None: as it is.
-            watch: whether the ranges of activations are noted.
-
-        Returns:
-            The evaluation, and those ranges.
-        """
-        assert self.model is not None
-        tensors = list(self.model.weights().values())
-        if quantization is None:
-            return self._episodes(self._looking_on), []
-        if quantization.policy is None:
-            products = QuantizedProducts(quantization, tensors, watch=watch)
-            return self._episodes(self._looking_on, products), products.ranges
-        with _rounded(tensors, quantization):
-            return self._episodes(quantization.simulation(self.config.seed), quantization=quantization), []
-
-    def _episodes(
-        self,
-        simulation: Simulation | None,
-        products: QuantizedProducts | None = None,
-        quantization: Quantization | None = None,
-    ) -> Evaluation:
-        model, config = self.model, self.config
-        assert model is not None
-        if simulation is not None:
-            simulation.step = _EVALUATION + self._step % _EVALUATION
-        seed = int(sequence(config.seed, Stream.EVALUATION, self._step).generate_state(1)[0])
-        modes = {module: module.training for module in model.network.modules()}
-        output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
-        model.begin(config.eval_episodes)
-
-        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            seen = self._seen(observations)
-            if quantization is not None and seen.dtype in (np.float32, np.float64):
-                seen = quantization.number(torch.from_numpy(seen)).numpy()
-            with simulation or nullcontext(), products or nullcontext():
-                actions = model.act(seen)
-            if discrete and not output.is_finite():  # else the actions themselves say it
-                return np.full((len(observations), 1), np.nan)
-            return self._as_ours(actions)
-
-        try:
-            with torch.no_grad(), _randomness(self.device, seed):
-                return evaluate(self._group, policy, seed=config.seed, step=self._step, go_on=model.go_on)
-        finally:
-            output.remove()
-            for module, training in modes.items():
-                module.training = training
-
-    def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """What our environments show, as the library's do."""
-        assert self.model is not None
-        space = self.model.observation_space
-        return observations.astype(space.dtype).reshape(len(observations), *space.shape)
-
-    def _as_ours(self, actions: NDArray[Any]) -> NDArray[np.floating[Any]]:
-        """Actions of the library's environments as ours take them, (n, action)."""
-        assert self.model is not None
-        space = self.model.action_space
-        if not hasattr(space, "low"):
-            chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
-            return np.eye(int(space.n))[chosen]
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
-        return ours.reshape(len(actions), -1)
 
     def _finish(self, crash: Crash | None) -> Result:
         assert self.model is not None
@@ -374,34 +303,3 @@ def _round_(model: Model) -> None:
         for tensor in model.weights().values():
             if tensor.is_floating_point():
                 tensor.copy_(tensor.clone())
-
-
-@contextmanager
-def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
-    """Parameters as a quantized inference begins with them, for the block; then as they were."""
-    kept = [tensor.clone() for tensor in tensors]
-    with torch.no_grad():
-        for tensor in tensors:
-            if tensor.dtype in (torch.float32, torch.float64):
-                tensor.copy_(quantization.number(tensor))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, was in zip(tensors, kept, strict=True):
-                tensor.copy_(was)
-
-
-@contextmanager
-def _randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """The global generators of Python, NumPy and PyTorch, seeded for the block, and as they were behind it."""
-    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        try:
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            torch.manual_seed(seed)
-            yield
-        finally:
-            random.setstate(kept)
-            np.random.set_state(kept_numpy)  # noqa: NPY002

@@ -103,14 +103,14 @@ def _opened(
     *,
     allow_imports: Collection[str],
 ) -> Iterator[Play]:
-    """A function that plays the episodes of an evaluation; see :meth:`AdaptedRun.episodes`."""
+    """A function that plays the episodes of an evaluation; see :meth:`.ModelEvaluation.episodes`."""
     config = looked_at(config, episodes)
     if isinstance(config, AdapterConfig):
         check_run(config, allow_imports)
         require(config.package)
         run = AdaptedRun(config, files, torch.device("cpu"), None, StopRequest(), allow_imports)
-        with run.restored(weights, step):
-            yield run.episodes
+        with run.restored(weights, step) as play_at_the_end:
+            yield play_at_the_end
         return
     with finished_agent(config, step, weights, files.agent, allow_imports=allow_imports) as agent:
 

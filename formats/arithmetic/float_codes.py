@@ -11,13 +11,9 @@ from ..base.family import check_encodable
 from ..base.on_device import where
 from .carriers import INFINITY, INTEGER, LARGEST_EXPONENT, STORED_BITS, pattern
 from .codes import code_dtype
-from .patterns import narrowed
 
 if TYPE_CHECKING:
     from .float_layout import FloatLayout
-
-_STORED, _BIAS = 52, 1023  # of float64, in whose patterns numbers are put together
-_SIGN, _INFINITY, _QUIET = -(1 << 63), 0x7FF << 52, 0xFFF << 51
 
 
 def nan_code(fmt: FloatLayout) -> int:
@@ -52,7 +48,7 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
 def _begins_as(fmt: FloatLayout, dtype: torch.dtype) -> bool:
     """Whether the codes are the first bits of the patterns of ``dtype``, as those of bf16 are of float32's."""
     whole = (torch.finfo(dtype).bits - 1 - STORED_BITS[dtype], LARGEST_EXPONENT[dtype])
-    return fmt.specials == "ieee" and (fmt.exponent_bits, fmt.exponent_bias) == whole
+    return fmt.specials == "ieee" and fmt.subnormals and (fmt.exponent_bits, fmt.exponent_bias) == whole
 
 
 def _cut_off(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
@@ -86,34 +82,55 @@ def _computed(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
 
 def decode(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The numbers that codes from 0 up stand for, in ``dtype``, which can hold the format."""
+    codes = codes.to(INTEGER[dtype])
+    patterns = _extended(fmt, codes, dtype) if _begins_as(fmt, dtype) else _composed(fmt, codes, dtype)
+    return patterns.view(dtype)
+
+
+def _extended(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Patterns of which the codes are the first bits; of NaN one without payload."""
+    patterns = codes << (STORED_BITS[dtype] - fmt.significand_bits)
+    is_number = (patterns & torch.iinfo(codes.dtype).max) <= INFINITY[dtype]
+    return where(is_number, patterns, _quiet(dtype))
+
+
+def _composed(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Patterns, by integer arithmetic on codes."""
+    stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
     m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
     negative = (codes & _sign_bit(magnitude_bits)) != 0 if fmt.signed else torch.zeros_like(codes, dtype=torch.bool)
     magnitude = codes & ((1 << magnitude_bits) - 1)
     fraction = magnitude & ((1 << m) - 1)
-    # Fields beyond the largest number may be beyond float64's; they stand for no number.
+    # Fields beyond the largest number may be beyond the carrier's; they stand for no number.
     is_number = magnitude <= fmt.largest_code
-    normal = where(is_number, magnitude, 0) + ((_BIAS - fmt.exponent_bias) << m) << (_STORED - m)
-    value = where(magnitude >> m == 0, _subnormal(fmt, fraction), normal)
+    normal = where(is_number, magnitude, 0) + ((bias - fmt.exponent_bias) << m) << (stored - m)
+    value = where(magnitude >> m == 0, _subnormal(fmt, fraction, dtype), normal)
     if fmt.has_infinity:
-        value = where(magnitude == infinity_code(fmt), _INFINITY, value)
+        value = where(magnitude == infinity_code(fmt), INFINITY[dtype], value)
         is_number |= magnitude == infinity_code(fmt)
     if fmt.signed and not fmt.has_negative_zero:
         is_number &= ~(negative & (magnitude == 0))
     # Without subnormals there are codes of zero beside 0, which have a sign only if zero has.
     negative = negative & ((value != 0) | fmt.has_negative_zero)
-    value = where(negative, value | _SIGN, value)
-    return narrowed(where(is_number, value, _QUIET).view(torch.float64), dtype)
+    value = where(negative, value | torch.iinfo(codes.dtype).min, value)
+    return where(is_number, value, _quiet(dtype))
 
 
-def _subnormal(fmt: FloatLayout, fraction: torch.Tensor) -> torch.Tensor:
-    """The float64 patterns of ``fraction`` times the smallest subnormal number, without floating-point arithmetic."""
+def _subnormal(fmt: FloatLayout, fraction: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The patterns of ``fraction`` times the smallest subnormal number, without floating-point arithmetic."""
     if not fmt.subnormals:
         return torch.zeros_like(fraction)
-    lowest = fmt.emin - fmt.significand_bits
-    # A whole number is normal in float64; of one that is subnormal there the quanta are the pattern.
-    scaled = fraction.to(torch.float64).view(torch.int64) + (lowest << _STORED)
-    tiny = fraction << min(max(lowest + _BIAS + _STORED - 1, 0), 63)
-    return where(fraction == 0, 0, where(scaled < 1 << _STORED, tiny, scaled))
+    stored, lowest = STORED_BITS[dtype], fmt.emin - fmt.significand_bits
+    # A whole number is normal in the carrier; of one that is subnormal there the quanta are the pattern.
+    scaled = fraction.to(dtype).view(fraction.dtype) + (lowest << stored)
+    up = lowest + LARGEST_EXPONENT[dtype] + stored - 1
+    tiny = fraction << min(max(up, 0), torch.iinfo(fraction.dtype).bits - 1)
+    return where(fraction == 0, 0, where(scaled < 1 << stored, tiny, scaled))
+
+
+def _quiet(dtype: torch.dtype) -> int:
+    """The pattern of the NaN that codes of NaN stand for: quiet, positive, without payload."""
+    return INFINITY[dtype] | 1 << (STORED_BITS[dtype] - 1)
 
 
 def _sign_bit(magnitude_bits: int) -> int:

@@ -1,0 +1,141 @@
+"""Evaluations of a library's model: in our environments, in its arithmetic, or with its policy quantized."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from ..algorithms.arithmetic import change_to, simulation_of
+from ..quantization.products import QuantizedProducts
+from ..run.evaluate import Evaluation, evaluate
+from ..streams import Stream, sequence
+from .finite import LastOutput
+from .randomness import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ...simulate import Simulation
+    from ..environments.parallel import EnvironmentGroup
+    from ..quantization.products import Ranges
+    from ..quantization.quantization import Quantization
+    from .model import Model
+    from .settings import AdapterConfig
+
+STEPS_OF_TRAINING = 1 << 31
+"""Half of the steps that a simulation can count: stochastic rounding in evaluations has the other half."""
+
+
+@final
+class ModelEvaluation:
+    """Evaluates a model as it is, outside of its own random streams.
+
+    Args:
+        config: of the run.
+        model: whose policy acts.
+        environments: one for each episode.
+        device: of the model's tensors.
+    """
+
+    def __init__(
+        self, config: AdapterConfig, model: Model, environments: EnvironmentGroup, device: torch.device
+    ) -> None:
+        self.config, self.model, self.environments, self.device = config, model, environments, device
+        self._simulation = simulation_of(config.model_copy(update={"observe": False}))
+
+    def be_quantized(self) -> None:
+        """From here on evaluates the model as ``config.qat`` says."""
+        assert self._simulation is not None
+        change_to(self._simulation, self.config, quantized=True)
+
+    def episodes(
+        self, step: int, quantization: Quantization | None = None, *, watch: bool = False
+    ) -> tuple[Evaluation, Ranges]:
+        """The episodes of an evaluation, which the step and the seed decide, with the policy quantized if need be.
+
+        Args:
+            step: environment steps that the run has taken.
+            quantization: how; None: as it is.
+            watch: whether the ranges of activations are noted.
+
+        Returns:
+            The evaluation, and those ranges.
+        """
+        tensors = list(self.model.weights().values())
+        if quantization is None:
+            return self._episodes(step, self._simulation), []
+        if quantization.policy is None:
+            products = QuantizedProducts(quantization, tensors, watch=watch)
+            return self._episodes(step, self._simulation, products), products.ranges
+        with _rounded(tensors, quantization):
+            simulation = quantization.simulation(self.config.seed)
+            return self._episodes(step, simulation, quantization=quantization), []
+
+    def _episodes(
+        self,
+        step: int,
+        simulation: Simulation | None,
+        products: QuantizedProducts | None = None,
+        quantization: Quantization | None = None,
+    ) -> Evaluation:
+        model, config = self.model, self.config
+        if simulation is not None:
+            simulation.step = STEPS_OF_TRAINING + step % STEPS_OF_TRAINING
+        seed = int(sequence(config.seed, Stream.EVALUATION, step).generate_state(1)[0])
+        modes = {module: module.training for module in model.network.modules()}
+        output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
+        model.begin(config.eval_episodes)
+
+        def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
+            seen = self._seen(observations)
+            if quantization is not None and seen.dtype in (np.float32, np.float64):
+                seen = quantization.number(torch.from_numpy(seen)).numpy()
+            with simulation or nullcontext(), products or nullcontext():
+                actions = model.act(seen)
+            if discrete and not output.is_finite():  # else the actions themselves say it
+                return np.full((len(observations), 1), np.nan)
+            return self._as_ours(actions)
+
+        try:
+            with torch.no_grad(), seeded(self.device, seed):
+                return evaluate(self.environments, policy, seed=config.seed, step=step, go_on=model.go_on)
+        finally:
+            output.remove()
+            for module, training in modes.items():
+                module.training = training
+
+    def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """What our environments show, as the library's do."""
+        space = self.model.observation_space
+        return observations.astype(space.dtype).reshape(len(observations), *space.shape)
+
+    def _as_ours(self, actions: NDArray[Any]) -> NDArray[np.floating[Any]]:
+        """Actions of the library's environments as ours take them, (n, action)."""
+        space = self.model.action_space
+        if not hasattr(space, "low"):
+            chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
+            return np.eye(int(space.n))[chosen]
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
+        return ours.reshape(len(actions), -1)
+
+
+@contextmanager
+def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
+    """Parameters as a quantized inference begins with them, for the block; then as they were."""
+    kept = [tensor.clone() for tensor in tensors]
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.dtype in (torch.float32, torch.float64):
+                tensor.copy_(quantization.number(tensor))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, was in zip(tensors, kept, strict=True):
+                tensor.copy_(was)

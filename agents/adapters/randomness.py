@@ -1,0 +1,28 @@
+"""The global generators, from which libraries draw."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """The global generators of Python, NumPy and PyTorch, seeded for the block, and as they were behind it."""
+    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(kept)
+            np.random.set_state(kept_numpy)  # noqa: NPY002
