@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-_CASE = ["algorithm", "task", "format", "in"]
+_CASE = ["algorithm", "task", "format", "condition", "in"]
 
 
 def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
@@ -47,12 +47,12 @@ def of_run(original: Sequence[float], quantized: Sequence[float], *, crashed: bo
 
 
 def over_runs(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """A row per algorithm, task, format and quantization, over its runs, which are paired with themselves.
+    """A row per algorithm, task, format, condition and quantization, over its runs, which are paired with themselves.
 
     Of several runs the interval is one over runs; of one, over its episodes.
 
     Args:
-        rows: what :func:`of_run` gives, with ``algorithm``, ``task``, ``format`` and ``in``.
+        rows: what :func:`of_run` gives, with ``algorithm``, ``task``, ``format``, ``condition`` (in words) and ``in``.
     """
     found = []
     for _, runs in pd.DataFrame(rows).groupby(_CASE, sort=False):

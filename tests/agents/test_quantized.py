@@ -386,8 +386,10 @@ class TestIntervals:
         assert np.isnan(paired_interval([1.0])).all()
 
     def test_over_runs_of_several_seeds_are_of_their_means(self):
-        about = {"algorithm": "ppo", "task": "t", "format": "fp32", "in": "int8"}
+        about = {"algorithm": "ppo", "task": "t", "format": "fp32", "condition": "", "in": "int8"}
         rows = [{**about, **of_run([0.0, 2.0], after)} for after in ([1.0, 2.0], [1.0, 4.0], [0.0, 2.0])]
         (row,) = over_runs(rows).to_dict("records")
         test = stats.ttest_1samp([0.5, 1.5, 0.0], 0).confidence_interval(0.95)
         assert (row["low"], row["high"], row["runs"]) == (pytest.approx(test.low), pytest.approx(test.high), 3)
+        other = {**about, "condition": "atoms 51", **of_run([5.0], [4.0])}
+        assert over_runs([*rows, other])["runs"].tolist() == [3, 1]

@@ -41,7 +41,7 @@ def quantize(
     quantizations = list(dict.fromkeys(map(Quantization.parse, into)))
     rows: list[dict[str, Any]] = []
     with stoppable("nothing was written; the same command begins anew"):
-        for name, folder in _runs(directory).items():
+        for name, (folder, condition) in _runs(directory).items():
             found = quantize_run(
                 folder, quantizations, episodes=episodes, calibrate=calibrate,
                 allow_imports=allowed_imports(allow_import, None),
@@ -52,6 +52,7 @@ def quantize(
                 "algorithm": config.algorithm,
                 "task": config.task,
                 "format": config.format,
+                "condition": condition,
             }
             about |= {"seed": config.seed, "calibrated": calibrate}
             for quantization, after in found.quantized.items():
@@ -63,18 +64,20 @@ def quantize(
     say(written)
 
 
-def _runs(directory: Path) -> Mapping[str, Path]:
-    """The folders of the runs to quantize: the one named, or those of a sweep that are done."""
+def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
+    """The folders of the runs to quantize, the one named or those of a sweep that are done, and their conditions."""
     from roundoff.analysis.errors import AnalysisError
     from roundoff.analysis.runs.experiment import read_experiment
+    from roundoff.analysis.statistics.summary import records
 
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
-        return {directory.resolve().name: directory}
+        return {directory.resolve().name: (directory, "")}
     experiment = read_experiment(directory)
     print_warnings(experiment.warnings)
-    done = experiment.runs.loc[experiment.runs["status"] == "done", "id"]
-    if done.empty:
+    done = records(experiment.runs[experiment.runs["status"] == "done"])
+    if not done:
         raise AnalysisError(f"{directory}: none of its {len(experiment.runs)} runs is done, so there are no policies")
     if len(done) < len(experiment.runs):
         print_warnings([f"{directory}: {len(experiment.runs) - len(done)} runs are not done, and left out"])
-    return {identity: experiment.folders[identity] for identity in done}
+    label = experiment.conditions.label if experiment.conditions.keys else lambda _: ""
+    return {run["id"]: (experiment.folders[run["id"]], label(run)) for run in done}
