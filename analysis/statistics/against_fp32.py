@@ -171,9 +171,11 @@ def _matched(
 
 
 def as_text(value: object) -> str:
-    """A value of a setting as a reference names it: ``none`` where there is none, numbers as short as they can be."""
+    """A value of a setting as a reference names it, as YAML does; ``none`` where there is none."""
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return "none"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
