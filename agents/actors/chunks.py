@@ -70,12 +70,16 @@ class Chunk(NamedTuple):
     """Old to new."""
     seconds: dict[str, float]
     """That the actor has spent since it began, by activity."""
-    choices: list[Choice | None] = []  # noqa: RUF012  nobody changes it
+    choices: Sequence[Choice | None] = ()
     """Of each step, if importance weights are asked for; None where it was random."""
 
     @classmethod
     def of(
-        cls, samples: Sequence[Sample], pulls: list[Pull], seconds: dict[str, float], choices: list[Choice | None]
+        cls,
+        samples: Sequence[Sample],
+        pulls: list[Pull],
+        seconds: dict[str, float],
+        choices: Sequence[Choice | None] = (),
     ) -> Chunk:
         """Puts samples side by side; there is at least one."""
         steps = Steps(*(np.stack(field) for field in zip(*(sample.steps for sample in samples), strict=True)))

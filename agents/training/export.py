@@ -20,6 +20,8 @@ from .finished import finished_agent, looked_at
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from ..config.train_config import TrainConfig
+
 SUFFIXES = (".onnx", ".h")
 
 
@@ -60,14 +62,7 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
     target = Path(target)
     if target.suffix not in SUFFIXES:
         raise RunError(f"{target}: a policy is exported as {' or '.join(f'*{suffix}' for suffix in SUFFIXES)}")
-    files = RunDirectory(run)
-    config, step, weights = read_finished(files)
-    if isinstance(config, AdapterConfig):
-        raise RunError(
-            f"{files.path}: the policy of {config.algorithm} is another library's; export it with that library"
-        )
-    with finished_agent(looked_at(config, 1), step, weights, files.agent, allow_imports=allow_imports) as agent:
-        packed = PackedPolicy.of(agent.learner.policy_layers(), fmt)
+    packed, config = packed_policy(run, fmt, allow_imports=allow_imports)
     note = ""
     if target.suffix == ".h":
         content = c_header(packed, f"A policy for {config.task}, learned by {config.algorithm}").encode()
@@ -78,3 +73,23 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
     make_directory(target.parent)
     write_bytes(target, content)
     return Exported(target, len(content), packed.weight_bytes, note)
+
+
+def packed_policy(
+    run: str | Path, fmt: str, *, allow_imports: Collection[str] = ()
+) -> tuple[PackedPolicy, TrainConfig]:
+    """The policy of a run that has ended, packed in a format, and the config of the run; see :func:`export_policy`.
+
+    Raises:
+        RunError: the folder is no finished run's, its weights are another agent's, or its policy cannot be packed.
+        FormatError: there is no such format.
+        FileError: a file cannot be read.
+    """
+    files = RunDirectory(run)
+    config, step, weights = read_finished(files)
+    if isinstance(config, AdapterConfig):
+        raise RunError(
+            f"{files.path}: the policy of {config.algorithm} is another library's; export it with that library"
+        )
+    with finished_agent(looked_at(config, 1), step, weights, files.agent, allow_imports=allow_imports) as agent:
+        return PackedPolicy.of(agent.learner.policy_layers(), fmt), config

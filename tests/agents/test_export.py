@@ -11,6 +11,8 @@ import torch
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.acting.engines import Simulated
 from roundoff.agents.acting.packed import PackedPolicy
+from roundoff.agents.algorithms.learner import Learner
+from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.agents.run.directory import RunDirectory
 from roundoff.agents.run.restored import read_finished
 from roundoff.agents.training.export import export_policy
@@ -175,7 +177,6 @@ def test_what_onnx_writes_needs_the_extra(runs, tmp_path, monkeypatch):
 
 
 def test_policies_from_images_are_refused(tmp_path, runs, monkeypatch):
-    learner = finished_learner(runs / "td3")
-    monkeypatch.setattr(type(learner), "policy_layers", super(type(learner), learner).policy_layers.__func__)
+    monkeypatch.setattr(TD3, "policy_layers", Learner.policy_layers)
     with pytest.raises(RunError, match="the policy of td3 is more than linear layers"):
         export_policy(runs / "td3", "int8", tmp_path / "policy.onnx")
