@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import AnalysisError
 from .plot import about_open_runs
+from .runs.conditions import as_text
 from .runs.experiment import read_experiment
 from .statistics import markdown
-from .statistics.against_fp32 import against_reference, as_text
+from .statistics.against_fp32 import against_reference
 from .statistics.equivalence import MARGIN
 from .statistics.summary import ALL_TASKS, REFERENCE, records
 

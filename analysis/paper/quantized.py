@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from ..errors import AnalysisError
-from ..runs.conditions import without_settled
+from ..runs.conditions import as_text, without_settled
 from ..statistics.comparisons import holm
 from ..statistics.quantized import paired_interval
 from ..statistics.summary import REFERENCE
@@ -82,7 +82,8 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
     keys = [*named, *without_settled(experiment.runs, told, told, named)]
     found = []
     for case, runs in experiment.runs.groupby(keys, sort=False, dropna=False):
-        where = {key: _shown(value) for key, value in zip(keys, case, strict=True)}
+        missing = pd.isna(pd.Series(case)).tolist()
+        where = {key: "" if no else as_text(one) for key, one, no in zip(keys, case, missing, strict=True)}
         by_seed = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
         trained = by_seed.loc[by_seed["format"] == REFERENCE, "return"]
         tries: list[tuple[dict[str, str], str, float]] = []
@@ -101,10 +102,3 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             shown = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
             found.append(Measured(shown, {**where, "format": name}, over_tasks=True))
     return found
-
-
-def _shown(value: object) -> str:
-    """A setting in a cell: numbers as short as they are, nothing for what an algorithm does not have."""
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:g}"
-    return str(value)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    import pandas as pd
 
 
 _OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
@@ -50,7 +51,7 @@ class Conditions:
 
         (A baseline settles the fixes, which it has none of.)
         """
-        return ", ".join(f"{key} {_told(values[key])}" for key in self.told) or "as it is"
+        return ", ".join(f"{key} {as_text(values[key])}" for key in self.told) or "as it is"
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
@@ -64,9 +65,13 @@ class Conditions:
         return not mutual or self.keys.index(one) < self.keys.index(other)
 
 
-def _told(value: object) -> object:
-    """A value of a setting; missing ones are ``none``."""
-    return "none" if value is None or value != value else value  # noqa: PLR0124  NaN
+def as_text(value: Any) -> str:
+    """A value of a setting as text: ``none`` where there is none, truth values as YAML has them, numbers short."""
+    if pd.isna(value):
+        return "none"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def without_settled(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..runs.conditions import as_text
 from .comparisons import Difference, difference, holm, probability_of_improvement
 from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
@@ -168,15 +169,6 @@ def _matched(
         same = [one for one in plain if all(str(one[0][key]) == str(values[key]) for key in others)] or plain
         if len(same) == 1:
             yield values, tasks, same[0]
-
-
-def as_text(value: object) -> str:
-    """A value of a setting as a reference names it, as YAML does; ``none`` where there is none."""
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
-        return "none"
-    if isinstance(value, bool | np.bool_):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _by_task(runs: pd.DataFrame) -> ByTask:
