@@ -20,8 +20,9 @@ class NoisyPolicy:
     """Acts as an engine does, with other outputs: y + |q - y| u, where y are those of fp32 and q those of a format.
 
     The length of the noise is that of the format's error in each state, and its direction u is drawn evenly at each
-    step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. Where
-    the largest of the outputs decides, their common shift does not count: it is taken out of the error and of u.
+    step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. What
+    does not count is taken out of the error and of u: where the largest of the outputs decides, their common shift, and
+    of a categorical head that of each action's logits.
 
     Args:
         message: a packed policy in fp32.
@@ -33,7 +34,10 @@ class NoisyPolicy:
         packed = PackedPolicy.from_bytes(message)
         self._exact = Simulated(message)
         self._rounded = Simulated(PackedPolicy.of(packed.policy, format).to_bytes())
-        self._shiftless = packed.layout.decision is Decision.LARGEST
+        # Of how many parts of the outputs a common shift changes nothing.
+        self._parts = {Decision.LARGEST: 1, Decision.LARGEST_MEAN: packed.layout.action_size}.get(
+            packed.layout.decision
+        )
         self._generator = generator
 
     def outputs_and_actions(self, observations: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -44,8 +48,14 @@ class NoisyPolicy:
         )
         direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
         error = rounded - exact
-        if self._shiftless:
-            error, direction = (one - one.mean(1, keepdim=True) for one in (error, direction))
+        if self._parts:
+            error, direction = (_without_shifts(one, self._parts) for one in (error, direction))
         length, drawn = (one.norm(dim=1, keepdim=True) for one in (error, direction))
         noisy = (exact + direction * (length / drawn).where(drawn != 0, 0.0)).float()
         return noisy.numpy(), self._exact.decided(noisy).numpy()
+
+
+def _without_shifts(numbers: torch.Tensor, parts: int) -> torch.Tensor:
+    """Numbers, (n, outputs), less the mean of each of so many equal parts of a row."""
+    apart = numbers.view(len(numbers), parts, -1)
+    return (apart - apart.mean(2, keepdim=True)).view_as(numbers)

@@ -33,12 +33,14 @@ NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 
 
 def _canonical_format(name: str) -> str:
-    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+    import torch  # noqa: PLC0415  costs seconds
+
+    from ...formats import Format  # noqa: PLC0415  likewise
 
     fmt = Format.parse(name)
-    if not (fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest):
+    if not (fmt.fits_in(torch.float64) and fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest):
         raise ValueError(
-            "an agent trains in a format that has a sign, a largest and a smallest number, and rounds each number by"
+            "an agent trains in a format that has a sign, a largest and a smallest number, and rounds each float64 by"
             f" itself, such as fp32, bf16, e4m3, posit16, lns16_8 or q7.8; {fmt} does not: a policy with a rule can"
             " have the operands of products in it"
         )

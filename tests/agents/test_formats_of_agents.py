@@ -53,11 +53,11 @@ def test_on_policy_agents_learn_in_posits(tmp_path):
         assert torch.equal(round(tensor, "posit16"), tensor)
 
 
-@pytest.mark.parametrize("fmt", ["int8", "mxfp8_e4m3", "nf4", "bfp8_16", "quarl8"])
+@pytest.mark.parametrize("fmt", ["int8", "mxfp8_e4m3", "nf4", "bfp8_16", "quarl8", "qtorch_e5m2"])
 def test_formats_with_shared_scales_are_for_operands_alone(fmt):
     with pytest.raises(ValidationError) as caught:
         TrainConfig(format=fmt)
-    assert "rounds each number by itself, such as fp32, bf16, e4m3, posit16, lns16_8 or q7.8" in str(caught.value)
+    assert "rounds each float64 by itself, such as fp32, bf16, e4m3, posit16, lns16_8 or q7.8" in str(caught.value)
     assert len(caught.value.errors()) == 1
 
 

@@ -148,6 +148,15 @@ def test_weights_are_numbers_of_the_format_and_rows_without_them_are_as_before()
     assert play(NStepIntake(plain, 2, 0.9, fmt=FP64, **OPTIONS), [None] * 3)[0] == []
 
 
+def test_planes_of_bytes_keep_weights_too():
+    replay = Replay(4, 2, 1, weighed=True, planes=True, **OPTIONS)
+    row = torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 2.0, 1.0, 0.25], dtype=torch.float64)
+    replay.add(row)
+    batch = replay.take(torch.tensor([0]))
+    assert torch.equal(batch.rows[0], row)
+    assert batch.weights.tolist() == [[0.25]]
+
+
 def test_priorities_and_importance_weights_are_multiplied():
     kept = Replay(4, 1, 1, weighed=True, **OPTIONS)
     replay = PrioritizedReplay(kept, 1.0, additions=4, fmt=FP64)
@@ -168,14 +177,17 @@ def test_priorities_and_importance_weights_are_multiplied():
 def policy_of(decision, outputs):
     generator = torch.Generator().manual_seed(1)
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    atoms = torch.linspace(-1, 1, 3) if decision is Decision.LARGEST_MEAN else None
     layers = (
         LinearLayer(draw(16, 4), draw(16), Activation.RELU),
         LinearLayer(draw(outputs, 16), draw(outputs), Activation.NONE),
     )
-    return PolicyLayers((4,), (), (layers,), decision, outputs)
+    return PolicyLayers((4,), (), (layers,), decision, outputs if atoms is None else outputs // 3, atoms=atoms)
 
 
-@pytest.mark.parametrize(("decision", "outputs"), [(Decision.TANH, 3), (Decision.TANH, 1), (Decision.LARGEST, 4)])
+@pytest.mark.parametrize(
+    ("decision", "outputs"), [(Decision.TANH, 3), (Decision.TANH, 1), (Decision.LARGEST, 4), (Decision.LARGEST_MEAN, 6)]
+)
 def test_noise_is_as_large_as_the_error_of_the_format_and_points_elsewhere(decision, outputs):
     policy = policy_of(decision, outputs)
     message = PackedPolicy.of(policy, "fp32").to_bytes()
@@ -186,9 +198,10 @@ def test_noise_is_as_large_as_the_error_of_the_format_and_points_elsewhere(decis
     y, q = (engine.outputs_and_actions(states)[0].astype(np.float64) for engine in (exact, rounded))
     found, actions = noisy.outputs_and_actions(states)
     error, noise = q - y, found - y
-    if decision is Decision.LARGEST:
-        error -= error.mean(1, keepdims=True)
-        np.testing.assert_allclose(noise.mean(1), 0, atol=1e-5)
+    if decision is not Decision.TANH:
+        of_parts = (-1, 2 if decision is Decision.LARGEST_MEAN else 1, 3 if decision is Decision.LARGEST_MEAN else 4)
+        error = (error.reshape(of_parts) - error.reshape(of_parts).mean(2, keepdims=True)).reshape(error.shape)
+        np.testing.assert_allclose(noise.reshape(of_parts).mean(2), 0, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(noise, axis=1), np.linalg.norm(error, axis=1), rtol=1e-3, atol=1e-5)
     assert np.linalg.norm(error, axis=1).mean() > 0.1
     cosine = (noise * error).sum(1) / np.linalg.norm(error, axis=1) ** 2
