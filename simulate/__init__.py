@@ -6,7 +6,7 @@ from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004 
 from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
 from .dispatch.pausing import exact
-from .dispatch.simulation import Simulation
+from .dispatch.simulation import Simulation, store
 from .policy.policy import Policy
 from .policy.rules import Rule
 from .presence.entering import SimulationWarning
@@ -30,4 +30,5 @@ __all__ = [
     "compile",
     "exact",
     "simulate",
+    "store",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...formats import Format
 from ...simulate import Policy, Rule, Simulation
 from ...simulate.aten.tables import CONTRACTIONS
+from ..config.learning_keys import OptimizerKeys
 
 if TYPE_CHECKING:
     from ..config.train_config import TrainConfig
@@ -18,7 +19,8 @@ _BACKWARD = {"both": "rounded", "forward": "unrounded"}
 def simulation_of(config: TrainConfig) -> Simulation | None:
     """In which an agent computes at the beginning of a run; None if it does so plainly all the time."""
     fmt = Format.parse(config.format)
-    if config.native or (fmt.native and not (config.policy or config.observe or config.qat)):
+    storage = config.storage if isinstance(config, OptimizerKeys) else None
+    if config.native or (fmt.native and not (config.policy or config.observe or config.qat or storage)):
         return None
     # The first action alone runs no backward pass and no optimizer, which rules may be about.
     policy = _policy_of(config, quantized=False)

@@ -16,11 +16,12 @@ from ..config.train_config import NATIVE_FORMATS
 from ..errors import RunError
 from ..experience.replay import batch_of
 from ..optimizers.coercion import coerce_
-from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, TraceableAverage
+from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
 from ..optimizers.step_norms import StepNorms
 from ..quantization.products import QuantizedProducts
+from ..stored import Kept
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
 
@@ -198,7 +199,7 @@ class Learner(ABC):
         for part in self.parts:
             if self.is_due(part):
                 inputs = part.inputs(prepared, noises)
-                with self._updating(part):
+                with self.updating(part):
                     compiled = self.compiled
                     metrics |= compiled.compute(part, inputs) if compiled else part.compute(self, *inputs)
         for name, optimizer in self.optimizers.items():
@@ -210,6 +211,11 @@ class Learner(ABC):
         """Updates return norms too, ``critic_weights_norm`` and so on; see ``StepNorms``. Not of compiled ones."""
         for name in self.networks.keys() & self.optimizers.keys():
             self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
+
+    def updating(self, part: Part) -> AbstractContextManager[Any]:
+        """The simulation for a part of an update, at the part's random bits; a compiled one enters it itself."""
+        arithmetic = self._arithmetic(self.updates, part.draws)
+        return nullcontext() if self.compiled else arithmetic
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """What an update needs beside the agent: the prepared batch and all noises."""
@@ -363,13 +369,19 @@ class Learner(ABC):
         assert isinstance(config, OffPolicyKeys), "others keep no averages"
         if BASELINES[config.baseline].master_weights:
             return MasterEMA(flat, config.tau, self.format)
+        if config.storage is not None and config.storage.targets is not None:
+            return StoredEMA(flat, config.tau, Kept.of(config.storage.targets))
         if "kahan_momentum" in config.fixes:
             return KahanEMA(flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest)
         return PlainEMA(flat, config.tau)
 
-    def make_optimizer(self, flat: torch.Tensor, *, kahan: bool) -> NetworkOptimizer:
-        """The optimizer of parameters as the config asks for it; ``kahan``: compensated, if that fix is on."""
-        return NetworkOptimizer(flat, self.config, self.format, kahan=kahan)
+    def make_optimizer(self, flat: torch.Tensor, *, kahan: bool, stored: bool = True) -> NetworkOptimizer:
+        """The optimizer of parameters as the config asks for it.
+
+        ``kahan``: compensated, if that fix is on. ``stored``: in formats of their own, if ``storage`` says so.
+        """
+        storage = self.config.storage if stored else None
+        return NetworkOptimizer(flat, self.config, self.format, kahan=kahan, storage=storage)
 
     def constructing(self) -> AbstractContextManager[Any]:
         """The simulation, for what a constructor computes in the format."""
@@ -406,11 +418,6 @@ class Learner(ABC):
         # Beyond the places of training; a place may come again after 2^31 of them, in another evaluation.
         self.simulation.step = _EVALUATION + (self.updates * _LONGEST_EVALUATION + number) % _EVALUATION
         return self.simulation
-
-    def _updating(self, part: Part) -> AbstractContextManager[Any]:
-        """The simulation for a part of an update; a compiled one enters it itself."""
-        arithmetic = self._arithmetic(self.updates, part.draws)
-        return nullcontext() if self.compiled else arithmetic
 
     def _write_back(self) -> None:
         if self.compiled:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
 from .fixes import FIXES, NEED_SINGLE_STEPS, parse_fixes
+from .storage import LAYERS, Storage, check_fit, read_storage
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
@@ -67,6 +68,13 @@ class OptimizerKeys(TrainConfig):
         10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
     )
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
+    storage: Annotated[Storage | None, BeforeValidator(read_storage)] = key(
+        None,
+        "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, each perhaps with its"
+        " `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
+        Role.ARITHMETIC,
+        since="0.2",
+    )
     learners: Positive = key(
         1,
         "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
@@ -110,6 +118,11 @@ class OptimizerKeys(TrainConfig):
     def with_shares_of(self, *keys: str) -> Self:
         """With a learner's part of some keys, rounded up."""
         return self.model_copy(update={key: -(-getattr(self, key) // self.learners) for key in keys})
+
+    @property
+    def stores_layers(self) -> bool:
+        """Whether ``storage`` may say in which formats activations and their gradients are kept."""
+        return False
 
     @model_validator(mode="before")
     @classmethod
@@ -166,6 +179,25 @@ class OptimizerKeys(TrainConfig):
                 f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
                 " leave them out of fixes, or exchange after every step"
             )
+
+    @model_validator(mode="after")
+    def _check_storage(self) -> Self:
+        if self.storage is None:
+            return self
+        for name in LAYERS if not self.stores_layers else ():
+            if getattr(self.storage, name) is not None:
+                raise ValueError(f"storage.{name} is for sac from states; leave it out")
+        if "compensations" in self.storage.formats and "kahan_gradients" not in self.fixes:
+            raise ValueError("storage.compensations are those of kahan_gradients; add that to fixes, or leave it out")
+        plain: dict[str, Any] = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
+        for name, value in plain.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"storage says what a run keeps in memory, which {name} does too; leave {name} out, got"
+                    f" {getattr(self, name)}"
+                )
+        check_fit(self.storage, self.format)
+        return self
 
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:

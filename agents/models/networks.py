@@ -13,6 +13,8 @@ from torch import _foreach_copy_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .stored_layers import StoredLayers
+
 
 class FlatNetwork(ABC):
     """Weights and biases as views into ``flat``: an optimizer, an average and a checkpoint work on one tensor.
@@ -136,18 +138,23 @@ def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Genera
             layer.copy_(drawn.uniform_(-bound, bound, generator=generator))
 
 
-def forward(layers: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def forward(layers: Sequence[torch.Tensor], x: torch.Tensor, stored: StoredLayers | None = None) -> torch.Tensor:
     """Computes an ensemble of perceptrons.
 
     Args:
         layers: weights and biases as :class:`MLP` has them.
         x: inputs (batch, in), the same for all members.
+        stored: in which formats inputs, results and their gradients are kept; None: in that of the arithmetic.
 
     Returns:
         (ensemble, batch, out).
     """
-    h = x.expand(layers[0].shape[0], *x.shape)
-    return torch.baddbmm(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2])
+    if stored is None:
+        h = x.expand(layers[0].shape[0], *x.shape)
+        return torch.baddbmm(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2])
+    h = stored.multiplied(x).expand(layers[0].shape[0], *x.shape)
+    h = hidden_of(layers[:-2], h, lambda result: stored.multiplied(torch.relu_(result)))
+    return stored.result(torch.baddbmm(layers[-1], h, layers[-2]))
 
 
 def hidden_of(
@@ -158,7 +165,7 @@ def hidden_of(
     Args:
         layers: their weights and biases as :class:`MLP` has them.
         x: inputs (ensemble, batch, in).
-        activation_: changes what each layer gives, in place.
+        activation_: makes of what each layer gives, perhaps in place, what the next one is given.
 
     Returns:
         (ensemble, batch, out).

@@ -11,6 +11,7 @@ import torch
 
 from ...formats.base.memory import apart
 from ..errors import RunError
+from ..stored import Kept
 from .decisions import at_hand, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import kahan_add_
 
@@ -88,6 +89,53 @@ class PlainEMA(TraceableAverage):
         """This average with all it keeps elsewhere, in ``tensors``."""
         other = copy(self)
         other.average, other.kept, other.taken = (tensors[name] for name in ("average", "kept", "taken"))
+        return other
+
+
+@final
+class StoredEMA(TraceableAverage):
+    """The plain average, kept in a format of its own: average <- average + tau (source - average), rounded once.
+
+    In eight bits rounding to the nearest would stop it; stochastically rounded, it follows on average.
+
+    Args:
+        average: the tensor kept up to date; float32 or float64; changed in place, at once, to the format it is kept in.
+        tau: the step, in (0, 1].
+        kept: the format, and how it is rounded to it.
+    """
+
+    def __init__(self, average: torch.Tensor, tau: float, kept: Kept) -> None:
+        self.average = average
+        self.tau: float | torch.Tensor = tau
+        self._kept = kept
+        kept.renew(average)
+
+    @torch.no_grad()
+    def update_(self, source: torch.Tensor) -> None:
+        """Moves the average towards ``source``; NaN and infinity spread into it."""
+        self._move(source)
+        self._kept.renew(self.average)
+
+    @apart
+    def _move(self, source: torch.Tensor) -> None:
+        self.average.add_((source - self.average) * self.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the average is all its state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes nothing over."""
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that an update reads and writes, for programs: also constants that are data to them."""
+        return {"average": self.average, "tau": self.average.new_tensor(self.tau)}
+
+    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """This average with all it keeps elsewhere, in ``tensors``."""
+        other = copy(self)
+        other.average, other.tau = tensors["average"], tensors["tau"]
         return other
 
 

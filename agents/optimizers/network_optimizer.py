@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
+from ..stored import Kept
 from .adam import Adam
 from .coercion import coerce_
 from .compound_loss_scaling import CompoundLossScaler
@@ -22,11 +23,21 @@ if TYPE_CHECKING:
 
     from ...formats import Format
     from ..config.learning_keys import OptimizerKeys
+    from ..config.storage import Storage
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
     from .step_norms import StepNorms
 
 _CLIPPING_EPS = 1e-6
+
+# By what an optimizer calls its tensors, which key of ``storage`` is about them.
+_STORED = {
+    "gradients": "weight_gradients",
+    "parameters": "weights",
+    "moment": "first_moments",
+    "second": "second_moments",
+    "compensation": "compensations",
+}
 
 
 class Together(Protocol):
@@ -48,6 +59,7 @@ class NetworkOptimizer:
         config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
+        storage: in which formats parameters, gradients and the optimizer's buffers are kept; None: in ``format``.
 
     Attributes:
         flat: the parameters, numbers of the format.
@@ -61,12 +73,23 @@ class NetworkOptimizer:
     group: Together | None = None
     norms: StepNorms | None = None
 
-    def __init__(self, flat: torch.Tensor, config: OptimizerKeys, format: Format, *, kahan: bool) -> None:
+    def __init__(
+        self,
+        flat: torch.Tensor,
+        config: OptimizerKeys,
+        format: Format,
+        *,
+        kahan: bool,
+        storage: Storage | None = None,
+    ) -> None:
         assert format.max is not None
         assert format.smallest is not None
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
+        kept = {} if storage is None else {name: Kept.of(stored) for name, stored in storage.formats.items()}
+        self._kept = {of: kept[name] for of, name in _STORED.items() if name in kept}
+        self._keep({"parameters": flat})
         self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
@@ -141,15 +164,17 @@ class NetworkOptimizer:
         """The same with the gradients that are there, whoever else learns."""
         if largest_norm is not None:
             self.clip_gradients(largest_norm)
+        assert self.flat.grad is not None
         if self._coerced_to is not None:
-            assert self.flat.grad is not None
             coerce_([self.flat.grad], self._coerced_to)
+        self._keep({"gradients": self.flat.grad})
         if self._master:
             with self._master.updating():
                 self._master.take_gradients()
                 self._step()
         else:
             self._step()
+        self._keep({"parameters": self.parameters, **self.optimizer.state[self.parameters]})
         if self._coerced_to is not None:
             buffers = [x for name, x in self.optimizer.state[self.parameters].items() if name != "step"]
             coerce_([self.flat, *buffers], self._coerced_to)
@@ -198,6 +223,12 @@ class NetworkOptimizer:
             self.scaler.load_state_dict(state["scaler"])
         if self._master:
             self._master.load(state["master"])
+
+    def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Renews, in place, what is kept in a format of its own."""
+        for name, kept in self._kept.items():
+            if name in tensors:
+                kept.renew(tensors[name])
 
     def _step(self) -> None:
         if self.scaler:

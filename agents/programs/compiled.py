@@ -66,7 +66,8 @@ def compile_updates(
 def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
     """Compiles the choice of actions in training, half of whose time goes by between operations."""
     settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
-    if Rounding.STOCHASTIC in settings:
+    activations = learner.config.storage and learner.config.storage.activations
+    if Rounding.STOCHASTIC in settings or (activations and activations.rounding == Rounding.STOCHASTIC):
         return  # its draws are numbered action by action
     actor = learner.networks[learner.acting_network]
 
@@ -145,8 +146,6 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             dtype = Format.parse(policy.format).carrier
             relevant["format"] = [str(dtype), FormatsAsData(policy.formats(), dtype, torch.device("cpu")).kind]
-        else:
-            relevant["seed"] = config.seed
     return json.dumps(relevant)
 
 

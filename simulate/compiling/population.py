@@ -81,7 +81,12 @@ class PopulationStep:
         program = self._program(leaves, spec)
         program.check(leaves)
         assert self._formats is not None
-        return program.results(program.run([*self._formats, *leaves]), leaves)
+        places = [simulation.place for simulation in self._simulations if simulation is not None]
+        results = program.run([*([torch.stack(places)] if places else []), *self._formats, *leaves])
+        for simulation in self._simulations:
+            if simulation is not None:
+                simulation.advance(program.traced.steps, program.traced.draws)
+        return program.results(results, leaves)
 
     def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
         if self._formats is None:
@@ -92,7 +97,7 @@ class PopulationStep:
         return self._programs[key]
 
     def _stacked_formats(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The place of random bits, which no member reads, and the formats."""
+        """The formats of all members."""
         floating = _first_floating(leaves)
         of_members = [formats_of(simulation, floating.dtype, floating.device) for simulation in self._simulations]
         if len({formats.kind for formats in of_members}) > 1:
@@ -100,9 +105,7 @@ class PopulationStep:
                 "the members' formats must be float formats rounded by the same loops (those with bfloat16's exponents"
                 " are not rounded as those with float16's), and others the same"
             )
-        stacked = [torch.stack(rows) for rows in zip(*(formats.tensors for formats in of_members), strict=True)]
-        place = [] if self._simulations[0] is None else [torch.zeros(len(of_members), 2, dtype=torch.int64)]
-        return place + stacked
+        return [torch.stack(rows) for rows in zip(*(formats.tensors for formats in of_members), strict=True)]
 
     def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
         from .graphs.tracing import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import

@@ -159,8 +159,7 @@ class CompiledStep(Generic[_P, _R]):
             self._formats = self._formats_for(tensors)
         inputs = tensors
         if self.simulation is not None:
-            place = torch.tensor([self.simulation.step, self.simulation.draws])
-            inputs = [place, *self._formats.tensors, *tensors]
+            inputs = [self.simulation.place, *self._formats.tensors, *tensors]
         numbers = [] if state is None else state.numbers()
         key = (given.key, settings(), None if state is None else state.key())
         try:

@@ -62,8 +62,8 @@ class GraphWriter:
 
     Args:
         formats: of :class:`FormatsAsData`, with stand-ins for tensors.
-        place: stands for an int64 vector: the simulation's step when the program is called, and how many
-            stochastic roundings there were in it before. While it is traced, both are 0.
+        place: stands for the place of the simulation's draws when the program is called (``Draws.place``). While it is
+            traced, step and number are 0.
     """
 
     def __init__(self, formats: dict[Format, FloatData], place: torch.Tensor) -> None:
@@ -83,7 +83,7 @@ class GraphWriter:
         elif random is None:
             rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
         else:
-            rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.seed, random.step)
+            rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.step)
         return rounded
 
 
@@ -94,12 +94,12 @@ def _alike(x: torch.Tensor, parameters: torch.Tensor) -> bool:
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())
 def round_drawn(
-    x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, seed: int, offset: int
+    x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int
 ) -> torch.Tensor:
     """:func:`roundoff.round` with the random bits of a simulation: those of the rounding ``offset`` after ``place``."""
     from ...formats import round  # noqa: PLC0415  beside the built-in of this name
 
-    return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, seed, offset))
+    return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, offset))
 
 
 @round_drawn.register_fake
@@ -108,7 +108,6 @@ def _shape(
     place: torch.Tensor,  # noqa: ARG001
     format: str,  # noqa: ARG001
     rounding: str,  # noqa: ARG001
-    seed: int,  # noqa: ARG001
     offset: int,  # noqa: ARG001
 ) -> torch.Tensor:
     return unwritten_like(x)

@@ -127,12 +127,16 @@ class Results:
         usual = plan.arithmetic.rounding
 
         def rounded(x: torch.Tensor, fmt: Format, rounding: Rounding = usual) -> torch.Tensor:
-            random = self.draw(rounding)
-            if self.writer:
-                return self.writer.rounded(x, fmt, rounding, random)
-            return round(x, fmt, rounding=rounding, random=random)
+            return self.stored(x, fmt, rounding)
 
         return rounded
+
+    def stored(self, x: torch.Tensor, fmt: Format, rounding: Rounding) -> torch.Tensor:
+        """A tensor rounded to a format, whatever the arithmetic around it."""
+        random = self.draw(rounding)
+        if self.writer:
+            return self.writer.rounded(x, fmt, rounding, random)
+        return round(x, fmt, rounding=rounding, random=random)
 
     def draw(self, rounding: Rounding) -> RandomBits | None:
         """The random bits of the next rounding, if it is stochastic."""

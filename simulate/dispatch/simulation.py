@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from ...formats import Format, FormatError
+from ...formats import Format, FormatError, Rounding, round
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
 from ..policy.carriers import on_this_gpu
@@ -260,6 +260,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """How many stochastic roundings this thread has made in the current step."""
         return self._draws.made()
 
+    @property
+    def place(self) -> torch.Tensor:
+        """Where this thread is in the random bits of stochastic rounding, for compiled programs: ``Draws.place``."""
+        return self._draws.place
+
     def advance(self, steps: int = 0, draws: int = 0) -> None:
         """Counts steps that were begun, and stochastic roundings made in the last of them, by a compiled program."""
         if steps:
@@ -390,6 +395,29 @@ def is_exact(operation: OpOverload) -> bool:
     place = simulation.places.here() if simulation.places else ("", "")
     plan = simulation._runner.plan(operation, *place)  # noqa: SLF001  of this file
     return plan.exact and plan.decomposition is None
+
+
+def store(x: torch.Tensor, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> torch.Tensor:
+    """``x`` in another format than that of the arithmetic around it, as when it is written to memory in that format.
+
+    Inside a simulation, and in steps that are compiled with it, stochastic rounding draws the simulation's random bits.
+
+    Args:
+        x: float32 or float64, any shape.
+        format: any that ``roundoff.round`` takes; it says what becomes of NaN, infinities and what is too large.
+        rounding: how ``x`` is rounded.
+
+    Returns:
+        A new tensor like ``x``, without a gradient.
+
+    Raises:
+        FormatError: ``x`` cannot hold numbers of the format; or rounding is stochastic, outside of any simulation.
+    """
+    simulation = _at_work()
+    with unsimulated(), torch.no_grad():
+        if simulation is None:
+            return round(x, format, rounding=rounding)
+        return simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this file
 
 
 def _at_work() -> Simulation | None:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, final
+from typing import final
+
+import torch
 
 from ...formats import FormatError, RandomBits
 
-if TYPE_CHECKING:
-    import torch
-
+_SIGN = 1 << 63
 STEP_BITS = 32
 """A rounding's random bits are those of step ``(step << STEP_BITS) + number within the step``."""
 
 
-def bits_after(place: torch.Tensor, seed: int, offset: int) -> RandomBits:
+def bits_after(place: torch.Tensor, offset: int) -> RandomBits:
     """The random bits of the rounding ``offset`` after ``place``, in a compiled program.
 
     Args:
-        place: int64, the simulation's step when the program is called, and how many draws there were in it before.
-        seed: of the simulation.
+        place: what :attr:`Draws.place` was when the program was called.
         offset: number of the rounding in the program; with the steps that began in it in its upper bits.
     """
-    step, before = place.tolist()
+    step, before, seed = place.tolist()
     if offset >> STEP_BITS:  # the program has begun another step, in which there were none before
         before = 0
     return RandomBits(seed, (step << STEP_BITS) + before + offset)
@@ -57,6 +56,12 @@ class Draws:
     def step(self) -> int:
         """The number of the step."""
         return self._mine()[0]
+
+    @property
+    def place(self) -> torch.Tensor:
+        """The step, how many roundings were made in it, and the seed; int64 (3,), the seed's 64 bits with a sign."""
+        step, number = self._mine()
+        return torch.tensor([step, number, (self._seed + _SIGN) % (2 * _SIGN) - _SIGN])
 
     def begin(self, step: int) -> None:
         """A step begins in this thread.

@@ -50,7 +50,7 @@ def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
     *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]
     x, a, b = [*tensors, None, None][:3]
     random, place = draw() if way.draws else (None, None)
-    drawn = (place, 0, 0) if random is None else (place, random.seed, random.step)
+    drawn = (place, 0) if random is None else (place, random.step)
     how = str(way.how.mode), way.how.saturating
     return operators.exactly.default(call.formula, x, a, b, v, numbers, factor, *how, *drawn)
 
@@ -58,7 +58,7 @@ def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
 torch.library.define(
     "roundoff::exactly",
     "(str formula, Tensor? x, Tensor? a, Tensor? b, Tensor? v, float[] numbers, float factor, str mode,"
-    " bool saturating, Tensor? place, int seed, int offset) -> Tensor",
+    " bool saturating, Tensor? place, int offset) -> Tensor",
 )
 torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
 
@@ -80,11 +80,10 @@ def _exactly(
     mode: str,
     saturating: bool,
     place: Maybe,
-    seed: int,
     offset: int,
 ) -> torch.Tensor:
     call = _call(formula, x, a, b, numbers, factor if v is None else v.item() if v.is_cpu else v)
-    draw: Any = lambda: bits_after(place, seed, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
+    draw: Any = lambda: bits_after(place, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
     computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
     return computed
 

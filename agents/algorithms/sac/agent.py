@@ -13,6 +13,7 @@ from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...models.squashed_normal import SquashedNormal
+from ...models.stored_layers import StoredLayers
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
@@ -56,6 +57,7 @@ class SoftActorCritic(Learner):
         super().__init__(observation_size, action_size, config, device)
         options: dict[str, Any] = {"dtype": self.dtype, "device": device}
         self.target_entropy = -float(action_size)
+        self.layers_stored = StoredLayers.of(config.storage)
         self.policy = SquashedNormal(
             log_sigma_min=config.log_sigma_min,
             log_sigma_max=config.log_sigma_max,
@@ -79,7 +81,7 @@ class SoftActorCritic(Learner):
             self.optimizers = {
                 "actor": self.make_optimizer(actor.flat, kahan=False),
                 "critic": self.make_optimizer(critic.flat, kahan=True),
-                "temperature": self.make_optimizer(log_temperature, kahan=True),
+                "temperature": self.make_optimizer(log_temperature, kahan=True, stored=False),
             }
         moves_actor, moves_target = config.actor_update_every, config.target_update_every
         self.parts = (
@@ -187,7 +189,7 @@ class SAC(SoftActorCritic):
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
         """What the actor's network gives: (n, 2 action)."""
-        return forward(self.actor.layers, observations)[0]
+        return forward(self.actor.layers, observations, self.layers_stored)[0]
 
     def policy_layers(self) -> PolicyLayers:
         """The actor, of whose outputs the means alone."""
@@ -206,17 +208,20 @@ class SAC(SoftActorCritic):
             next_actions, next_log_prob = self.policy.sample_with_log_prob(
                 self.policy_outputs(batch.next_observations), noise
             )
-            next_q = forward(self.target, torch.cat((batch.next_observations, next_actions), dim=1)).amin(0)
+            next_q = forward(
+                self.target, torch.cat((batch.next_observations, next_actions), dim=1), self.layers_stored
+            ).amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
-        q = forward(self.critic.trainable, batch.observations_and_actions)
+        q = forward(self.critic.trainable, batch.observations_and_actions, self.layers_stored)
         return step_critics(self, q, target, len(batch.rows))
 
     def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
         """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""
         actions, log_prob = self.policy.sample_with_log_prob(
-            forward(self.actor.trainable, batch.observations)[0], noise
+            forward(self.actor.trainable, batch.observations, self.layers_stored)[0], noise
         )
-        q = forward(self.critic.layers, torch.cat((batch.observations, actions), dim=1)).min(dim=0).values
+        pairs = torch.cat((batch.observations, actions), dim=1)
+        q = forward(self.critic.layers, pairs, self.layers_stored).min(dim=0).values
         return self.step_actor_and_temperature(q, log_prob)
 
 

@@ -63,6 +63,11 @@ class SACConfig(OffPolicyKeys):
         10.0, "Features are scaled down to this magnitude before layer normalization; null: they are not."
     )
 
+    @property
+    def stores_layers(self) -> bool:
+        """From states."""
+        return self.observations == "states"
+
     @model_validator(mode="after")
     def _check_log_sigma(self) -> Self:
         if self.log_sigma_min >= self.log_sigma_max:

@@ -167,7 +167,7 @@ def trace(
     """
     numbers = Record() if numbers is None else numbers
     stand_ins = FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
-    place = [] if simulation is None else [torch.tensor([simulation.step, simulation.draws])]
+    place = [] if simulation is None else [simulation.place]
     real = [*place, *formats.tensors, *tensors]
     # Two pieces of memory, or one: what is written to one must not show in another.
     inputs: list[torch.Tensor] = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]

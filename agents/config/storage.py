@@ -1,0 +1,115 @@
+"""The key for what a run keeps in memory in formats of its own: weights, activations, gradients, states of optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+
+
+def _format(name: str) -> str:
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+
+    return str(Format.parse(name))
+
+
+def _rounding(name: str) -> str:
+    from ...formats import Rounding  # noqa: PLC0415  imports torch, which costs seconds
+
+    return str(Rounding.parse(name))
+
+
+@final
+class Stored(BaseModel):
+    """A format that something is kept in, and how it is rounded to it."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: Annotated[str, AfterValidator(_format)]
+    rounding: Annotated[str, AfterValidator(_rounding)] = "nearest-even"
+
+
+def _read_stored(value: Any) -> Any:
+    if isinstance(value, str):
+        value = {"format": value}
+    if value is None or isinstance(value, Stored):
+        return value
+    if not isinstance(value, Mapping) or "format" not in value or not set(value) <= set(Stored.model_fields):
+        raise ValueError(f"must be a format, or a mapping such as {{format: mxint8, rounding: stochastic}}, got {value!r}")
+    return dict(value)
+
+
+StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored)]
+
+
+@final
+class Storage(BaseModel):
+    """What is kept in memory in a format of its own, while ``format`` is what is computed in.
+
+    Numbers are rounded when they are written to memory, and used as they are read from there. What is left out is
+    kept in ``format``.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    weights: StoredKey = Field(default=None, description="Weights and biases of networks, after each step.")
+    activations: StoredKey = Field(
+        default=None, description="Inputs of networks and results of hidden layers: all that is multiplied by weights."
+    )
+    gradients: StoredKey = Field(default=None, description="By the results of layers, in the backward pass.")
+    weight_gradients: StoredKey = Field(default=None, description="By weights and biases, before the optimizer.")
+    first_moments: StoredKey = Field(default=None, description="Of the optimizer.")
+    second_moments: StoredKey = Field(default=None, description="Of the optimizer; with hAdam their roots.")
+    compensations: StoredKey = Field(default=None, description="Of `kahan_gradients`: what weights have lost so far.")
+    targets: StoredKey = Field(
+        default=None,
+        description="Weights of target networks. They are moved by one operation, rounded once, which takes the place"
+        " of `kahan_momentum`.",
+    )
+
+    @property
+    def formats(self) -> dict[str, Stored]:
+        """What is kept in a format of its own, by name."""
+        return {name: stored for name in type(self).model_fields if (stored := getattr(self, name)) is not None}
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        """As a file has it: what is given, and no more than the format where that is all."""
+        plain = Stored.model_fields["rounding"].default
+        return {
+            name: stored.format if stored.rounding == plain else stored.model_dump()
+            for name, stored in self.formats.items()
+        }
+
+
+LAYERS = ("activations", "gradients")
+"""The keys about what layers of networks compute."""
+
+
+def check_fit(storage: Storage, format: str) -> None:
+    """Raises ValueError if something cannot be kept in a format by an agent that computes in ``format``."""
+    import torch  # noqa: PLC0415  costs seconds
+
+    from ...formats import Format, FormatError, RandomBits, round  # noqa: PLC0415  likewise
+
+    numbers = torch.zeros(1, dtype=Format.parse(format).carrier)
+    for name, stored in storage.formats.items():
+        random = RandomBits(0) if stored.rounding == "stochastic" else None
+        try:
+            round(numbers, stored.format, rounding=stored.rounding, random=random)
+        except FormatError as error:
+            raise ValueError(f"storage.{name}: {stored.format} is not for an agent in {format}: {error}") from None
+
+
+def read_storage(value: Any) -> Any:
+    """A value of the key; raises ValueError in words for what is none."""
+    if value is None or isinstance(value, Storage):
+        return value
+    names = list(Storage.model_fields)
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"must be a mapping such as {{weights: mxint8, gradients: e5m2}}, got {value!r}")
+    for name in value:
+        if name not in names:
+            raise ValueError(f"has no key {name!r}; allowed are {', '.join(names)}")
+    return dict(value)

@@ -1,0 +1,47 @@
+"""A format in which something is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, final
+
+import torch
+
+from ..formats import Format, Rounding
+from ..formats.base.memory import apart
+from ..simulate import store
+
+if TYPE_CHECKING:
+    from .config.storage import Stored
+
+
+@final
+@dataclass(frozen=True)
+class Kept:
+    """A format in which something is kept in memory, and how it is rounded to it.
+
+    Attributes:
+        format: any.
+        rounding: stochastic rounding draws the random bits of the simulation.
+    """
+
+    format: Format
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, stored: Stored) -> Self:
+        """As a config says it."""
+        return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """What is read again after ``x`` was kept so."""
+        return store(x, self.format, self.rounding)
+
+    def renew(self, x: torch.Tensor) -> None:
+        """Makes of ``x``, in place, what is read again after it was kept so."""
+        _write(x, self(x))
+
+
+@apart
+def _write(x: torch.Tensor, kept: torch.Tensor) -> None:
+    x.copy_(kept)  # numbers of a format that the arithmetic around may not have
