@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self, final
 import torch
 
 from ..formats import Format, Rounding
-from ..formats.base.memory import apart
 from ..simulate import store
 
 if TYPE_CHECKING:
@@ -36,12 +35,3 @@ class Kept:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What is read again after ``x`` was kept so."""
         return store(x, self.format, self.rounding)
-
-    def renew(self, x: torch.Tensor) -> None:
-        """Makes of ``x``, in place, what is read again after it was kept so."""
-        _write(x, self(x))
-
-
-@apart
-def _write(x: torch.Tensor, kept: torch.Tensor) -> None:
-    x.copy_(kept)  # numbers of a format that the arithmetic around may not have

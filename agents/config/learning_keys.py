@@ -189,6 +189,16 @@ class OptimizerKeys(TrainConfig):
                 raise ValueError(f"storage.{name} is for sac from states; leave it out")
         if "compensations" in self.storage.formats and "kahan_gradients" not in self.fixes:
             raise ValueError("storage.compensations are those of kahan_gradients; add that to fixes, or leave it out")
+        if "target_compensations" in self.storage.formats and self.storage.targets is None:
+            raise ValueError(
+                "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
+            )
+        kept = self.storage.weights
+        if kept is not None and kept.rounding == "stochastic" and "kahan_gradients" in self.fixes:
+            raise ValueError(
+                "storage.weights are rounded stochastically, and kahan_gradients adds what rounding loses later: leave"
+                " that out of fixes, or round weights to the nearest"
+            )
         plain: dict[str, Any] = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
         for name, value in plain.items():
             if getattr(self, name) != value:

@@ -36,7 +36,9 @@ def _read_stored(value: Any) -> Any:
     if value is None or isinstance(value, Stored):
         return value
     if not isinstance(value, Mapping) or "format" not in value or not set(value) <= set(Stored.model_fields):
-        raise ValueError(f"must be a format, or a mapping such as {{format: mxint8, rounding: stochastic}}, got {value!r}")
+        raise ValueError(
+            f"must be a format, or a mapping such as {{format: mxint8, rounding: stochastic}}, got {value!r}"
+        )
     return dict(value)
 
 
@@ -61,12 +63,16 @@ class Storage(BaseModel):
     weight_gradients: StoredKey = Field(default=None, description="By weights and biases, before the optimizer.")
     first_moments: StoredKey = Field(default=None, description="Of the optimizer.")
     second_moments: StoredKey = Field(default=None, description="Of the optimizer; with hAdam their roots.")
-    compensations: StoredKey = Field(default=None, description="Of `kahan_gradients`: what weights have lost so far.")
+    compensations: StoredKey = Field(
+        default=None,
+        description="Of `kahan_gradients`: what weights have lost so far. With it, all networks are compensated.",
+    )
     targets: StoredKey = Field(
         default=None,
         description="Weights of target networks. They are moved by one operation, rounded once, which takes the place"
         " of `kahan_momentum`.",
     )
+    target_compensations: StoredKey = Field(default=None, description="What `targets` have lost so far; none: none.")
 
     @property
     def formats(self) -> dict[str, Stored]:

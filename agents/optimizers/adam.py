@@ -85,6 +85,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     averages_gradients: ClassVar[bool] = True
     """Whether there is a first moment, and bias corrections; else steps are by the gradients themselves."""
+    keep: Callable[[Tensor], Tensor] | None = None
+    """Makes of compensated parameters what is kept of them in memory; see :func:`kahan_add_`."""
 
     def __init__(
         self,
@@ -318,7 +320,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             ):
                 # The quotient is of the order of 1; lr * m first could underflow.
                 change = torch.div(moment, denominator, out=denominator)
-                kahan_add_(p, state["compensation"], multiply_(change, number.rate))
+                kahan_add_(p, state["compensation"], multiply_(change, number.rate), self.keep)
         else:
             add_quotients_(params, moments, denominators, [number.rate for number in numbers])
 
@@ -349,6 +351,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
         (group,) = self.param_groups
         other, p = copy(self), tensors["parameters"]
+        other.keep = self.keep  # which copies of an optimizer are without
         kept_elsewhere = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
         other.param_groups = [{**group, "params": [p], **kept_elsewhere}]
         other.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}

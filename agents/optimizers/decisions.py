@@ -85,6 +85,12 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 @apart
+def copy_(tensor: Tensor, other: Tensor) -> Tensor:
+    """``tensor.copy_(other)``, of numbers that the arithmetic around it may not have."""
+    return tensor.copy_(other)
+
+
+@apart
 def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Every tensor becomes what is in the other one, if the condition is true."""
     for x, other in zip(tensors, others, strict=True):

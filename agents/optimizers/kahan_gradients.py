@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+from .decisions import copy_
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @torch.no_grad()
-def kahan_add_(total: torch.Tensor, compensation: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def kahan_add_(
+    total: torch.Tensor,
+    compensation: torch.Tensor,
+    values: torch.Tensor,
+    keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
     """Adds ``values`` to ``total`` in place, and keeps what rounding loses for the next time.
 
     y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
@@ -17,6 +29,8 @@ def kahan_add_(total: torch.Tensor, compensation: torch.Tensor, values: torch.Te
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
         values: what to add; like ``total``; left alone.
+        keep: makes of a sum what is kept of it in memory, in fewer bits than it is computed in; None: all of it. What
+            that loses is compensated, too.
 
     Returns:
         ``total``. Once the total overflows to infinity, the compensation becomes NaN, and the total at the next call.
@@ -25,7 +39,7 @@ def kahan_add_(total: torch.Tensor, compensation: torch.Tensor, values: torch.Te
         Low-precision SAC, Algorithm 2 (Kahan, 1965).
     """
     y = values - compensation
-    new_total = total + y
+    new_total = total + y if keep is None else keep(total + y)
     torch.sub(new_total, total, out=compensation)
     compensation.sub_(y)
-    return total.copy_(new_total)
+    return total.copy_(new_total) if keep is None else copy_(total, new_total)

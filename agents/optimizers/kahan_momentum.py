@@ -12,7 +12,7 @@ import torch
 from ...formats.base.memory import apart
 from ..errors import RunError
 from ..stored import Kept
-from .decisions import at_hand, kept, magnitude, multiply_, subtract_product, with_number
+from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import kahan_add_
 
 
@@ -96,47 +96,67 @@ class PlainEMA(TraceableAverage):
 class StoredEMA(TraceableAverage):
     """The plain average, kept in a format of its own: average <- average + tau (source - average), rounded once.
 
-    In eight bits rounding to the nearest would stop it; stochastically rounded, it follows on average.
+    In eight bits rounding to the nearest would stop it. Stochastically rounded, it follows on average; compensated, it
+    follows by what rounding has lost so far.
 
     Args:
         average: the tensor kept up to date; float32 or float64; changed in place, at once, to the format it is kept in.
         tau: the step, in (0, 1].
-        kept: the format, and how it is rounded to it.
+        keep: the format, and how it is rounded to it.
+        keep_compensation: in what the compensation is kept; None: there is none.
     """
 
-    def __init__(self, average: torch.Tensor, tau: float, kept: Kept) -> None:
+    def __init__(self, average: torch.Tensor, tau: float, keep: Kept, keep_compensation: Kept | None = None) -> None:
         self.average = average
         self.tau: float | torch.Tensor = tau
-        self._kept = kept
-        kept.renew(average)
+        self._keep, self._keep_compensation = keep, keep_compensation
+        copy_(average, keep(average))
+        self.compensation = None if keep_compensation is None else torch.zeros_like(average)
 
     @torch.no_grad()
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
-        self._move(source)
-        self._kept.renew(self.average)
+        step = self._step(source)
+        moved = self._keep(_sum(self.average, step))
+        if self.compensation is not None and self._keep_compensation is not None:
+            lost = _lost(self.average, step, moved)
+            copy_(self.compensation, self._keep_compensation(lost))
+        copy_(self.average, moved)
 
     @apart
-    def _move(self, source: torch.Tensor) -> None:
-        self.average.add_((source - self.average) * self.tau)
+    def _step(self, source: torch.Tensor) -> torch.Tensor:
+        step = (source - self.average) * self.tau
+        return step if self.compensation is None else step - self.compensation
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the average is all its state."""
-        return {}
+        """The compensation, if there is one."""
+        return {} if self.compensation is None else {"compensation": self.compensation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes nothing over."""
+        """Takes it over."""
+        if self.compensation is not None:
+            self.compensation.copy_(state["compensation"])
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that an update reads and writes, for programs: also constants that are data to them."""
-        return {"average": self.average, "tau": self.average.new_tensor(self.tau)}
+        return {"average": self.average, "tau": self.average.new_tensor(self.tau), **self.state_dict()}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
         """This average with all it keeps elsewhere, in ``tensors``."""
         other = copy(self)
-        other.average, other.tau = tensors["average"], tensors["tau"]
+        other.average, other.tau, other.compensation = tensors["average"], tensors["tau"], tensors.get("compensation")
         return other
+
+
+@apart
+def _sum(average: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    return average + step
+
+
+@apart
+def _lost(average: torch.Tensor, step: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    return (moved - average) - step
 
 
 @final

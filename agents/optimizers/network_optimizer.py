@@ -11,7 +11,7 @@ from ..stored import Kept
 from .adam import Adam
 from .coercion import coerce_
 from .compound_loss_scaling import CompoundLossScaler
-from .decisions import at_hand, kept
+from .decisions import at_hand, copy_, kept
 from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
@@ -59,7 +59,8 @@ class NetworkOptimizer:
         config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
-        storage: in which formats parameters, gradients and the optimizer's buffers are kept; None: in ``format``.
+        storage: in which formats parameters, gradients and the optimizer's buffers are kept; None: in ``format``. With
+            a format for compensations every network's updates are compensated.
 
     Attributes:
         flat: the parameters, numbers of the format.
@@ -87,9 +88,10 @@ class NetworkOptimizer:
         compound = "compound_loss_scaling" in config.fixes
         baseline = BASELINES[config.baseline]
         self.flat = flat
-        kept = {} if storage is None else {name: Kept.of(stored) for name, stored in storage.formats.items()}
-        self._kept = {of: kept[name] for of, name in _STORED.items() if name in kept}
+        stored = {} if storage is None else storage.formats
+        self._kept = {of: Kept.of(stored[name]) for of, name in _STORED.items() if name in stored}
         self._keep({"parameters": flat})
+        kahan = (kahan or "compensation" in self._kept) and "kahan_gradients" in config.fixes
         self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
@@ -97,7 +99,7 @@ class NetworkOptimizer:
         options: dict[str, Any] = {
             "lr": config.lr,
             "eps": config.adam_eps * baseline.eps_factor,
-            "kahan": kahan and "kahan_gradients" in config.fixes,
+            "kahan": kahan,
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
         }
@@ -108,6 +110,8 @@ class NetworkOptimizer:
         else:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
+        if kahan:
+            self.optimizer.keep = self._kept.pop("parameters", None)
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:
             scale = CompoundLossScaler if compound else LossScaler
@@ -226,9 +230,9 @@ class NetworkOptimizer:
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
         """Renews, in place, what is kept in a format of its own."""
-        for name, kept in self._kept.items():
+        for name, keep in self._kept.items():
             if name in tensors:
-                kept.renew(tensors[name])
+                copy_(tensors[name], keep(tensors[name]))
 
     def _step(self) -> None:
         if self.scaler:

@@ -93,9 +93,7 @@ def _alike(x: torch.Tensor, parameters: torch.Tensor) -> bool:
 
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())
-def round_drawn(
-    x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int
-) -> torch.Tensor:
+def round_drawn(x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int) -> torch.Tensor:
     """:func:`roundoff.round` with the random bits of a simulation: those of the rounding ``offset`` after ``place``."""
     from ...formats import round  # noqa: PLC0415  beside the built-in of this name
 

@@ -25,7 +25,7 @@ from ..policy.rules import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
-from ..presence.entering import Presence, this_thread, unsimulated
+from ..presence.entering import Presence, innermost, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.watcher import Watcher
@@ -413,9 +413,9 @@ def store(x: torch.Tensor, format: Format, rounding: Rounding = Rounding.NEAREST
     Raises:
         FormatError: ``x`` cannot hold numbers of the format; or rounding is stochastic, outside of any simulation.
     """
-    simulation = _at_work()
+    simulation = _at_work() or innermost()  # fp32 alone is not on the stack
     with unsimulated(), torch.no_grad():
-        if simulation is None:
+        if not isinstance(simulation, Simulation):
             return round(x, format, rounding=rounding)
         return simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this file
 

@@ -183,6 +183,11 @@ class Presence:
             )
 
 
+def innermost() -> TorchDispatchMode | None:
+    """The mode of the innermost block that this code is in, also if it was not put on PyTorch's stack."""
+    return _innermost(_here.blocks) if _here.blocks else None
+
+
 def _innermost(blocks: list[_Block]) -> TorchDispatchMode | None:
     """The mode of the block that the code which runs now is in."""
     modes = {block.frame: block.mode for block in blocks}

@@ -18,6 +18,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ....formats import BlockFloatFormat, Format, MXFormat, Rounding
 from ...aten.tables import POINTWISE
 from .member_products import MATRIX_PRODUCTS, multiply
 
@@ -105,11 +106,20 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     alone = name in _REDUCING and stacked[0].tensor.is_cuda
     if target in _EXACTLY and not alone:
         return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
+    if target is torch.ops.roundoff.round.default and _rounds_rows(stacked[0], *args):
+        return _Stacked(target(stacked[0].tensor, *args[1:]))
     if name in POINTWISE:
         return _Stacked(_pointwise(node, target, args, kwargs))
     if name in _RULES and not alone:
         return _result(_RULES[name](target, stacked[0].members, *args, **kwargs))
     return _one_by_one(target, stacked[0].members, args, kwargs)
+
+
+def _rounds_rows(x: _Stacked, _: Any, format: str, rounding: str, *__: Any) -> bool:
+    """Whether a rounding gives every member what it gives it alone, since rows of a tensor know nothing of each other."""
+    fmt = Format.parse(format)
+    alike = fmt.elementwise or (isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None)
+    return alike and x.rank > 0 and rounding != Rounding.STOCHASTIC
 
 
 def _result(x: Any) -> Any:
