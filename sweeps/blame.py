@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from roundoff.files import write_json
 
 from ..agents.training.blame import UNROUNDED, check_over, units_of_run, with_rules
+from ..analysis.statistics import markdown
+from ..analysis.statistics.comparisons import difference, holm
+from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
 from ..simulate import BlameError
 from ..simulate.aten.tables import MOVES
 from ..simulate.blame import HIGH
@@ -34,7 +37,7 @@ FEW = 4
 """So many units all get all the seeds."""
 
 _NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"
-"""Cases by what is in the format in them; a unit's name is one of two more."""
+"""Cases that the others are compared with, by what is in the format in them."""
 
 
 @final
@@ -101,8 +104,6 @@ class Costs:
         )
 
     def _table(self, heading: str, name: str, effects: Sequence[Effect]) -> list[str]:
-        from ..analysis.statistics import markdown  # noqa: PLC0415  imports matplotlib
-
         rows = [
             {
                 self.over: one.unit,
@@ -130,7 +131,7 @@ def blame_returns(
     *,
     over: str = "operation",
     seeds: int = 8,
-    margin: float | None = None,
+    margin: float = MARGIN,
     **how: Any,
 ) -> tuple[Summary, Costs]:
     """Measures what each operation or role costs a training run's return, with seeds spent where the answer is.
@@ -142,9 +143,9 @@ def blame_returns(
 
     Each question is a search by successive halving: round k runs the units that are left with 2, 4, 8, ... of the
     seeds, and then the half of them with the smaller mean gain or cost is dropped. At most four units that are left all
-    get all the seeds at once; so of roles, of which there are three, none is dropped. A unit that was kept
-    was chosen by some of the seeds that its interval rests on, which is then a little too favourable: confirm it by
-    ``seed`` beyond those. Runs of one case train as a population.
+    get all the seeds at once; so of roles, of which there are three, none is dropped. A unit that was kept while others
+    were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards: confirm
+    it with other seeds (``seed=100``). The runs of one case can train as a population.
 
     Args:
         config: a run in the format; its ``seed`` is the first one.
@@ -155,7 +156,7 @@ def blame_returns(
         over: ``operation`` or ``role``. Operations are those of one observed run in which nothing but the numbers from
             outside is rounded; those that only move values pass on what they get.
         seeds: how many, 2 or more.
-        margin: the share of the reference's mean that counts as no difference; None: as for ``roundoff against``.
+        margin: the share of the reference's mean that counts as no difference, as for ``roundoff against``.
         how: as for :func:`~.sweep.run_sweep`.
 
     Returns:
@@ -167,7 +168,8 @@ def blame_returns(
 
     Source:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016: successive
-        halving; as many runs are in one round as in the next, but for those that are taken over.
+        halving. Seeds double as units halve, so that all rounds have as many runs, those kept from earlier ones
+        among them.
     """
     check_over(over)
     search = _Halving(config, over, seeds)
@@ -185,14 +187,14 @@ class _Question(NamedTuple):
 
     Attributes:
         reference: the case that each is compared with.
-        better: whether a unit is looked for that makes the return larger than there: a gain, and no cost.
+        in_fp32: whether it alone is in fp32, which may be a gain; else it alone is in the format, which may be a cost.
     """
 
     reference: str
-    better: bool
+    in_fp32: bool
 
 
-_GAINS, _COSTS = _Question(_ALL, better=True), _Question(_NOTHING, better=False)
+_GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=False)
 
 
 @final
@@ -223,7 +225,7 @@ class _Halving:
                 wanted += [run for unit in units for run in self._case(store, question, unit)[:count]]
         return list({run.id: run for run in wanted}.values())
 
-    def costs(self, store: SweepDirectory, margin: float | None) -> Costs:
+    def costs(self, store: SweepDirectory, margin: float) -> Costs:
         """What is known by now."""
         means = {name: self._mean(store, name) for name in (_NOTHING, _ALL)}
         first = self._config.seed
@@ -260,21 +262,17 @@ class _Halving:
             store.result(run)["return"] - store.result(other)["return"]
             for run, other in zip(runs, reference, strict=True)
         ]
-        return math.fsum(gained) / len(gained) * (1 if question.better else -1)
+        return math.fsum(gained) / len(gained) * (1 if question.in_fp32 else -1)
 
     def _effects(
-        self, store: SweepDirectory, question: _Question, references: Sequence[str], margin: float | None
+        self, store: SweepDirectory, question: _Question, references: Sequence[str], margin: float
     ) -> tuple[Effect, ...]:
         """A row for each unit, and for some of the references."""
-        from ..analysis.statistics.comparisons import difference, holm  # noqa: PLC0415  imports matplotlib
-        from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words  # noqa: PLC0415  likewise
-
-        margin = MARGIN if margin is None else margin
         cases = {name: self._references[name] for name in references}
         cases |= {unit: self._case(store, question, unit) for unit in self._units(store)}
         theirs = _returns(store, self._references[question.reference])
         found = {name: own for name, runs in cases.items() if theirs and (own := _returns(store, runs))}
-        sides = [(own, theirs) if question.better else (theirs, own) for own in found.values()]
+        sides = [(own, theirs) if question.in_fp32 else (theirs, own) for own in found.values()]
         apart = [difference([x], [y]) for x, y in sides]
         adjusted = holm([one.p for one in apart])
         rows = [
@@ -302,12 +300,12 @@ class _Halving:
     def _case(self, store: SweepDirectory, question: _Question, unit: str) -> list[Run]:
         """The runs in which one unit is alone: in fp32, or in the format."""
         if (question, unit) not in self._cases:
-            high = [unit] if question.better else [other for other in self._units(store) if other != unit]
+            high = [unit] if question.in_fp32 else [other for other in self._units(store) if other != unit]
             rules = [{self._over: high[0] if len(high) == 1 else high, "format": HIGH}] if high else []
             if self._over == "operation":
                 # What only moves values passes on what it gets, so that it is not blamed for what others computed.
                 rules.append({"operation": sorted(MOVES), "format": HIGH})
-            named = f"{unit} in {HIGH if question.better else self._config.format}"
+            named = f"{unit} in {HIGH if question.in_fp32 else self._config.format}"
             self._cases[question, unit] = self._runs(with_rules(self._config, rules), named)
         return self._cases[question, unit]
 

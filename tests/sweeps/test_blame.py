@@ -8,6 +8,7 @@ import pytest
 
 from roundoff.agents import TrainConfig
 from roundoff.agents.errors import FileError
+from roundoff.cli import main
 from roundoff.simulate import BlameError
 from roundoff.simulate.aten.tables import MOVES
 from roundoff.sweeps import SweepError, plan_file
@@ -188,3 +189,23 @@ def test_what_cannot_be_blamed(blame, tmp_path):
     table.write_text("operation,results\nmm,many\n")
     with pytest.raises(FileError, match=r"numerics\.csv: is damaged; delete"):
         blame()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seeds", "1"], "Invalid value for '--seeds': Input should be greater than or equal to 2"),
+        (["--seeds", "2", "--at-least", "3"], "--at-least is about single runs"),
+        (["--workers", "2"], "--population are about --seeds; add it"),
+        (["--margin", "0.1"], "--population are about --seeds; add it"),
+        (["--seeds", "2", "format=fp32"], "format is fp32, which rounds nothing"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["roundoff", "blame", "format=e5m3", "steps=400", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
