@@ -163,7 +163,7 @@ def blame_returns(
         How the runs ended, and the table, of what has ended.
 
     Raises:
-        BlameError: nothing can be blamed: the run is in fp32, or takes no policy.
+        BlameError: nothing can be blamed: the run is in fp32, takes no policy, or has storage in formats of its own.
         SweepError: the folder is something else.
 
     Source:
@@ -205,6 +205,10 @@ class _Halving:
         if config.format == HIGH:
             raise BlameError(
                 f"format is {HIGH}, which rounds nothing: there is nothing to blame; give format=e5m3, say"
+            )
+        if getattr(config, "storage", None):
+            raise BlameError(
+                "storage keeps numbers in formats that no rule for an operation or role reaches; leave it out"
             )
         self._config, self._over, self._count = config, over, seeds
         self._cases: dict[tuple[_Question, str], list[Run]] = {}

@@ -175,6 +175,11 @@ def test_the_rules_of_a_case(blame):
 def test_what_cannot_be_blamed(blame, tmp_path):
     for config, over, message in [
         (TrainConfig(steps=400), "role", "format is fp32, which rounds nothing"),
+        (
+            TrainConfig(format="e5m3", steps=400, storage={"weights": "mxint8"}),
+            "role",
+            "storage keeps numbers in formats",
+        ),
         (TrainConfig(format="e5m3", steps=400), "module", "over must be operation or role, got 'module'"),
         (TrainConfig(format="fp16", steps=400, native=True), "role", "this one does not allow: native: true"),
     ]:
