@@ -7,7 +7,7 @@ search is continued as any sweep is.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
@@ -15,7 +15,7 @@ from roundoff.files import write_json
 from .folder.directory import SweepDirectory
 from .language.plan import branches
 from .language.search_goal import REFERENCE
-from .sweep import Summary, run_sweep
+from .sweep import Summary, run_in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -89,19 +89,13 @@ def run_search(
     rows = branches(plan.runs, plan.search)
     varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
     found = [_Branch(plan, runs, varying) for runs in rows]
-    store = SweepDirectory(directory)
-    wanted: dict[str, Run] = {}
-    while True:
-        before = len(wanted)
-        for branch in found:
-            wanted |= {run.id: run for run in branch.next(store)}
-        if len(wanted) == before:
-            break
-        part = replace(plan, runs=tuple(run for run in plan.runs if run.id in wanted))
-        summary = run_sweep(part, directory, executor=executors(), watcher=watcher, **how)
-        if summary.failed:
-            break
-    findings = [branch.finding(store) for branch in found]
+
+    def asked(store: SweepDirectory) -> list[Run]:
+        wanted = {run.id for branch in found for run in branch.next(store)}
+        return [run for run in plan.runs if run.id in wanted]
+
+    summary = run_in_rounds(plan, directory, executors, watcher, asked, **how)
+    findings = [branch.finding(SweepDirectory(directory)) for branch in found]
     write_json(directory / FOUND, {"findings": [vars(finding) for finding in findings]})
     return summary, findings
 

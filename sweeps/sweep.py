@@ -17,8 +17,9 @@ from .subjects.program_keys import ProgramConfig
 from .workers.pool import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
+    from typing import Any
 
     from .folder.directory import State
     from .language.plan import Plan, Run
@@ -129,6 +130,37 @@ def run_sweep(
                 watcher.event(event, states[event.run.id], score)
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def run_in_rounds(
+    plan: Plan,
+    directory: Path,
+    executors: Callable[[], Executor],
+    watcher: Watcher,
+    asked: Callable[[SweepDirectory], Sequence[Run]],
+    **how: Any,
+) -> Summary:
+    """Runs what is asked for in view of the results so far, round by round, until nothing more is, or runs have failed.
+
+    Args:
+        plan: the sweep, whatever its runs.
+        directory: of the results.
+        executors: makes one for each round.
+        watcher: is told what happens.
+        asked: what to run, given the folder: all that it has asked for before, and more. It follows from the runs that
+            have ended alone, so that the rounds are continued as any sweep is.
+        how: as for :func:`run_sweep`.
+
+    Returns:
+        How the runs ended that were asked for.
+    """
+    store = SweepDirectory(directory)
+    runs = asked(store)
+    while True:
+        summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
+        before, runs = len(runs), asked(store)
+        if summary.failed or len(runs) == before:
+            return summary
 
 
 def _check_devices(configs: Sequence[RunConfig]) -> None:

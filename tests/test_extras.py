@@ -72,7 +72,15 @@ def run_commands(hidden, commands, folder):
         (
             "sweep",
             "matplotlib",
-            ["plot .", "against .", "compare . -o x", "report .", "formats --plot e5m10", "reproduce fig4"],
+            [
+                "plot .",
+                "against .",
+                "compare . -o x",
+                "report .",
+                "formats --plot e5m10",
+                "reproduce fig4",
+                "blame format=e5m3 --seeds 2",
+            ],
         ),
         ("ray", "ray", ["sweep tiny.yaml --executor ray"]),
     ],

@@ -7,6 +7,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from roundoff.files import read_bytes
 
 from ...formats import Format
@@ -19,6 +21,9 @@ from .alone import train
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
+
+UNROUNDED: list[dict[str, Any]] = [{"operation": "*", "format": HIGH}]
+"""Rules under which nothing is rounded but what comes from outside."""
 
 
 def blame_run(
@@ -47,15 +52,13 @@ def blame_run(
         BlameError: the run succeeds, or fails in high precision too.
         RunError: as for training.
     """
-    if over not in ("operation", "role"):
-        raise BlameError(f"over must be operation or role, got {over!r}: an agent has no modules")
+    check_over(over)
     trials = _Trials(config, directory, at_least, over, on_trial, allow_imports)
     fmt = Format.parse(config.format)
-    unrounded = {"rules": [{"operation": "*", "format": HIGH}]}
-    passes_unrounded, units_unrounded = trials.observed(unrounded, "everything in float32")
+    passes_unrounded, units_unrounded = trials.observed(UNROUNDED, "everything in float32")
     if not passes_unrounded:
         raise BlameError("the run fails in float32 too: there is nothing to blame")
-    passes_already, units_rounded = trials.observed({}, f"everything in {fmt}")
+    passes_already, units_rounded = trials.observed([], f"everything in {fmt}")
     units = tuple(sorted(units_unrounded | units_rounded))
     if passes_already:
         return Blame(str(fmt), over, units, (), {}, trials.count)
@@ -67,6 +70,48 @@ def blame_run(
         others = [other for other in culprits if other != unit]
         needs[unit] = smallest_format(fmt, lambda name: trials.keeps(others, {unit: name}))  # noqa: B023  called here
     return Blame(str(fmt), over, units, culprits, needs, trials.count)
+
+
+def check_over(over: str) -> None:
+    """Raises BlameError unless an agent has units that are called so."""
+    if over not in ("operation", "role"):
+        raise BlameError(f"over must be operation or role, got {over!r}: an agent has no modules")
+
+
+def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: Any) -> TrainConfig:
+    """The same run with more rules, which win over those of its policy, and with other changes.
+
+    Raises:
+        BlameError: a run like this takes no rules.
+    """
+    own = config.policy
+    merged = {**own, "rules": [*own.get("rules", []), *rules]} if rules else own
+    try:
+        return TrainConfig(**{**config.as_json(), "policy": merged, **changes})
+    except ValidationError as error:
+        reasons = "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors())
+        raise BlameError(f"blame changes the policy of a run, which this one does not allow: {reasons}") from None
+
+
+def units_of_run(folder: Path, over: str) -> set[str]:
+    """The operations or roles that computed something in an observed run, and did not only move values.
+
+    Raises:
+        FileError: its table is missing, or damaged.
+    """
+    path = folder / "numerics.csv"
+    try:
+        table = csv.DictReader(read_bytes(path).decode().splitlines())
+        # No agent computes with operations that move, nor brings numbers in by them.
+        rows = [row for row in table if int(row["results"]) and plain_name(row["operation"]) not in MOVES]
+        units = {plain_name(row[over]) for row in rows}
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror}); delete {folder} to repeat the trial") from error
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+        raise FileError(f"{path}: is damaged; delete {folder} to repeat the trial") from error
+    if not units:
+        raise FileError(f"{path}: is damaged: it names no {over}; delete {folder} to repeat the trial")
+    return units
 
 
 class _Trials:
@@ -86,22 +131,10 @@ class _Trials:
         self._at_least, self._over, self._on_trial = at_least, over, on_trial
         self.count = 0
 
-    def observed(self, policy: dict[str, Any], name: str) -> tuple[bool, set[str]]:
-        """Whether the run succeeds under one more policy, and the units at work in it."""
-        passed, folder = self._run(policy, name, observe=True)
-        path = folder / "numerics.csv"
-        try:
-            table = csv.DictReader(read_bytes(path).decode().splitlines())
-            # No agent computes with operations that move, nor brings numbers in by them.
-            rows = [row for row in table if int(row["results"]) and plain_name(row["operation"]) not in MOVES]
-            units = {row[self._over] for row in rows}
-        except OSError as error:
-            raise FileError(
-                f"{path}: cannot be read ({error.strerror}); delete {folder} to repeat the trial"
-            ) from error
-        except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
-            raise FileError(f"{path}: is damaged; delete {folder} to repeat the trial") from error
-        return passed, {plain_name(unit) for unit in units}
+    def observed(self, rules: list[dict[str, Any]], name: str) -> tuple[bool, set[str]]:
+        """Whether the run succeeds under more rules, and the units at work in it."""
+        passed, folder = self._run(rules, name, observe=True)
+        return passed, units_of_run(folder, self._over)
 
     def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
         """Whether the run succeeds with ``high`` in float32 and ``others`` in formats of their own."""
@@ -110,12 +143,10 @@ class _Trials:
         # What only moves values passes on what it gets, so that it is not blamed for what others computed.
         rules.append({"operation": sorted(MOVES), "format": HIGH})
         name = f"{len(high)} in float32" + "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
-        return self._run({"rules": rules}, name, observe=False)[0]
+        return self._run(rules, name, observe=False)[0]
 
-    def _run(self, policy: dict[str, Any], name: str, *, observe: bool) -> tuple[bool, Path]:
-        own = self._config.policy
-        merged = {**own, "rules": [*own.get("rules", []), *policy["rules"]]} if policy else own
-        config = TrainConfig(**{**self._config.as_json(), "policy": merged, "observe": observe})
+    def _run(self, rules: list[dict[str, Any]], name: str, *, observe: bool) -> tuple[bool, Path]:
+        config = with_rules(self._config, rules, observe=observe)
         settings = json.dumps(config.as_json(), sort_keys=True).encode()
         folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
         result = train(config, folder, allow_imports=self._allow_imports)

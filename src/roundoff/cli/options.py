@@ -13,8 +13,11 @@ import typer
 from roundoff.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
     from types import FrameType
+
+    from roundoff.sweeps.sweep import Summary
 
 Overrides = Annotated[
     list[str] | None,
@@ -30,6 +33,10 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [defaul
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts, as JSON.")]
+Margin = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
+]
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
 
@@ -86,6 +93,17 @@ def print_warnings(warnings: Iterable[str]) -> None:
     """Says what is not as it should be, and no reason to stop."""
     for warning in warnings:
         say(f"roundoff: warning: {warning}", error=True)
+
+
+def say_outcome(summary: Summary, findings: Sequence[object], directory: Path) -> None:
+    """Says what a sweep has found and how it ended; exits with 1 if runs failed."""
+    for finding in findings:
+        say(finding)
+    ran = summary.done + summary.crashed + summary.failed
+    say(f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {ran} runs")
+    if summary.failed:
+        say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
+        raise typer.Exit(1)
 
 
 class stoppable:  # noqa: N801  used as a statement

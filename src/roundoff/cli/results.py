@@ -7,16 +7,11 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import AsJson, FigureFormats, parts, print_warnings, say, say_json
+from roundoff.cli.options import AsJson, FigureFormats, Margin, parts, print_warnings, say, say_json
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
 FigureSize = Annotated[
     str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
-]
-
-Margin = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
 ]
 
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roundoff.cli.options import AllowImport, Compiled, Overrides, allowed_imports, say, stoppable
+from roundoff.cli.options import (
+    AllowImport,
+    Compiled,
+    Margin,
+    Overrides,
+    Population,
+    Workers,
+    allowed_imports,
+    say,
+    say_outcome,
+    stoppable,
+)
 
 if TYPE_CHECKING:
+    from roundoff.agents import TrainConfig
     from roundoff.agents.run.profile import Profile
 
 
@@ -80,20 +92,59 @@ def blame(
         float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
     ] = None,
     over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Compare mean returns over so many seeds: what each costs [default: one run decides]."
+        ),
+    ] = None,
+    margin: Margin = 0.05,
+    workers: Workers = None,
+    compiled: Compiled = None,
+    population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find the smallest set of operations that a failing run cannot do in its format, by many short runs."""
+    """Find what a run cannot do in its format: the fewest operations, by short runs; with --seeds, what each costs."""
     from roundoff.agents.training.blame import blame_run
     from roundoff.sweeps.language.plan import plan_run
 
     run_config = plan_run(config, overrides or ())
-    with stoppable(f"the same command continues; finished trials are kept in {out}"):
+    imports = allowed_imports(allow_import, overrides)
+    hint = f"the same command continues; finished trials are kept in {out}"
+    if seeds is not None:
+        if at_least is not None:
+            raise typer.BadParameter(
+                "--at-least is about single runs, and --seeds compares means: leave one of them out"
+            )
+        with stoppable(hint):
+            _blame_returns(
+                run_config, out, workers, over=over, seeds=seeds, margin=margin,
+                compiled=compiled, population=population, allow_imports=imports,
+            )  # fmt: skip
+        return
+    if workers or compiled is not None or (margin, population) != (0.05, 8):
+        raise typer.BadParameter("--margin, --workers, --compile and --population are about --seeds; add it")
+    with stoppable(hint):
         found = blame_run(
             run_config,
             out,
             at_least=at_least,
             over=over,
             on_trial=lambda line: say(line, error=True),
-            allow_imports=allowed_imports(allow_import, overrides),
+            allow_imports=imports,
         )
     say(found)
+
+
+def _blame_returns(config: TrainConfig, directory: Path, workers: int | None, **how: Any) -> None:
+    """Brings all runs to their end, shows them meanwhile, and says what each unit costs."""
+    from roundoff.sweeps.blame import blame_returns
+    from roundoff.sweeps.display.progress import ProgressDisplay
+    from roundoff.sweeps.sweep import usable_cores
+    from roundoff.sweeps.workers.local import LocalProcesses
+
+    with ProgressDisplay() as display:
+        summary, costs = blame_returns(
+            config, directory, lambda: LocalProcesses(workers or usable_cores()), display, **how
+        )
+    say_outcome(summary, [costs], directory)

@@ -24,6 +24,7 @@ from roundoff.cli.options import (
     print_warnings,
     say,
     say_json,
+    say_outcome,
     stoppable,
 )
 
@@ -210,13 +211,7 @@ def _bring_to_end(
                 plan, directory, executor=executors(), watcher=display,
                 compiled=compiled, population=population, allow_imports=imports,
             )  # fmt: skip
-    for finding in findings:
-        say(finding)
-    ran = summary.done + summary.crashed + summary.failed
-    say(f"{directory}: {summary.done} done, {summary.crashed} crashed, {summary.failed} failed of {ran} runs")
-    if summary.failed:
-        say(f"failed runs are tried again by the same command; see failed.json and {directory / 'logs'}", error=True)
-        raise typer.Exit(1)
+    say_outcome(summary, findings, directory)
 
 
 def status(

@@ -1,0 +1,338 @@
+"""Blame on returns: what each operation or role gains in fp32, and costs in its format, over many seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from roundoff.files import write_json
+
+from ..agents.training.blame import UNROUNDED, check_over, units_of_run, with_rules
+from ..analysis.statistics import markdown
+from ..analysis.statistics.comparisons import difference, holm
+from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
+from ..simulate import BlameError
+from ..simulate.aten.tables import MOVES
+from ..simulate.blame import HIGH
+from ..simulate.policy.rules import Role
+from .folder.directory import SweepDirectory
+from .language.plan import Plan, Run, run_id
+from .sweep import Summary, run_in_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ..agents import TrainConfig
+    from ..analysis.statistics.intervals import Interval
+    from .sweep import Watcher
+    from .workers.pool import Executor
+
+FOUND = "blame.json"
+FIRST = 2
+"""Seeds of the first round."""
+FEW = 4
+"""So many units all get all the seeds."""
+
+_NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"
+"""Cases that the others are compared with, by what is in the format in them."""
+
+
+@final
+@dataclass(frozen=True)
+class Effect:
+    """How much the return changes where one unit is computed otherwise than the others.
+
+    Attributes:
+        unit: the operation or role; ``everything``, or ``what comes from outside`` alone.
+        mean: return, over seeds.
+        seeds: how many.
+        crashed: how many of these runs crashed, which counts as a return of 0.
+        effect: mean difference of returns: a gain, or a cost.
+        low: lower end of its 95 % interval, by Student's t, paired by seed; None for one seed.
+        high: the upper end.
+        p: two-sided, of "no difference", by Holm adjusted for all rows of the table.
+        answer: as ``roundoff against`` has it: ``shown to differ``, ``equivalent within 5 %``, ``not shown``, ...
+    """
+
+    unit: str
+    mean: float
+    seeds: int
+    crashed: int
+    effect: float
+    low: float | None
+    high: float | None
+    p: float | None
+    answer: str
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What it costs to keep each unit in a format; ``print`` it.
+
+    Attributes:
+        format: the format.
+        over: what the units are: ``operation`` or ``role``.
+        seeds: the first and the last seed.
+        reference: mean return with nothing in the format; None if that has not been run.
+        everything: mean return with everything in the format, likewise.
+        gains: of each unit alone in fp32, with all else in the format, over everything in the format; the largest
+            number of seeds first, then the largest gain.
+        costs: of each unit alone in the format, with all else in fp32, against nothing in the format; likewise.
+    """
+
+    format: str
+    over: str
+    seeds: tuple[int, int]
+    reference: float | None
+    everything: float | None
+    gains: tuple[Effect, ...]
+    costs: tuple[Effect, ...]
+
+    def __str__(self) -> str:
+        seeds = f"seeds {self.seeds[0]} to {self.seeds[1]}"
+        known = f"{_shown(self.reference)} in {HIGH}, {_shown(self.everything)} in {self.format} ({seeds})"
+        return "\n".join(
+            [
+                f"mean return {known}",
+                *self._table(f"one {self.over} in {HIGH}, all else in {self.format}", "gain", self.gains),
+                *self._table(f"one {self.over} in {self.format}, all else in {HIGH}", "cost", self.costs),
+            ]
+        )
+
+    def _table(self, heading: str, name: str, effects: Sequence[Effect]) -> list[str]:
+        rows = [
+            {
+                self.over: one.unit,
+                "return": _shown(one.mean),
+                name: f"{one.effect:+.4g}",
+                "95 % interval": "" if one.low is None else f"{one.low:+.4g} to {one.high:+.4g}",
+                "p (Holm)": "" if one.p is None else f"{one.p:.2g}",
+                "seeds": f"{one.seeds}, {one.crashed} crashed" if one.crashed else str(one.seeds),
+                "answer": one.answer,
+            }
+            for one in effects
+        ]
+        return ["", f"{heading}:", "", markdown.table(rows) if rows else "no run has ended"]
+
+
+def _shown(mean: float | None) -> str:
+    return "unknown" if mean is None else f"{mean:.4g}"
+
+
+def blame_returns(
+    config: TrainConfig,
+    directory: Path,
+    executors: Callable[[], Executor],
+    watcher: Watcher,
+    *,
+    over: str = "operation",
+    seeds: int = 8,
+    margin: float = MARGIN,
+    **how: Any,
+) -> tuple[Summary, Costs]:
+    """Measures what each operation or role costs a training run's return, with seeds spent where the answer is.
+
+    Two things are asked of every unit: what is gained if it alone is in fp32 and all else in the format, and what it
+    costs if it alone is in the format and all else in fp32. All are run with the same seeds (common random numbers),
+    as are fp32, everything in the format, and nothing but the numbers from outside in it, and each difference is paired
+    by seed.
+
+    Each question is a search by successive halving: round k runs the units that are left with 2, 4, 8, ... of the
+    seeds, and then the half of them with the smaller mean gain or cost is dropped. At most four units that are left all
+    get all the seeds at once; so of roles, of which there are three, none is dropped. A unit that was kept while others
+    were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards: confirm
+    it with other seeds (``seed=100``). The runs of one case can train as a population.
+
+    Args:
+        config: a run in the format; its ``seed`` is the first one.
+        directory: of the runs, a sweep's folder, which every command about results reads; a call that was stopped is
+            continued by the same call. The table is written into it, too.
+        executors: makes one for each round.
+        watcher: is told what happens.
+        over: ``operation`` or ``role``. Operations are those of one observed run in which nothing but the numbers from
+            outside is rounded; those that only move values pass on what they get.
+        seeds: how many, 2 or more.
+        margin: the share of the reference's mean that counts as no difference, as for ``roundoff against``.
+        how: as for :func:`~.sweep.run_sweep`.
+
+    Returns:
+        How the runs ended, and the table, of what has ended.
+
+    Raises:
+        BlameError: nothing can be blamed: the run is in fp32, takes no policy, or has storage in formats of its own.
+        SweepError: the folder is something else.
+
+    Source:
+        Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016: successive
+        halving. Seeds double as units halve, so that all rounds have as many runs, those kept from earlier ones
+        among them.
+    """
+    check_over(over)
+    search = _Halving(config, over, seeds)
+    name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
+    about = f"What each {over} costs in {config.format}."
+    plan = Plan(name, about, ("format", "policy", "seed"), ())
+    summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
+    costs = search.costs(SweepDirectory(directory), margin)
+    write_json(directory / FOUND, asdict(costs))
+    return summary, costs
+
+
+class _Question(NamedTuple):
+    """What is asked of every unit.
+
+    Attributes:
+        reference: the case that each is compared with.
+        in_fp32: whether it alone is in fp32, which may be a gain; else it alone is in the format, which may be a cost.
+    """
+
+    reference: str
+    in_fp32: bool
+
+
+_GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=False)
+
+
+@final
+class _Halving:
+    """The cases, and which of them are run with how many seeds."""
+
+    def __init__(self, config: TrainConfig, over: str, seeds: int) -> None:
+        if config.format == HIGH:
+            raise BlameError(
+                f"format is {HIGH}, which rounds nothing: there is nothing to blame; give format=e5m3, say"
+            )
+        if getattr(config, "storage", None):
+            raise BlameError(
+                "storage keeps numbers in formats that no rule for an operation or role reaches; leave it out"
+            )
+        self._config, self._over, self._count = config, over, seeds
+        self._cases: dict[tuple[_Question, str], list[Run]] = {}
+        observed = with_rules(config, UNROUNDED, observe=over == "operation")
+        data = self._runs(with_rules(config, UNROUNDED), _DATA)
+        self._references = {
+            _NOTHING: self._runs(with_rules(config, [], format=HIGH, policy={}), _NOTHING),
+            _ALL: self._runs(config, _ALL),
+            # The first one also tells which operations there are.
+            _DATA: [data[0]._replace(id=run_id(observed), config=observed), *data[1:]],
+        }
+
+    def asked(self, store: SweepDirectory) -> list[Run]:
+        """The runs that are wanted in view of those that have ended, which are among them."""
+        wanted = [run for runs in self._references.values() for run in runs]
+        for question in (_GAINS, _COSTS):
+            for units, count in self._rounds(store, question):
+                wanted += [run for unit in units for run in self._case(store, question, unit)[:count]]
+        return list({run.id: run for run in wanted}.values())
+
+    def costs(self, store: SweepDirectory, margin: float) -> Costs:
+        """What is known by now."""
+        means = {name: self._mean(store, name) for name in (_NOTHING, _ALL)}
+        first = self._config.seed
+        return Costs(
+            self._config.format,
+            self._over,
+            (first, first + self._count - 1),
+            means[_NOTHING],
+            means[_ALL],
+            self._effects(store, _GAINS, (), margin),
+            self._effects(store, _COSTS, (_ALL, _DATA), margin),
+        )
+
+    def _rounds(self, store: SweepDirectory, question: _Question) -> Iterator[tuple[Sequence[str], int]]:
+        """The units of each round and how many seeds they get, up to the first round that has not ended."""
+        left, count = self._units(store), FIRST
+        while left:
+            count = self._count if len(left) <= FEW else min(count, self._count)
+            yield left, count
+            cases = [self._case(store, question, unit) for unit in left]
+            if count == self._count or not all(
+                _ended(store, run) for runs in (*cases, self._references[question.reference]) for run in runs[:count]
+            ):
+                return
+            gained = {unit: self._gained(store, question, runs[:count]) for unit, runs in zip(left, cases, strict=True)}
+            kept = sorted(left, key=gained.__getitem__, reverse=True)[: max(FEW, math.ceil(len(left) / 2))]
+            left = [unit for unit in left if unit in kept]
+            count *= 2
+
+    def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
+        """The mean gain or cost of runs that have ended."""
+        reference = self._references[question.reference][: len(runs)]
+        gained = [
+            store.result(run)["return"] - store.result(other)["return"]
+            for run, other in zip(runs, reference, strict=True)
+        ]
+        return math.fsum(gained) / len(gained) * (1 if question.in_fp32 else -1)
+
+    def _effects(
+        self, store: SweepDirectory, question: _Question, references: Sequence[str], margin: float
+    ) -> tuple[Effect, ...]:
+        """A row for each unit, and for some of the references."""
+        cases = {name: self._references[name] for name in references}
+        cases |= {unit: self._case(store, question, unit) for unit in self._units(store)}
+        theirs = _returns(store, self._references[question.reference])
+        found = {name: own for name, runs in cases.items() if theirs and (own := _returns(store, runs))}
+        sides = [(own, theirs) if question.in_fp32 else (theirs, own) for own in found.values()]
+        apart = [difference([x], [y]) for x, y in sides]
+        adjusted = holm([one.p for one in apart])
+        rows = [
+            Effect(
+                name,
+                math.fsum(own.values()) / len(own),
+                len(own),
+                [store.state(run) for run in cases[name]].count("crashed"),
+                one.value,
+                *_known(one.interval),
+                None if math.isnan(p) else float(p),
+                in_words(p, equivalence([own], [theirs], margin).p, margin),
+            )
+            for (name, own), one, p in zip(found.items(), apart, adjusted, strict=True)
+        ]
+        return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
+
+    def _units(self, store: SweepDirectory) -> list[str]:
+        """What can be blamed; nothing as long as that is not known."""
+        if self._over == "role":
+            return [str(role) for role in list(Role)[:3]]
+        observed = self._references[_DATA][0]
+        return sorted(units_of_run(store.run_path(observed), self._over)) if _ended(store, observed) else []
+
+    def _case(self, store: SweepDirectory, question: _Question, unit: str) -> list[Run]:
+        """The runs in which one unit is alone: in fp32, or in the format."""
+        if (question, unit) not in self._cases:
+            high = [unit] if question.in_fp32 else [other for other in self._units(store) if other != unit]
+            rules = [{self._over: high[0] if len(high) == 1 else high, "format": HIGH}] if high else []
+            if self._over == "operation":
+                # What only moves values passes on what it gets, so that it is not blamed for what others computed.
+                rules.append({"operation": sorted(MOVES), "format": HIGH})
+            named = f"{unit} in {HIGH if question.in_fp32 else self._config.format}"
+            self._cases[question, unit] = self._runs(with_rules(self._config, rules), named)
+        return self._cases[question, unit]
+
+    def _runs(self, config: TrainConfig, case: str) -> list[Run]:
+        """One for each seed."""
+        first = self._config.seed
+        configs = [with_rules(config, [], seed=seed) for seed in range(first, first + self._count)]
+        return [Run(run_id(one), one, case) for one in configs]
+
+    def _mean(self, store: SweepDirectory, reference: str) -> float | None:
+        returns = _returns(store, self._references[reference]).values()
+        return math.fsum(returns) / len(returns) if returns else None
+
+
+def _ended(store: SweepDirectory, run: Run) -> bool:
+    return store.state(run) in ("done", "crashed")
+
+
+def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
+    """By seed, of the runs that have ended."""
+    return {run.config.seed: store.result(run)["return"] for run in runs if _ended(store, run)}
+
+
+def _known(interval: Interval) -> tuple[float | None, float | None]:
+    low, high = (None if math.isnan(end) else end for end in interval)
+    return low, high
