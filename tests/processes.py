@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+PATIENCE = 240.0  # seconds that anything may take, on a machine with a lot else to do
+
 
 def alive(pid):
     """Whether a process runs; one that has ended, and that nobody has asked for its status, does not."""
@@ -20,7 +22,7 @@ def children(pid):
         return []
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=PATIENCE):
     """What ``condition`` returns, once that is something."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from actor_runs import LOCKSTEP, TINY, config_of
-from processes import alive, children, wait_until
+from processes import PATIENCE, alive, children, wait_until
 
 ray = pytest.importorskip("ray")
 
@@ -134,13 +135,32 @@ def test_actors_and_the_quantizer_come_back_when_they_are_killed(cluster, tmp_pa
     from roundoff.agents.actors import stage as stage_module
 
     opened, killed, begun = [], [], []
-    original = stage_module.Stage.__init__
+    stage = stage_module.Stage
+    opening, starting, receiving = stage.__init__, stage.start, stage.receive
 
     def noted(self, *arguments):
-        original(self, *arguments)
+        opening(self, *arguments)
         opened.append(self)
 
-    monkeypatch.setattr(stage_module.Stage, "__init__", noted)
+    def all_at_work():
+        with suppress(ray.exceptions.RayError):  # of one that is not back yet
+            return not set(opened[0].process_ids) & set(killed)
+
+    def start(self, rank, steps):
+        starting(self, rank, steps)
+        if killed:
+            wait_until(all_at_work)
+
+    def receive(self):
+        """Once they are killed, the learner waits for all: a busy machine may start processes slowly."""
+        if killed:
+            self.published(PATIENCE)
+            ray.wait(list(self._orders), num_returns=len(self._orders), timeout=PATIENCE)
+        return receiving(self)
+
+    monkeypatch.setattr(stage, "__init__", noted)
+    monkeypatch.setattr(stage, "start", start)
+    monkeypatch.setattr(stage, "receive", receive)
 
     def on_progress(progress):
         if progress.step > 60 and not killed:
