@@ -11,6 +11,8 @@ import traceback
 import warnings
 from contextlib import suppress
 
+from processes import PATIENCE
+
 import roundoff.agents.training.together  # so that no fork has to
 from roundoff.cli import main
 from roundoff.sweeps import run_sweep
@@ -139,7 +141,7 @@ def fork_sweep(plan, directory, limit=2, train=None):
     return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=Silent()))
 
 
-def wait_for(pid, seconds=120):
+def wait_for(pid, seconds=PATIENCE):
     """The exit status of a fork, once it has ended."""
     end = time.monotonic() + seconds
     while (status := ended(pid)) is None:

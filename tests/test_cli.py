@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE, wait_until
 
 from roundoff import __version__ as roundoff_version
 from roundoff.cli import main
@@ -82,14 +83,13 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, 
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert "starting" in process.stdout.readline()
         # wait until a run goes beyond what there was, then strike at a random moment
-        before, end = checkpoints(out), time.monotonic() + 60
-        while checkpoints(out) == before and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
+        before = checkpoints(out)
+        wait_until(lambda before=before: checkpoints(out) != before or process.poll() is not None)  # noqa: B023
         time.sleep(source.uniform(0, 0.5))
         if process.poll() is not None:
             break  # a fast machine: there is nothing left to interrupt
         process.send_signal(deadly)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
         if process.returncode == 0:
             break  # a faster one: it ended before the signal came
         checkpoints_survived += len(list(out.glob("runs/*/checkpoint.pt")))
@@ -183,7 +183,7 @@ def test_profiles(undisturbed, tmp_path):
     process = subprocess.Popen([*ROUNDOFF, *single], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "step" in process.stdout.readline() + process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=30)
+    printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT
     assert "the same command continues" in errors
     assert "limits this run" in printed.splitlines()[-1]

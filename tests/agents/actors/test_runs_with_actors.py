@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from actor_runs import LOCKSTEP, TINY, config_of
-from processes import PATIENCE, alive, children, wait_until
+from processes import PATIENCE, TRAINING, alive, children, wait_until
 
 ray = pytest.importorskip("ray")
 
@@ -24,11 +24,6 @@ from roundoff.agents.run.stopping import Stopped, StopRequest  # noqa: E402
 from roundoff.agents.streams import Stream, sequence  # noqa: E402
 
 CPU = torch.device("cpu")
-SCRIPT = """
-import json, sys
-from roundoff.agents import TrainConfig, train
-train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
-"""
 
 
 def records(directory, *kinds):
@@ -189,11 +184,13 @@ def started_by(pid):
 
 def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(tmp_path):
     keys = {**TINY, "steps": 1000, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(keys), str(tmp_path / "run")]
+    command = [sys.executable, "-c", TRAINING, json.dumps(keys), str(tmp_path / "run")]
     memory = set(Path("/dev/shm").iterdir())
-    learner = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    learner = subprocess.Popen(
+        [*command, str(tmp_path / "never")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
-        wait_until((tmp_path / "run/checkpoint.pt").exists, seconds=120)
+        wait_until((tmp_path / "run/checkpoint.pt").exists)
         others = started_by(learner.pid)
         assert len(others) >= 4  # Ray's own, the quantizer, the actor
     finally:
@@ -201,7 +198,7 @@ def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(tmp_path):
         learner.wait()
     wait_until(lambda: not any(map(alive, others)))
     assert set(Path("/dev/shm").iterdir()) <= memory
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=PATIENCE)
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["status"], result["step"]) == ("done", 1000)
     timing = json.loads((tmp_path / "run/timing.json").read_text())
