@@ -152,13 +152,17 @@ def wait_for(pid, seconds=PATIENCE):
     return status
 
 
-def fork_command(*arguments, cwd):
-    """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``."""
+def fork_command(*arguments, cwd, printed=None):
+    """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
+
+    What it prints goes to files in the folder ``printed``, or else in ``cwd``.
+    """
+    folder = printed or cwd
 
     def command():
-        os.chdir(cwd)
+        os.chdir(cwd or ".")
         for name, number in (("stdout", 1), ("stderr", 2)):
-            os.dup2(os.open(cwd / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             setattr(sys, name, os.fdopen(number, "w"))
         sys.argv = ["roundoff", *map(str, arguments)]
         sys.excepthook = sys.__excepthook__
@@ -166,8 +170,8 @@ def fork_command(*arguments, cwd):
         os._exit(status_of(main))
 
     status = wait_for(fork(command))
-    printed = (cwd / "stdout").read_text(), (cwd / "stderr").read_text()
-    return subprocess.CompletedProcess(arguments, status, *printed)
+    texts = (folder / "stdout").read_text(), (folder / "stderr").read_text()
+    return subprocess.CompletedProcess(arguments, status, *texts)
 
 
 def status_of(program):
