@@ -11,6 +11,8 @@ import traceback
 import warnings
 from contextlib import suppress
 
+from processes import PATIENCE
+
 import roundoff.agents.training.together  # so that no fork has to
 from roundoff.cli import main
 from roundoff.sweeps import run_sweep
@@ -139,7 +141,7 @@ def fork_sweep(plan, directory, limit=2, train=None):
     return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=Silent()))
 
 
-def wait_for(pid, seconds=120):
+def wait_for(pid, seconds=PATIENCE):
     """The exit status of a fork, once it has ended."""
     end = time.monotonic() + seconds
     while (status := ended(pid)) is None:
@@ -150,13 +152,17 @@ def wait_for(pid, seconds=120):
     return status
 
 
-def fork_command(*arguments, cwd):
-    """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``."""
+def fork_command(*arguments, cwd, printed=None):
+    """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
+
+    What it prints goes to files in the folder ``printed``, or else in ``cwd``.
+    """
+    folder = printed or cwd
 
     def command():
-        os.chdir(cwd)
+        os.chdir(cwd or ".")
         for name, number in (("stdout", 1), ("stderr", 2)):
-            os.dup2(os.open(cwd / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             setattr(sys, name, os.fdopen(number, "w"))
         sys.argv = ["roundoff", *map(str, arguments)]
         sys.excepthook = sys.__excepthook__
@@ -164,8 +170,8 @@ def fork_command(*arguments, cwd):
         os._exit(status_of(main))
 
     status = wait_for(fork(command))
-    printed = (cwd / "stdout").read_text(), (cwd / "stderr").read_text()
-    return subprocess.CompletedProcess(arguments, status, *printed)
+    texts = (folder / "stdout").read_text(), (folder / "stderr").read_text()
+    return subprocess.CompletedProcess(arguments, status, *texts)
 
 
 def status_of(program):

@@ -3,6 +3,26 @@
 import time
 from pathlib import Path
 
+PATIENCE = 240.0  # seconds that anything may take, on a machine with a lot else to do
+
+# Trains a run: python -c TRAINING KEYS FOLDER [FILE]. After each checkpoint it waits until there is the file, so that a
+# slow test finds it at work.
+TRAINING = """
+import json, sys, time
+from pathlib import Path
+from roundoff.agents import TrainConfig, train
+from roundoff.agents.run import checkpoint
+
+def save_and_wait(path, state, save=checkpoint.save):
+    save(path, state)
+    while path.name == "checkpoint.pt" and not Path(sys.argv[3]).exists():
+        time.sleep(0.01)
+
+if len(sys.argv) > 3:
+    checkpoint.save = save_and_wait
+train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
+"""
+
 
 def alive(pid):
     """Whether a process runs; one that has ended, and that nobody has asked for its status, does not."""
@@ -20,7 +40,7 @@ def children(pid):
         return []
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=PATIENCE):
     """What ``condition`` returns, once that is something."""
     end = time.monotonic() + seconds
     while not (found := condition()):

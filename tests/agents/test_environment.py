@@ -122,7 +122,16 @@ def test_a_non_finite_action_crashes_an_evaluation():
 ONE_OF_EACH_DOMAIN = {domain: task for task, (domain, _) in DOMAIN_AND_TASK.items()}.values()
 
 
-@pytest.mark.parametrize("task", ["cartpole_swingup", "finger_spin", *ONE_OF_EACH_DOMAIN])
+SLOW = ("dog",)  # seconds to load
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, marks=pytest.mark.slow if task.startswith(SLOW) else [])
+        for task in ("cartpole_swingup", "finger_spin", *ONE_OF_EACH_DOMAIN)
+    ],
+)
 def test_a_repeated_action_is_steps_of_the_suite(task):
     """Also where the episode ends between two repeats, so that its last observation is not that of the last repeat."""
     mine, plain = Environment(task, 3), suite.load(*DOMAIN_AND_TASK[task])

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from processes import alive, children, wait_until
+from processes import PATIENCE, TRAINING, alive, children, wait_until
 from pydantic import ValidationError
 
 from roundoff.agents import Job, RunError, TrainConfig, train, train_together
@@ -31,12 +31,6 @@ TINY = {
     "eval_episodes": 1, "checkpoint_every": 100, "hidden_units": 8, "last_hidden_units": 8, "batch_size": 8,
     "seed_steps": 60, "learners": 2, "format": "e5m10", "communicate": "e5m2",
 }  # fmt: skip
-SCRIPT = """
-import sys
-from roundoff.agents import Job, TrainConfig, train, train_together
-import json
-train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
-"""
 
 
 # What travels
@@ -356,10 +350,10 @@ while True:
 # Runs
 
 
-def script(config, folder):
+def script(config, folder, *file):
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, json.dumps(config), str(folder)], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", TRAINING, json.dumps(config), str(folder), *map(str, file)],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
 
@@ -372,7 +366,8 @@ def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
     assert not (tmp_path / "whole" / "learners").exists()
     broken = tmp_path / "broken"
     for victim in ("follower", "leader"):
-        process = script(TINY, broken)
+        killed = tmp_path / victim
+        process = script(TINY, broken, killed)
         before = len(list(broken.glob("checkpoint.pt"))) and (broken / "checkpoint.pt").stat().st_mtime_ns
         wait_until(
             lambda before=before: (
@@ -381,6 +376,7 @@ def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
         )
         (follower,) = children(process.pid)
         os.kill(follower if victim == "follower" else process.pid, signal.SIGKILL)
+        killed.touch()
         _, said = process.communicate()
         assert process.returncode != 0
         if victim == "follower":
@@ -421,7 +417,7 @@ def test_asynchronous_learners_end_when_their_leader_is_killed_and_go_on_from_it
         followers = children(process.pid)
         assert followers
         process.kill()
-        process.communicate(timeout=60)  # the others hold its stderr until they end
+        process.communicate(timeout=PATIENCE)  # the others hold its stderr until they end
         steps.append(checkpoint.load(saved)["step"])
         wait_until(lambda followers=followers: not any(alive(follower) for follower in followers))
     first, second = steps
@@ -434,7 +430,7 @@ def test_a_learner_that_dies_before_it_has_met_the_others_is_no_endless_wait(tmp
     process = script(keys, tmp_path / "run")
     (follower,) = wait_until(partial(children, process.pid))
     os.kill(follower, signal.SIGKILL)
-    _, said = process.communicate(timeout=100)
+    _, said = process.communicate(timeout=PATIENCE)
     assert (process.returncode == 0) == asynchronous, said  # who waits for nobody goes on alone
     assert ("learner 2 of 2" in said) != asynchronous
 

@@ -66,9 +66,8 @@ def kill_at(patched, update):
     "keys",
     [
         {},
-        {"format": "e5m10"},
         {"format": "fp16", "native": True, "original_images": False},
-        {"environments": 2, "random_start": 20},
+        {"format": "e5m10", "environments": 2, "random_start": 20},
     ],
 )
 def test_interrupted_it_continues_to_the_same_bytes(painted, tmp_path, monkeypatch, keys):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
+from processes import PATIENCE
 from runs import AfterSteps, weights
 
 from roundoff.agents import TrainConfig, train
@@ -143,7 +144,7 @@ def test_sigterm_saves_and_the_same_command_continues(tmp_path):
             assert process.poll() is None
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=PATIENCE)[1]
     finally:
         process.kill()
     assert process.returncode == 143
@@ -188,7 +189,7 @@ def test_sigterm_in_an_evaluation_with_workers_saves_and_leaves_no_process(tmp_p
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env=environment, **pipes)
     try:
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 143

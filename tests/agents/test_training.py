@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from processes import TRAINING, wait_until
 from runs import SMALL, config, outcome, weights
 
 from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
@@ -204,20 +205,12 @@ def test_stochastic_rounding_draws_from_the_seed(tmp_path):
     assert a["weights"] != nearest["weights"]
 
 
-PROGRAM = """
-import sys
-from roundoff.agents import TrainConfig, train
-train(TrainConfig(**eval(sys.argv[1])), sys.argv[2])
-"""
-
-
 def test_killed_by_the_operating_system(tmp_path):
     keys = SMALL | {"steps": 6000, "eval_every": 6000}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, repr(keys), str(tmp_path / "run")])
+    arguments = [json.dumps(keys), str(tmp_path / "run"), str(tmp_path / "never")]
+    process = subprocess.Popen([sys.executable, "-c", TRAINING, *arguments])
     try:
-        while not (tmp_path / "run" / "checkpoint.pt").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until((tmp_path / "run" / "checkpoint.pt").exists)
         with pytest.raises(FileError, match="another process is working in this folder"):
             train(TrainConfig(**keys), tmp_path / "run")
     finally:

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import odd_environments  # noqa: F401  what the program itself has imported may be used
 import pytest
-from processes import alive
+from processes import alive, wait_until
 
 from roundoff.agents import RunError, TrainConfig
 from roundoff.agents.environments.opening import open_environment
@@ -116,10 +115,7 @@ def test_workers_end_with_their_parent_however_it_dies():
         # The shared memory has no name under which it could stay behind.
         assert "/memfd:roundoff-environments (deleted)" in Path(f"/proc/{worker}/maps").read_text()
         parent.kill()
-    end = time.monotonic() + 30
-    while alive(worker):
-        assert time.monotonic() < end, "the worker outlived its parent"
-        time.sleep(0.02)
+    wait_until(lambda: not alive(worker))
 
 
 def test_more_workers_than_environments_are_refused():

@@ -115,9 +115,18 @@ def logging_train(config, directory, report, stop, **_):
         temporary.rename(result)
 
 
+def train_beside_another(config, directory, report, stop, **rest):
+    """Waits until the other sweep has a run, too."""
+    here = Path(directory).parents[1] / "here"
+    here.mkdir(exist_ok=True)
+    (here / str(os.getppid())).touch()
+    wait_until(lambda: len(list(here.iterdir())) == 2)
+    logging_train(config, directory, report, stop, **rest)
+
+
 def test_two_sweeps_in_one_folder_share_the_runs(tmp_path):
     plan = plan_text(f"name: shared\ngrid: {{seed: {list(range(24))}}}", "shared")
-    sweeps = [fork_sweep(plan, tmp_path, 2, logging_train) for _ in range(2)]
+    sweeps = [fork_sweep(plan, tmp_path, 2, train_beside_another) for _ in range(2)]
     assert [wait_for(pid) for pid in sweeps] == [0, 0]
     logs = [path.read_text().split() for path in tmp_path.glob("runs/*/log")]
     assert len(logs) == 24

@@ -3,10 +3,10 @@
 import json
 import os
 import queue
-import subprocess
 import sys
 
 import pytest
+from forked import fork_command
 
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -52,18 +52,18 @@ TINY = ["sweep", "own.yaml", "--out", "out", "--workers", "1"]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    """With a module in reach of the commands, which are forks, and of their workers."""
     (tmp_path / "modules").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     (tmp_path / "modules" / "my_formats.py").write_text(MODULE)
     (tmp_path / "own.yaml").write_text(SWEEP)
     return tmp_path
 
 
 def roundoff(folder, *arguments):
-    path = os.pathsep.join([str(folder / "modules"), *filter(None, sys.path)])
-    command = [sys.executable, "-P", "-c", "from roundoff.cli import main; main()", *arguments]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return fork_command(*arguments, cwd=folder)
 
 
 def test_a_sweep_in_a_format_of_ones_own(folder):

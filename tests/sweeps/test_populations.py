@@ -1,14 +1,12 @@
 """Sweeps whose workers train several runs at once: which, and that nothing else changes."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from roundoff.agents import train
 from roundoff.sweeps import plan_text, run_sweep
@@ -122,10 +120,8 @@ def test_a_sweep_killed_and_continued_has_the_bytes_of_runs_alone(tmp_path):
     options = ["--out", str(folder), "--workers", "1", "--population", "3", "--compile"]
     command = [str(Path(sys.executable).with_name("roundoff")), "sweep", str(tmp_path / "file.yaml"), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        end = time.monotonic() + 240
-        while len(list(folder.glob("runs/*/checkpoint.pt"))) < 3 and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: len(list(folder.glob("runs/*/checkpoint.pt"))) == 3 or process.poll() is not None)
+        process.kill()
     again = subprocess.run(command, check=False, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     notices = "".join(Path(log).read_text() for log in folder.glob("logs/*.log"))

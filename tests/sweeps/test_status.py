@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from forked import fork_sweep, wait_for
+from processes import wait_until
 
 from roundoff.sweeps import SweepError, plan_text
 from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
@@ -95,18 +96,24 @@ def test_damage_and_strangers_are_said(folder):
         read_status(folder / "runs")
 
 
-def slow_train(config, directory, report, stop, **_):
+def train_until_seen(config, directory, report, stop, **_):
     result = {"status": "done", "return": 1.0, "return_std": 0.0, "step": 4000, "crash": None}
     Path(directory).mkdir(parents=True)
-    time.sleep(0.1)
+    wait_until((Path(directory).parents[1] / "seen").exists)
     (Path(directory) / "result.json").write_text(json.dumps(result))
 
 
 def test_watching_a_sweep_from_elsewhere(tmp_path, capsys, monkeypatch):
+    def read(folder):
+        status = read_status(folder)
+        if status.count("running") == 2:
+            (folder / "seen").touch()
+        return status
+
     monkeypatch.setattr("roundoff.sweeps.display.status_table._REFRESH", 0.02)
-    pid = fork_sweep(PLAN, tmp_path, 2, slow_train)
-    while not (tmp_path / "sweep.json").exists():
-        time.sleep(0.01)
+    monkeypatch.setattr("roundoff.sweeps.display.status_table.read_status", read)
+    pid = fork_sweep(PLAN, tmp_path, 2, train_until_seen)
+    wait_until((tmp_path / "sweep.json").exists)
     status = watch_status(tmp_path)
     assert wait_for(pid) == 0
     lines = capsys.readouterr().out.splitlines()

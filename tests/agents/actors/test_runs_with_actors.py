@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from actor_runs import LOCKSTEP, TINY, config_of
-from processes import alive, children, wait_until
+from processes import PATIENCE, TRAINING, alive, children, wait_until
 
 ray = pytest.importorskip("ray")
 
@@ -23,11 +24,6 @@ from roundoff.agents.run.stopping import Stopped, StopRequest  # noqa: E402
 from roundoff.agents.streams import Stream, sequence  # noqa: E402
 
 CPU = torch.device("cpu")
-SCRIPT = """
-import json, sys
-from roundoff.agents import TrainConfig, train
-train(TrainConfig(**json.loads(sys.argv[1])), sys.argv[2], compiled=False)
-"""
 
 
 def records(directory, *kinds):
@@ -134,13 +130,32 @@ def test_actors_and_the_quantizer_come_back_when_they_are_killed(cluster, tmp_pa
     from roundoff.agents.actors import stage as stage_module
 
     opened, killed, begun = [], [], []
-    original = stage_module.Stage.__init__
+    stage = stage_module.Stage
+    opening, starting, receiving = stage.__init__, stage.start, stage.receive
 
     def noted(self, *arguments):
-        original(self, *arguments)
+        opening(self, *arguments)
         opened.append(self)
 
-    monkeypatch.setattr(stage_module.Stage, "__init__", noted)
+    def all_at_work():
+        with suppress(ray.exceptions.RayError):  # of one that is not back yet
+            return not set(opened[0].process_ids) & set(killed)
+
+    def start(self, rank, steps):
+        starting(self, rank, steps)
+        if killed:
+            wait_until(all_at_work)
+
+    def receive(self):
+        """Once they are killed, the learner waits for all: a busy machine may start processes slowly."""
+        if killed:
+            self.published(PATIENCE)
+            ray.wait(list(self._orders), num_returns=len(self._orders), timeout=PATIENCE)
+        return receiving(self)
+
+    monkeypatch.setattr(stage, "__init__", noted)
+    monkeypatch.setattr(stage, "start", start)
+    monkeypatch.setattr(stage, "receive", receive)
 
     def on_progress(progress):
         if progress.step > 60 and not killed:
@@ -169,11 +184,13 @@ def started_by(pid):
 
 def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(tmp_path):
     keys = {**TINY, "steps": 1000, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(keys), str(tmp_path / "run")]
+    command = [sys.executable, "-c", TRAINING, json.dumps(keys), str(tmp_path / "run")]
     memory = set(Path("/dev/shm").iterdir())
-    learner = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    learner = subprocess.Popen(
+        [*command, str(tmp_path / "never")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
-        wait_until((tmp_path / "run/checkpoint.pt").exists, seconds=120)
+        wait_until((tmp_path / "run/checkpoint.pt").exists)
         others = started_by(learner.pid)
         assert len(others) >= 4  # Ray's own, the quantizer, the actor
     finally:
@@ -181,7 +198,7 @@ def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(tmp_path):
         learner.wait()
     wait_until(lambda: not any(map(alive, others)))
     assert set(Path("/dev/shm").iterdir()) <= memory
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=PATIENCE)
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["status"], result["step"]) == ("done", 1000)
     timing = json.loads((tmp_path / "run/timing.json").read_text())

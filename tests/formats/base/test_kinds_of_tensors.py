@@ -203,28 +203,35 @@ def test_the_default_dtype_does_not_matter():
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(
-    "name", ["nf4", "lns8_3", "lns12_5", "mxfp4", "nvfp4", "posit8_1", "q4.6", "fp8_e8m0", "int8", "e4m3"]
-)
-def test_a_format_that_is_first_used_inside_a_simulation(name):
-    """Its tables and facts are its own affair: the simulation does not round them, then or for ever."""
-    script = (
-        "import torch, roundoff\n"
-        "x = torch.linspace(-3, 3, 50)\n"
-        "def all_of():\n"
-        f"    fmt = roundoff.Format.parse({name!r})\n"
-        "    facts = fmt.max, fmt.smallest, fmt.eps, fmt.bounds(torch.float32)\n"
-        "    return roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding='up').tolist(), facts\n"
-        "with roundoff.simulate('e4m1'):\n"
-        "    inside = all_of()\n"
-        "print(str(inside) == str(all_of()))\n"
-        "print(all_of(), roundoff.Format.parse(%r).values().tolist())\n" % name
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    first = ended.stdout.splitlines()
-    assert first[0] == "True"
-    fmt = Format.parse(name)
-    x = torch.linspace(-3, 3, 50)
+FIRST_USED = ["nf4", "lns8_3", "lns12_5", "mxfp4", "nvfp4", "posit8_1", "q4.6", "fp8_e8m0", "int8", "e4m3"]
+IN_A_FORK_EACH = """
+import os, sys, torch, roundoff
+x = torch.linspace(-3, 3, 50)
+with roundoff.simulate('bf16'):  # imports what no fork then has to
+    x + x
+
+def all_of(name):
+    fmt = roundoff.Format.parse(name)
     facts = fmt.max, fmt.smallest, fmt.eps, fmt.bounds(torch.float32)
-    usual = roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding="up").tolist(), facts
-    assert first[1] == f"{usual} {fmt.values().tolist()}"
+    return roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding='up').tolist(), facts
+
+for name in sys.argv[1:]:
+    if not os.fork():
+        with roundoff.simulate('e4m1'):
+            inside = all_of(name)
+        print(str(inside) == str(all_of(name)), all_of(name), roundoff.Format.parse(name).values().tolist(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_format_that_is_first_used_inside_a_simulation():
+    """Its tables and facts are its own affair: the simulation does not round them, then or for ever."""
+    command = [sys.executable, "-c", IN_A_FORK_EACH, *FIRST_USED]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name, line in zip(FIRST_USED, lines, strict=True):
+        fmt = Format.parse(name)
+        x = torch.linspace(-3, 3, 50)
+        facts = fmt.max, fmt.smallest, fmt.eps, fmt.bounds(torch.float32)
+        usual = roundoff.round(x, fmt).tolist(), roundoff.round(x, fmt, rounding="up").tolist(), facts
+        assert line == f"True {usual} {fmt.values().tolist()}", name

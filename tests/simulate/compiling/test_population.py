@@ -100,8 +100,8 @@ def assert_same_training(policies, dtype):
     ("policies", "dtype"),
     [
         (["e5m10", "e5m2", "e6m9"], torch.float32),
-        (["bf16", "e8m3", "e8m5"], torch.float32),
-        (["e11m30", "e11m40"], torch.float64),
+        pytest.param(["bf16", "e8m3", "e8m5"], torch.float32, marks=pytest.mark.slow),
+        pytest.param(["e11m30", "e11m40"], torch.float64, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -110,12 +110,17 @@ def test_training_in_formats_of_every_kind_of_loop(policies, dtype):
 
 
 @pytest.mark.parametrize(
-    "policies",
-    [[Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], ["int8", "int8"]],
-    ids=["rules", "int8"],
+    ("policies", "dtype"),
+    [
+        ([Policy(name).with_rules(Rule("mm", format="e5m2")) for name in ("e5m9", "e5m4")], torch.float32),
+        (["int8", "int8"], torch.float32),
+        (["bf16", "e8m3", "e8m5"], torch.float32),
+        (["e11m30", "e11m40"], torch.float64),
+    ],
+    ids=["rules", "int8", "bf16", "float64"],
 )
-def test_training_in_other_policies(policies, uncompiled):
-    assert_same_training(policies, torch.float32)
+def test_training_in_other_policies(policies, dtype, uncompiled):
+    assert_same_training(policies, dtype)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,10 @@ def arithmetic(x, y, z):
 
 @pytest.mark.parametrize(
     ("name", "rounding"),
-    [("e5m6", "nearest-even"), ("e5m6", "stochastic"), ("e5m6", "down"), ("e8m9", "nearest-even"), ("e8m9", "to-odd"),
-     ("posit16_3", "nearest-away"), ("e8m30", "nearest-even"), ("e8m30", "stochastic")],
+    [("e5m6", "nearest-even"), ("e5m6", "stochastic"), ("e8m9", "to-odd"), ("e8m30", "stochastic"),
+     *(pytest.param(*each, marks=pytest.mark.slow) for each in (("e5m6", "down"), ("e8m9", "nearest-even"),
+                                                                ("posit16_3", "nearest-away"),
+                                                                ("e8m30", "nearest-even")))],
 )  # fmt: skip
 def test_exact_arithmetic_has_the_bits_of_the_eager_one(name, rounding):
     dtype = roundoff.Format.parse(name).carrier

@@ -84,8 +84,11 @@ def assert_same_training(kinds, make, dtype=torch.float32, steps=STEPS):
     assert (simulation.step, simulation.draws) == (mine.step, mine.draws)
 
 
-def test_rules_about_places_and_operands():
+@pytest.mark.parametrize("traced", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["traced", "compiled"])
+def test_rules_about_places_and_operands(traced, request):
     """Operands in blocks along what is contracted, gradients and a module in formats of their own."""
+    if traced:
+        request.getfixturevalue("uncompiled")
     rules = [
         Rule(role="backward", format="e5m8"),
         Rule(module="Sequential.1", format="e8m7"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import fork, fork_command, status_of, wait_for
-from processes import alive, children, wait_until
+from processes import PATIENCE, alive, children, wait_until
 
 from roundoff import Policy, simulate
 from roundoff.formats import FormatError
@@ -130,7 +130,7 @@ if child:
 time.sleep(600)
 """)
     order = trial.Order({"format": "e5m3"}, "operation", 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), True)
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     seconds = 3.0
     while not pids.exists():  # it takes seconds to import PyTorch
         assert time.monotonic() < end
@@ -147,7 +147,7 @@ def test_the_command_and_ctrl_c(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     (started,) = wait_until(lambda: children(process.pid))
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert errors == "roundoff: stopped; nothing was written\n"
     wait_until(lambda: not alive(started))

@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from forked import fork_command
+from processes import PATIENCE
 
 from roundoff import simulate
 from roundoff.cli import main
@@ -130,16 +130,16 @@ def test_errors_and_exits_are_the_scripts_own(error, hook, folder):
 
 def test_ctrl_c_ends_it_as_python(folder):
     (folder / "waits.py").write_text(
-        "import time\nprint('ready', flush=True)\ntry: time.sleep(100)\nfinally: print('cleaned', flush=True)\n"
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(100)\n"
+        "finally: print('cleaned', flush=True)\n"
     )
     process = subprocess.Popen(
         [*ROUNDOFF, "run", "--format", "e5m3", "--observe", "waits.py"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert output == "cleaned\n"
     assert process.returncode == -signal.SIGINT
     lines = errors.splitlines()
