@@ -370,8 +370,8 @@ class Learner(ABC):
         if BASELINES[config.baseline].master_weights:
             return MasterEMA(flat, config.tau, self.format)
         if config.storage is not None and config.storage.targets is not None:
-            of_targets = config.storage.targets, config.storage.target_compensations
-            return StoredEMA(flat, config.tau, *(stored and Kept.of(stored) for stored in of_targets))
+            compensation = config.storage.target_compensations
+            return StoredEMA(flat, config.tau, Kept.of(config.storage.targets), compensation and Kept.of(compensation))
         if "kahan_momentum" in config.fixes:
             return KahanEMA(flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest)
         return PlainEMA(flat, config.tau)

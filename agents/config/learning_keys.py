@@ -70,7 +70,7 @@ class OptimizerKeys(TrainConfig):
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
     storage: Annotated[Storage | None, BeforeValidator(read_storage)] = key(
         None,
-        "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, each perhaps with its"
+        "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, perhaps with a"
         " `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
         Role.ARITHMETIC,
         since="0.2",

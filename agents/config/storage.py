@@ -1,4 +1,4 @@
-"""The key for what a run keeps in memory in formats of its own: weights, activations, gradients, states of optimizers."""
+"""The key for what a run keeps in memory in formats of its own: weights, activations, gradients, moments."""
 
 from __future__ import annotations
 

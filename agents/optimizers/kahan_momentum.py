@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
 from ...formats.base.memory import apart
 from ..errors import RunError
-from ..stored import Kept
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import kahan_add_
+
+if TYPE_CHECKING:
+    from ..stored import Kept
 
 
 class MovingAverage(ABC):

@@ -106,8 +106,6 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     alone = name in _REDUCING and stacked[0].tensor.is_cuda
     if target in _EXACTLY and not alone:
         return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
-    if target is torch.ops.roundoff.round.default and _rounds_rows(stacked[0], *args):
-        return _Stacked(target(stacked[0].tensor, *args[1:]))
     if name in POINTWISE:
         return _Stacked(_pointwise(node, target, args, kwargs))
     if name in _RULES and not alone:
@@ -115,11 +113,13 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _one_by_one(target, stacked[0].members, args, kwargs)
 
 
-def _rounds_rows(x: _Stacked, _: Any, format: str, rounding: str, *__: Any) -> bool:
-    """Whether a rounding gives every member what it gives it alone, since rows of a tensor know nothing of each other."""
+def _rounded(target: Any, members: int, x: _Stacked, format: str, rounding: str, *rest: Any) -> Any:
+    """Of all members at once, where the rows of a tensor know nothing of each other."""
     fmt = Format.parse(format)
-    alike = fmt.elementwise or (isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None)
-    return alike and x.rank > 0 and rounding != Rounding.STOCHASTIC
+    blocks_of_rows = isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None and x.rank > 0
+    if rounding != Rounding.STOCHASTIC and (fmt.elementwise or blocks_of_rows):
+        return _Stacked(target(x.tensor, format, rounding, *rest))
+    return _one_by_one(target, members, (x, format, rounding, *rest), {})
 
 
 def _result(x: Any) -> Any:
@@ -259,4 +259,7 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 _REDUCING = {"amax", "amin", "argmax", "max", "mean", "min", "sum"}
 
-_EXACTLY: dict[Any, Callable[..., Any]] = {_aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax}
+_EXACTLY: dict[Any, Callable[..., Any]] = {
+    _aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax,
+    torch.ops.roundoff.round.default: _rounded,
+}  # fmt: skip
