@@ -24,7 +24,8 @@ def simulation_of(config: TrainConfig) -> Simulation | None:
         return None
     # The first action alone runs no backward pass and no optimizer, which rules may be about.
     policy = _policy_of(config, quantized=False)
-    return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False)
+    stored = [Format.parse(one.format) for one in storage.formats.values()] if storage else []
+    return Simulation(policy, seed=config.seed, observe=config.observe, warn_unused=False, stored=stored)
 
 
 def change_to(simulation: Simulation, config: TrainConfig, *, quantized: bool) -> None:

@@ -145,7 +145,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
             relevant["carriers"] = [str(dtype) for dtype in carriers_of_operands(policy)]
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             dtype = Format.parse(policy.format).carrier
-            relevant["format"] = [str(dtype), FormatsAsData(policy.formats(), dtype, torch.device("cpu")).kind]
+            relevant["format"] = [str(dtype), FormatsAsData(simulation.formats, dtype, torch.device("cpu")).kind]
     return json.dumps(relevant)
 
 

@@ -130,7 +130,7 @@ class PopulationStep:
 
     def _check_constants(self, graph: GraphModule) -> None:
         """Refuses roundings that are constants of the graph, if members have other ones."""
-        of_members = [[str(fmt) for fmt in s.policy.formats()] for s in self._simulations if s is not None]
+        of_members = [[str(fmt) for fmt in s.formats] for s in self._simulations if s is not None]
         differing = {names[0] for names in zip(*of_members, strict=True) if len(set(names)) > 1}
         for node in graph.graph.nodes:
             if differing.intersection(x for x in node.args if isinstance(x, str)):

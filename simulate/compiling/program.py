@@ -116,7 +116,7 @@ def _name(node: Node) -> str:
 
 def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.device) -> FormatsAsData:
     """The formats of a simulation, as inputs of a program."""
-    return FormatsAsData([] if simulation is None else simulation.policy.formats(), dtype, device)
+    return FormatsAsData([] if simulation is None else simulation.formats, dtype, device)
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:

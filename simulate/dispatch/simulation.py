@@ -65,6 +65,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         root: the module, or the modules, from which rules name modules; see :func:`simulate`.
         leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
         watchers: further ones than ``observe`` and ``shadow`` ask for.
+        stored: formats that :func:`store` is called with; compiled programs have floats among them as data, too.
 
     Attributes:
         policy: what it was made with.
@@ -87,11 +88,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         root: torch.nn.Module | Sequence[torch.nn.Module] = (),
         leave_moves: bool = False,
         watchers: Sequence[Watcher] = (),
+        stored: Sequence[Format] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._made_with: dict[str, Any] = {
             "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "products": products,
-            "warn_unused": warn_unused, "leave_moves": leave_moves,
+            "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),
         }  # fmt: skip
         self._further: dict[str, Any] = {"root": root, "watchers": watchers}
         self._draws = Draws(seed)
@@ -146,6 +148,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         narrow = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]
         on_gpu = f", on this GPU in {' or '.join(narrow)}" if narrow else ""
         return f"Simulation({self.policy}, products={self.products}{on_gpu})"
+
+    @property
+    def formats(self) -> list[Format]:
+        """Those of results, wherever, and of what is stored, each once."""
+        return list(dict.fromkeys([*self.policy.formats(), *self._made_with["stored"]]))
 
     @property
     def narrow_products(self) -> tuple[torch.dtype, ...]:

@@ -18,7 +18,7 @@ from roundoff.simulate import store
 PLAIN = ["hadam", "softplus_fix", "normal_fix", "compound_loss_scaling"]
 EIGHT = {
     "weights": {"format": "mxint8", "rounding": "stochastic"},
-    "activations": "e4m3",
+    "activations": "e4m3fn_saturate",
     "gradients": "mxfp8_e5m2",
     "weight_gradients": "mxfp8_e4m3",
     "first_moments": {"format": "e5m2", "rounding": "stochastic"},
@@ -161,7 +161,12 @@ def test_formats_without_rounding_change_nothing(tmp_path):
 
 
 def test_compiled_in_a_population_or_interrupted_it_leaves_the_same_bytes(tmp_path):
-    keys = EIGHT | {"weights": "mxint8", "compensations": "e4m3", "target_compensations": "mxfp8_e4m3"}
+    keys = EIGHT | {
+        "gradients": "e5m2",
+        "weights": "mxint8",
+        "compensations": "e4m3",
+        "target_compensations": "mxfp8_e4m3",
+    }
     runs = [config(seed=seed, storage=keys, fixes=[*PLAIN, "kahan_gradients"]) for seed in range(2)]
     for i, run in enumerate(runs):
         train(run, tmp_path / f"eager{i}", compiled=False)
