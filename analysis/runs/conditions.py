@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
+_MAPPINGS = ("policy", "storage")
+"""Keys whose values are mappings, which are long as text."""
+
 _OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
 """Keys of a program's runs that change no result, and its name, which is the task."""
 
@@ -25,22 +28,37 @@ class Conditions:
         runs: a row per run, with a column for each setting.
         settings: the columns that are keys of the config.
         programs: whether they are of users' programs, whose keys mean what the programs say.
+        cases: the name that the sweep's file gives to the case of each run, by id; a mapping that all runs of one case
+            have, and no others, is called by that name.
 
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
-            settings that only say how a run is carried out, and those that follow from the algorithm.
+            settings that only say how a run is carried out, and those that follow from the task or the algorithm.
         told: those of them whose value no other one settles, and of those that say less (:func:`says_less`) not all
             others together.
     """
 
-    def __init__(self, runs: pd.DataFrame, settings: Collection[str], *, programs: bool = False) -> None:
+    def __init__(
+        self,
+        runs: pd.DataFrame,
+        settings: Collection[str],
+        *,
+        programs: bool = False,
+        cases: Mapping[str, str] | None = None,
+    ) -> None:
         indifferent = _OF_PROGRAMS if programs else keys_with(Role.EXECUTION)
         varying = sorted(set(settings) - {"task", "format", "seed"} - indifferent)
-        self.keys = [key for key in varying if len(runs[key].drop_duplicates()) > 1]
+        of_tasks = runs.groupby("task")
+        self.keys = [
+            key
+            for key in varying
+            if len(runs[key].drop_duplicates()) > 1 and of_tasks[key].nunique(dropna=False).max() > 1
+        ]
         if "algorithm" in self.keys and not programs:  # of which each has keys and defaults of its own
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
+        self._names = {} if programs else self._named(runs, cases or {})
         less = [key for key in reversed(self.keys) if says_less(runs[key])]
         least = [key for key in less if _has_fractions(runs[key])]
         told = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
@@ -51,7 +69,8 @@ class Conditions:
 
         (A baseline settles the fixes, which it has none of.)
         """
-        return ", ".join(f"{key} {as_text(values[key])}" for key in self.told) or "as it is"
+        told = (self._names.get((key, values[key])) or f"{key} {as_text(values[key])}" for key in self.told)
+        return ", ".join(told) or "as it is"
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
@@ -62,7 +81,24 @@ class Conditions:
         if one == other or runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
             return False
         mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
-        return not mutual or self.keys.index(one) < self.keys.index(other)
+        return not mutual or self._rank(one) < self._rank(other)
+
+    def _rank(self, key: str) -> tuple[bool, int]:
+        """Of keys that say each other, the first one is told: one whose values have names."""
+        return all(key != named for named, _ in self._names), self.keys.index(key)
+
+    def _named(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:
+        """What values of mappings are called, by key and value."""
+        if not cases:
+            return {}
+        of_runs = runs["id"].map(cases)
+        found = {
+            (key, value): set(own.dropna())
+            for key in self.keys
+            if key in _MAPPINGS
+            for value, own in of_runs.groupby(runs[key])
+        }
+        return {of: min(names) for of, names in found.items() if len(names) == 1}
 
 
 def as_text(value: Any) -> str:

@@ -53,6 +53,7 @@ class Experiment:
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
+        cases: names of the runs' cases in the sweep's file, by id, where they have one.
         warnings: what was damaged and left out.
     """
 
@@ -69,13 +70,14 @@ class Experiment:
     config_keys: frozenset[str]
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
+    cases: dict[str, str]
     warnings: tuple[str, ...]
 
     @cached_property
     def conditions(self) -> Conditions:
         """What sets the runs apart beside task, format and seed."""
         keys = self.config_keys - set(_RUN_COLUMNS)
-        return Conditions(self.runs, keys, programs=not self.metric.of_agents)
+        return Conditions(self.runs, keys, programs=not self.metric.of_agents, cases=self.cases)
 
 
 def read_experiment(directory: str | Path) -> Experiment:
@@ -131,6 +133,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         frozenset(config_keys),
         configs,
         plan.folders,
+        plan.cases,
         tuple(warnings),
     )
 
@@ -186,6 +189,7 @@ class _Plan(NamedTuple):
         folders: of the runs by id, in the order of the sweep's file.
         configs: that the sweep planned, by id.
         metric: of the sweep; None where no file says it.
+        cases: of the runs by id, where the sweep's file names them.
     """
 
     name: str
@@ -193,13 +197,14 @@ class _Plan(NamedTuple):
     folders: dict[str, Path]
     configs: dict[str, dict[str, Any]]
     metric: Metric | None
+    cases: dict[str, str]
 
 
 def _find_runs(path: Path, warnings: list[str]) -> _Plan:
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
-    plan = _Plan(path.resolve().name, "", {}, {}, None)
+    plan = _Plan(path.resolve().name, "", {}, {}, None, {})
     if (path / "sweep.json").exists():
         plan = _read_plan(path, warnings)
         warnings += unplanned_runs(path / "runs", plan.folders)
@@ -223,7 +228,8 @@ def _read_plan(path: Path, warnings: list[str]) -> _Plan:
         planned = planned_runs(content)
         folders = {identity: path / "runs" / identity for identity in planned}
         metric = read_metric(content["metric"]) if content.get("metric") is not None else None
-        return _Plan(str(content["name"]), str(content.get("description") or ""), folders, planned, metric)
+        cases = {str(run["id"]): str(run["case"]) for run in content["runs"] if run.get("case")}
+        return _Plan(str(content["name"]), str(content.get("description") or ""), folders, planned, metric, cases)
     except MALFORMED as error:
         raise AnalysisError(
             f"{marker}: is not the list of a sweep's runs; the command of the sweep writes it anew"
