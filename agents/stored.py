@@ -25,11 +25,13 @@ class Kept:
     """
 
     format: Format
-    rounding: Rounding
+    rounding: Rounding = Rounding.NEAREST_EVEN
 
     @classmethod
-    def of(cls, stored: Stored) -> Self:
-        """As a config says it."""
+    def of(cls, stored: Stored | str) -> Self:
+        """As a config says it; or a format's name, for rounding to the nearest."""
+        if isinstance(stored, str):
+            return cls(Format.parse(stored))
         return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

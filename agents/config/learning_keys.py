@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
 from .fixes import FIXES, NEED_SINGLE_STEPS, parse_fixes
-from .storage import LAYERS, Storage, check_fit, read_storage
+from .storage import LAYERS, STOCHASTIC, Storage, check_fit, read_storage
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
@@ -184,30 +184,39 @@ class OptimizerKeys(TrainConfig):
     def _check_storage(self) -> Self:
         if self.storage is None:
             return self
-        for name in LAYERS if not self.stores_layers else ():
-            if getattr(self.storage, name) is not None:
-                raise ValueError(f"storage.{name} is for sac from states; leave it out")
-        if "compensations" in self.storage.formats and "kahan_gradients" not in self.fixes:
-            raise ValueError("storage.compensations are those of kahan_gradients; add that to fixes, or leave it out")
-        if "target_compensations" in self.storage.formats and self.storage.targets is None:
-            raise ValueError(
-                "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
-            )
-        kept = self.storage.weights
-        if kept is not None and kept.rounding == "stochastic" and "kahan_gradients" in self.fixes:
-            raise ValueError(
-                "storage.weights are rounded stochastically, and kahan_gradients adds what rounding loses later: leave"
-                " that out of fixes, or round weights to the nearest"
-            )
+        self._check_stored(self.storage)
         plain: dict[str, Any] = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
         for name, value in plain.items():
             if getattr(self, name) != value:
                 raise ValueError(
-                    f"storage says what a run keeps in memory, which {name} does too; leave {name} out, got"
-                    f" {getattr(self, name)}"
+                    f"storage is not for runs with {name}, got {name}: {getattr(self, name)}; leave one of them out"
                 )
         check_fit(self.storage, self.format)
         return self
+
+    def _check_stored(self, storage: Storage) -> None:
+        """Raises ValueError for what no such agent has."""
+        for name in LAYERS:
+            if name in storage.formats and not self.stores_layers:
+                raise ValueError(f"storage.{name} is for sac from states; leave it out")
+        if "compensations" in storage.formats and "kahan_gradients" not in self.fixes:
+            raise ValueError("storage.compensations are those of kahan_gradients; add that to fixes, or leave it out")
+        if "target_compensations" in storage.formats and storage.targets is None:
+            raise ValueError(
+                "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
+            )
+        if self.optimizer != "adam" and "first_moments" in storage.formats:
+            raise ValueError(f"storage.first_moments: {self.optimizer} has none; leave it out")
+        if "targets" in storage.formats and getattr(self, "tau", 1) == 1:
+            raise ValueError(
+                "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"
+            )
+        kept = storage.weights
+        if kept is not None and kept.rounding == STOCHASTIC and "kahan_gradients" in self.fixes:
+            raise ValueError(
+                "storage.weights are rounded stochastically, and kahan_gradients adds what rounding loses later: leave"
+                " that out of fixes, or round weights to the nearest"
+            )
 
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:

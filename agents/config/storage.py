@@ -20,6 +20,9 @@ def _rounding(name: str) -> str:
     return str(Rounding.parse(name))
 
 
+STOCHASTIC = "stochastic"
+
+
 @final
 class Stored(BaseModel):
     """A format that something is kept in, and how it is rounded to it."""
@@ -50,7 +53,8 @@ class Storage(BaseModel):
     """What is kept in memory in a format of its own, while ``format`` is what is computed in.
 
     Numbers are rounded when they are written to memory, and used as they are read from there. What is left out is
-    kept in ``format``.
+    kept in ``format``. Scales that numbers share follow from their places in memory: of activations and their gradients
+    along the last axis, of all else along the parameters of a network in a row, across its layers.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -59,7 +63,11 @@ class Storage(BaseModel):
     activations: StoredKey = Field(
         default=None, description="Inputs of networks and results of hidden layers: all that is multiplied by weights."
     )
-    gradients: StoredKey = Field(default=None, description="By the results of layers, in the backward pass.")
+    gradients: StoredKey = Field(
+        default=None,
+        description="By the results of layers, in the backward pass. A format that saturates hides overflow from"
+        " `compound_loss_scaling`.",
+    )
     weight_gradients: StoredKey = Field(default=None, description="By weights and biases, before the optimizer.")
     first_moments: StoredKey = Field(default=None, description="Of the optimizer.")
     second_moments: StoredKey = Field(default=None, description="Of the optimizer; with hAdam their roots.")
@@ -78,6 +86,11 @@ class Storage(BaseModel):
     def formats(self) -> dict[str, Stored]:
         """What is kept in a format of its own, by name."""
         return {name: stored for name in type(self).model_fields if (stored := getattr(self, name)) is not None}
+
+    @property
+    def is_random(self) -> bool:
+        """Whether something is rounded stochastically."""
+        return any(stored.rounding == STOCHASTIC for stored in self.formats.values())
 
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
@@ -101,7 +114,7 @@ def check_fit(storage: Storage, format: str) -> None:
 
     numbers = torch.zeros(1, dtype=Format.parse(format).carrier)
     for name, stored in storage.formats.items():
-        random = RandomBits(0) if stored.rounding == "stochastic" else None
+        random = RandomBits(0) if stored.rounding == STOCHASTIC else None
         try:
             round(numbers, stored.format, rounding=stored.rounding, random=random)
         except FormatError as error:
@@ -118,4 +131,4 @@ def read_storage(value: Any) -> Any:
     for name in value:
         if name not in names:
             raise ValueError(f"has no key {name!r}; allowed are {', '.join(names)}")
-    return dict(value)
+    return {name: stored for name, stored in value.items() if stored is not None} or None

@@ -78,6 +78,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             gamma * eps would round to 0, and 0 / 0 would be NaN where all gradients were 0.
         anneal_over: the number of steps in which the learning rate falls linearly to 0, the first one having ``lr``
             itself; None: it is constant. Steps that are skipped are not counted.
+        keep: with ``kahan``, makes of new parameters what is kept of them in memory, in fewer bits than they are
+            computed in; what that loses is compensated. None: all of them.
 
     Raises:
         RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
@@ -85,8 +87,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     averages_gradients: ClassVar[bool] = True
     """Whether there is a first moment, and bias corrections; else steps are by the gradients themselves."""
-    keep: Callable[[Tensor], Tensor] | None = None
-    """Makes of compensated parameters what is kept of them in memory; see :func:`kahan_add_`."""
+    keep: Callable[[Tensor], Tensor] | None = None  # which copies of an optimizer are without
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         loss_scale: float = 1.0,
         eps_floor: float = 0.0,
         anneal_over: int | None = None,
+        keep: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if not (lr > 0 and all(0 <= beta < 1 for beta in betas) and eps >= 0 and eps_floor >= 0 and loss_scale > 0):
             raise RunError(
@@ -111,6 +113,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         if anneal_over is not None:
             options["anneal_over"] = anneal_over
         super().__init__(params, options)
+        self.keep = keep
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As every ``torch.optim`` optimizer does."""
@@ -351,7 +354,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
         (group,) = self.param_groups
         other, p = copy(self), tensors["parameters"]
-        other.keep = self.keep  # which copies of an optimizer are without
+        other.keep = self.keep
         kept_elsewhere = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
         other.param_groups = [{**group, "params": [p], **kept_elsewhere}]
         other.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}

@@ -39,6 +39,9 @@ _STORED = {
     "compensation": "compensations",
 }
 
+_SCALED = ("gradients", "moment", "second")
+"""Those of them that the loss scale multiplies."""
+
 
 class Together(Protocol):
     """The learners of a run, of which each has the same parameters to move."""
@@ -100,6 +103,7 @@ class NetworkOptimizer:
             "lr": config.lr,
             "eps": config.adam_eps * baseline.eps_factor,
             "kahan": kahan,
+            "keep": self._kept.pop("parameters", None) if kahan else None,
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
         }
@@ -110,8 +114,7 @@ class NetworkOptimizer:
         else:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
-        if kahan:
-            self.optimizer.keep = self._kept.pop("parameters", None)
+        limits = [format.max, *(kept.format.max for name, kept in self._kept.items() if name in _SCALED)]
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:
             scale = CompoundLossScaler if compound else LossScaler
@@ -119,7 +122,7 @@ class NetworkOptimizer:
                 self.optimizer,
                 initial_scale=baseline.initial_scale or config.initial_loss_scale,
                 growth_interval=baseline.growth_interval or config.loss_scale_growth_interval,
-                largest=format.max,
+                largest=min(limit for limit in limits if limit is not None),
             )
 
     @property

@@ -104,6 +104,13 @@ def _reasons_against(config: TrainConfig) -> Iterator[str]:
         yield config.reason_not_compiled
         return
     assert isinstance(config, OptimizerKeys)
+    random = config.storage is not None and config.storage.is_random
+    if random and config.policy.get("rounding") == Rounding.STOCHASTIC:
+        yield "policy and storage both round stochastically, and number their random bits together"
+    yield from _reasons_against_optimizers(config)
+
+
+def _reasons_against_optimizers(config: OptimizerKeys) -> Iterator[str]:
     if not isinstance(Format.parse(config.format), FloatFormat):
         yield f"{config.format} is no float format"
     if config.native:
@@ -145,7 +152,10 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
             relevant["carriers"] = [str(dtype) for dtype in carriers_of_operands(policy)]
         if set(policy.settings("rounding")) == {Rounding.NEAREST_EVEN}:
             dtype = Format.parse(policy.format).carrier
-            relevant["format"] = [str(dtype), FormatsAsData(simulation.formats, dtype, torch.device("cpu")).kind]
+            formats = simulation.formats
+            relevant["format"] = [str(dtype), FormatsAsData(formats, dtype, torch.device("cpu")).kind]
+            # Which of those that are named are the same one: it is one input of a program.
+            relevant["named"] = [formats.index(fmt) for fmt in simulation.named_formats]
     return json.dumps(relevant)
 
 

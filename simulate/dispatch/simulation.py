@@ -116,7 +116,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.policy, self.format = policy, policy.format
         follows = policy.depends_on_place or bool(self._watching) or names_steps(policy)
         self.places = Places(self._stepped, self._roots) if follows else None
-        self._does_anything = bool(self._watching) or policy != Policy.of("fp32")
+        stores = bool(self._made_with["stored"])
+        self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
         self._narrows = self._made_with["products"] == "fast" and self._does_anything
         fast = self._narrows and reason_against() is None
         self.products = "fast" if fast else "plain"
@@ -152,7 +153,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def formats(self) -> list[Format]:
         """Those of results, wherever, and of what is stored, each once."""
-        return list(dict.fromkeys([*self.policy.formats(), *self._made_with["stored"]]))
+        return list(dict.fromkeys(self.named_formats))
+
+    @property
+    def named_formats(self) -> list[Format]:
+        """The same, as often and in the order that they are named."""
+        results = (self.policy.format, *(rule.format for rule in self.policy.rules))
+        return [*(fmt for fmt in results if isinstance(fmt, Format)), *self._made_with["stored"]]
 
     @property
     def narrow_products(self) -> tuple[torch.dtype, ...]:
@@ -404,7 +411,7 @@ def is_exact(operation: OpOverload) -> bool:
     return plan.exact and plan.decomposition is None
 
 
-def store(x: torch.Tensor, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> torch.Tensor:
+def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> torch.Tensor:
     """``x`` in another format than that of the arithmetic around it, as when it is written to memory in that format.
 
     Inside a simulation, and in steps that are compiled with it, stochastic rounding draws the simulation's random bits.
@@ -418,8 +425,10 @@ def store(x: torch.Tensor, format: Format, rounding: Rounding = Rounding.NEAREST
         A new tensor like ``x``, without a gradient.
 
     Raises:
-        FormatError: ``x`` cannot hold numbers of the format; or rounding is stochastic, outside of any simulation.
+        FormatError: ``x`` cannot hold numbers of the format; there is no such format or mode; or rounding is
+            stochastic, outside of any simulation.
     """
+    format, rounding = Format.parse(format), Rounding.parse(rounding)
     simulation = _at_work() or innermost()  # fp32 alone is not on the stack
     with unsimulated(), torch.no_grad():
         if not isinstance(simulation, Simulation):

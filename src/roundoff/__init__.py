@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         compile,  # noqa: A004  the name that torch has for it
         exact,
         simulate,
+        store,
     )
     from roundoff.sweeps.from_python import sweep
 
@@ -74,6 +75,7 @@ __all__ = [
     "restore",
     "round",
     "simulate",
+    "store",
     "sweep",
 ]
 

@@ -98,10 +98,8 @@ def test_a_perceptron_forward_and_backward_by_hand(kept):
 )
 def test_weights_and_states_are_numbers_of_their_formats(algorithm, task, tmp_path):
     storage = {name: EIGHT[name] for name in EIGHT if algorithm == "sac" or name not in ("activations", "gradients")}
-    if algorithm == "dqn":  # whose targets are copies
-        storage |= {"targets": EIGHT["weights"]}
     keys = {"algorithm": algorithm, "task": task, "storage": storage, "steps": 160, "checkpoint_every": 80}
-    keys |= {"action_repeat": 1, "seed_steps": 20, "format": "fp32"}
+    keys |= {"action_repeat": 1, "seed_steps": 20, "format": "fp32", "tau": 0.01}
     with pytest.raises(Stopped):
         train(config(**keys), tmp_path, stop=AfterSteps(100), compiled=False)
     learner = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]["agent"]
@@ -191,6 +189,7 @@ def test_a_config_says_no_more_than_it_was_given():
     assert storage == EIGHT
     assert config(storage=storage) == config()
     assert "storage" not in config(storage=None).as_json()
+    assert config(storage={"weights": None}).storage is None
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,9 @@ def test_a_config_says_no_more_than_it_was_given():
         ({"storage": {"compensations": "e5m2"}}, "storage.compensations are those of kahan_gradients"),
         ({"storage": {"target_compensations": "e5m2"}}, "what storage.targets loses; give that"),
         ({"fixes": "all"}, "leave that out of fixes, or round weights to the nearest"),
-        ({"baseline": "amp", "fixes": "none"}, "storage says what a run keeps in memory, which baseline does too"),
+        ({"baseline": "amp", "fixes": "none"}, "storage is not for runs with baseline, got baseline: amp"),
+        ({"optimizer": "rmsprop"}, "storage.first_moments: rmsprop has none"),
+        ({"tau": 1.0}, "storage.targets are moved by tau"),
         ({"native": True}, "native"),
         ({"qat": {"format": "int8"}}, "qat"),
         ({"evaluate_in": ["int8"]}, "evaluate_in"),
