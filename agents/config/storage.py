@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_serializer
 
 
 def _format(name: str) -> str:
@@ -45,7 +45,13 @@ def _read_stored(value: Any) -> Any:
     return dict(value)
 
 
-StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored)]
+_AS_WRITTEN = {
+    "type": ["string", "object", "null"],
+    "properties": {name: {"type": "string"} for name in Stored.model_fields},
+    "required": ["format"],
+    "additionalProperties": False,
+}
+StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored), WithJsonSchema(_AS_WRITTEN)]
 
 
 @final
