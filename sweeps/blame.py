@@ -206,10 +206,6 @@ class _Halving:
             raise BlameError(
                 f"format is {HIGH}, which rounds nothing: there is nothing to blame; give format=e5m3, say"
             )
-        if getattr(config, "storage", None):
-            raise BlameError(
-                "storage keeps numbers in formats that no rule for an operation or role reaches; leave it out"
-            )
         self._config, self._over, self._count = config, over, seeds
         self._cases: dict[tuple[_Question, str], list[Run]] = {}
         observed = with_rules(config, UNROUNDED, observe=over == "operation")

@@ -84,6 +84,8 @@ def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: 
     Raises:
         BlameError: a run like this takes no rules.
     """
+    if getattr(config, "storage", None):
+        raise BlameError("storage keeps numbers in formats that no rule for an operation or role reaches; leave it out")
     own = config.policy
     merged = {**own, "rules": [*own.get("rules", []), *rules]} if rules else own
     try:
