@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+import torch
+
+from ...formats import round
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
 from ..stored import Kept
@@ -19,8 +23,6 @@ from .rmsprop import HRMSProp, RMSProp
 from .scaled_norms import norm_over, norm_over_naive
 
 if TYPE_CHECKING:
-    import torch
-
     from ...formats import Format
     from ..config.learning_keys import OptimizerKeys
     from ..config.storage import Storage
@@ -41,6 +43,11 @@ _STORED = {
 
 _SCALED = ("gradients", "moment", "second")
 """Those of them that the loss scale multiplies."""
+
+
+def _overflows(keep: Kept) -> bool:
+    """Whether an infinity stays one."""
+    return bool(round(torch.tensor(math.inf), keep.format).isinf())
 
 
 class Together(Protocol):
@@ -114,7 +121,9 @@ class NetworkOptimizer:
         else:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
-        limits = [format.max, *(kept.format.max for name, kept in self._kept.items() if name in _SCALED)]
+        # Where nothing becomes infinite, the largest number stands for what is beyond.
+        narrow = [keep.format for name, keep in self._kept.items() if name in _SCALED and not _overflows(keep)]
+        largest = min(fmt.max for fmt in (format, *narrow) if fmt.max is not None)
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:
             scale = CompoundLossScaler if compound else LossScaler
@@ -122,7 +131,7 @@ class NetworkOptimizer:
                 self.optimizer,
                 initial_scale=baseline.initial_scale or config.initial_loss_scale,
                 growth_interval=baseline.growth_interval or config.loss_scale_growth_interval,
-                largest=min(limit for limit in limits if limit is not None),
+                largest=largest,
             )
 
     @property

@@ -8,9 +8,11 @@ from runs import AfterSteps
 import roundoff
 from roundoff import Format, FormatError, RandomBits, Rounding, simulate
 from roundoff.agents import HAdam, Job, TrainConfig, train, train_together
+from roundoff.agents.config.storage import Storage
 from roundoff.agents.models.networks import MLP, forward
 from roundoff.agents.models.stored_layers import StoredLayers
 from roundoff.agents.optimizers.kahan_momentum import StoredEMA
+from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
 from roundoff.agents.run.stopping import Stopped
 from roundoff.agents.stored import Kept
 from roundoff.simulate import store
@@ -145,6 +147,23 @@ def test_what_weights_in_few_bits_lose_is_compensated():
         optimizer.step()
         assert torch.equal(p, roundoff.round(p.detach(), "e5m2"))
     assert torch.equal(p.detach(), torch.full((300,), 2.5))  # 1 + 100/64, in steps of 1/2
+
+
+@pytest.mark.parametrize("kept", ["e5m2", "e4m3fn", "e4m3fn_saturate", "posit8", "mxfp8_e4m3"])
+def test_loss_scales_see_overflow_in_whatever_gradients_are_kept(kept):
+    """A gradient that is too large is a step that is skipped, and halves the scale, also where the format saturates."""
+    storage = Storage(weight_gradients=kept, first_moments=kept, second_moments=kept)
+    flat = torch.ones(8)
+    optimizer = NetworkOptimizer(flat, config(storage=None), Format.parse("e5m10"), kahan=False, storage=storage)
+    with simulate("e5m10"):
+        flat.grad = torch.full((8,), 1e30)
+        optimizer.step()
+        assert torch.equal(flat, torch.ones(8))
+        assert optimizer.scale == 5000
+        flat.grad = torch.full((8,), 1.0)
+        optimizer.step()
+    assert not torch.equal(flat, torch.ones(8))
+    assert flat.isfinite().all()
 
 
 # The same run
