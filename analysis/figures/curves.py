@@ -34,16 +34,17 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
         across: what has a line for each of its values: the format, or a setting that is a number. A panel is then of a
             task, a format, and what the setting does not settle.
 
-    Columns: ``task``, ``panel`` (the task and condition, in words), ``seeds`` and ``steps`` (of the panel; how many
-    its longest run was to have), ``format`` (or the setting), ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated
-    there; a crashed run counts as its score from its crash on, if it has one), ``return`` (mean score over them),
-    ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its ``step`` and, as ``return``, its score.
+    Columns: ``task``, ``panel`` (the task and condition, in words; the task alone where formats settle conditions),
+    ``seeds`` and ``steps`` (of the panel; how many its longest run was to have), ``format`` (or the setting), ``kind``
+    (mean or crash), ``step``, ``n`` (runs evaluated there; a crashed run counts as its score from its crash on, if it
+    has one), ``return`` (mean score over them), ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its
+    ``step`` and, as ``return``, its score.
 
     Of programs that log more often than 200 times, a row stands for several records that follow each other: the mean
     of each run over them, and the last of their steps.
     """
     runs, metric = experiment.runs, experiment.metric
-    keys = experiment.conditions.keys if across == "format" else ["format", *_keys_beside(across, experiment)]
+    keys = _keys_of_panels(experiment) if across == "format" else ["format", *_keys_beside(across, experiment)]
     rows: list[dict[str, Any]] = []
     curves = dict(list(experiment.curves.drop_duplicates(["id", "step"], keep="last").groupby("id")))
     for where, group in runs.groupby(["task", *keys], dropna=False):
@@ -101,6 +102,13 @@ def draw_curves(
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
             legend_under(canvas, list(lines.values()), [str(name) for name in lines])
         return canvas
+
+
+def _keys_of_panels(experiment: Experiment) -> list[str]:
+    """The conditions; none where the format settles them all, so that its name says enough."""
+    keys = experiment.conditions.keys
+    settled = not keys or experiment.runs.groupby("format")[keys].nunique(dropna=False).max().max() == 1
+    return [] if settled else keys
 
 
 def _keys_beside(across: str, experiment: Experiment) -> list[str]:
