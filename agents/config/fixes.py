@@ -21,6 +21,9 @@ OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms")
 NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
 """What several steps that are applied at once know nothing of."""
 
+COMPENSATED_STEPS = "kahan_gradients"
+"""Keeps what weights lose, and adds it later."""
+
 
 def parse_fixes(value: object) -> tuple[str, ...]:
     """Reads a selection of fixes: ``"all"``, ``"none"``, or names.

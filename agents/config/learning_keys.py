@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
-from .fixes import FIXES, NEED_SINGLE_STEPS, parse_fixes
+from .fixes import COMPENSATED_STEPS, FIXES, NEED_SINGLE_STEPS, parse_fixes
 from .storage import LAYERS, STOCHASTIC, Storage, check_fit, read_storage
 from .train_config import TrainConfig
 
@@ -199,8 +199,11 @@ class OptimizerKeys(TrainConfig):
         for name in LAYERS:
             if name in storage.formats and not self.stores_layers:
                 raise ValueError(f"storage.{name} is for sac from states; leave it out")
-        if "compensations" in storage.formats and "kahan_gradients" not in self.fixes:
-            raise ValueError("storage.compensations are those of kahan_gradients; add that to fixes, or leave it out")
+        compensated = COMPENSATED_STEPS in self.fixes
+        if "compensations" in storage.formats and not compensated:
+            raise ValueError(
+                f"storage.compensations are those of {COMPENSATED_STEPS}; add that to fixes, or leave it out"
+            )
         if "target_compensations" in storage.formats and storage.targets is None:
             raise ValueError(
                 "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
@@ -212,10 +215,10 @@ class OptimizerKeys(TrainConfig):
                 "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"
             )
         kept = storage.weights
-        if kept is not None and kept.rounding == STOCHASTIC and "kahan_gradients" in self.fixes:
+        if kept is not None and kept.rounding == STOCHASTIC and compensated:
             raise ValueError(
-                "storage.weights are rounded stochastically, and kahan_gradients adds what rounding loses later: leave"
-                " that out of fixes, or round weights to the nearest"
+                f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later:"
+                " leave that out of fixes, or round weights to the nearest"
             )
 
     @model_validator(mode="after")
