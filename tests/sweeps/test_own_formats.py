@@ -56,6 +56,7 @@ def folder(tmp_path, monkeypatch):
     """With a module in reach of the commands, which are forks, and of their workers."""
     (tmp_path / "modules").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.delitem(sys.modules, "my_formats", raising=False)  # of the tutorial, if that has run in this process
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     (tmp_path / "modules" / "my_formats.py").write_text(MODULE)
     (tmp_path / "own.yaml").write_text(SWEEP)
