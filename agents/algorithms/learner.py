@@ -15,6 +15,7 @@ from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
 from ..errors import RunError
 from ..experience.replay import batch_of
+from ..models.stored_layers import StoredLayers
 from ..optimizers.coercion import coerce_
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
@@ -67,6 +68,7 @@ class Learner(ABC):
         acting_network: the name of the network that acts, and of the part that moves it.
         averages: slow copies of networks, by name.
         optimizers: by name; those of ``networks``, and of other parameters.
+        layers_stored: in which formats networks keep what passes between their layers; None: in the run's.
         numbers: hyper-parameters that are data to compiled programs, where they are tensors.
         parts: what an update consists of, in order.
         updates: how many there were.
@@ -85,6 +87,7 @@ class Learner(ABC):
         self.config = config
         self.device = device
         self.simulation = simulation_of(config)
+        self.layers_stored = StoredLayers.of(config.storage)
         self._quantized = False
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
         # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
@@ -199,7 +202,8 @@ class Learner(ABC):
         for part in self.parts:
             if self.is_due(part):
                 inputs = part.inputs(prepared, noises)
-                with self.updating(part):
+                self.begin_part(part)
+                with nullcontext() if self.compiled else self.simulation or nullcontext():
                     compiled = self.compiled
                     metrics |= compiled.compute(part, inputs) if compiled else part.compute(self, *inputs)
         for name, optimizer in self.optimizers.items():
@@ -212,10 +216,10 @@ class Learner(ABC):
         for name in self.networks.keys() & self.optimizers.keys():
             self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
 
-    def updating(self, part: Part) -> AbstractContextManager[Any]:
-        """The simulation for a part of an update, at the part's random bits; a compiled one enters it itself."""
-        arithmetic = self._arithmetic(self.updates, part.draws)
-        return nullcontext() if self.compiled else arithmetic
+    def begin_part(self, part: Part) -> None:
+        """Random bits are those of a part of this update from here on."""
+        if self.simulation is not None:
+            self.simulation.step = _PLACES * self.updates + part.draws
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """What an update needs beside the agent: the prepared batch and all noises."""
@@ -287,6 +291,7 @@ class Learner(ABC):
             other.products = QuantizedProducts(quantization, parameters, watch=watch)
             return other
         other.simulation = quantization.simulation(self.config.seed)
+        other.layers_stored = None  # all of the inference is as the quantization says
         other.networks = {name: one.bound_to(quantization.number(one.flat)) for name, one in self.networks.items()}
         other.numbers = {
             name: quantization.number(one) if isinstance(one, torch.Tensor) else one

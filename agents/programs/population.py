@@ -105,7 +105,7 @@ class Population:
         for part in leader.parts:
             if leader.is_due(part):
                 for i in batches:
-                    self._members[i].updating(part)
+                    self._members[i].begin_part(part)
                 metrics |= self._steps[part.name](self._tensors, *part.inputs(*inputs))
                 if part.name == leader.acting_network:  # members act alone
                     torch._foreach_copy_(self._actors, list(self._tensors[part.name]["parameters"]))

@@ -7,7 +7,7 @@ from runs import AfterSteps
 
 import roundoff
 from roundoff import Format, FormatError, RandomBits, Rounding, simulate
-from roundoff.agents import HAdam, Job, TrainConfig, train, train_together
+from roundoff.agents import SAC, HAdam, Job, Quantization, TrainConfig, quantize, train, train_together
 from roundoff.agents.config.storage import Storage
 from roundoff.agents.models.networks import MLP, forward
 from roundoff.agents.models.stored_layers import StoredLayers
@@ -198,6 +198,21 @@ def test_compiled_in_a_population_or_interrupted_it_leaves_the_same_bytes(tmp_pa
     assert bytes_of(tmp_path / "alone") == bytes_of(tmp_path / "eager0")
     for i in range(2):
         assert bytes_of(tmp_path / f"together{i}") == bytes_of(tmp_path / f"eager{i}")
+
+
+def test_a_policy_quantized_as_a_whole_acts_without_storage(tmp_path):
+    """As its weights act in fp32; what rounds operands alone leaves storage, and its random bits, as they are."""
+    stored = EIGHT | {"activations": {"format": "e4m3", "rounding": "stochastic"}}
+    train(config(storage=stored), tmp_path, compiled=False)
+    run = quantize(tmp_path, [Quantization.parse(name) for name in ("fp32", "int8")])
+    plain = SAC(5, 1, config(storage=None, format="fp32"), torch.device("cpu"))
+    assert all(len(evaluation.returns) == 1 for evaluation in (run.original, *run.quantized.values()))
+    x = torch.randn(7, 5)
+    agent = SAC(5, 1, config(storage=stored), torch.device("cpu"))
+    plain.actor.flat.copy_(agent.actor.flat)
+    whole = agent.quantized(Quantization.parse("fp32")).act(x, deterministic=True)
+    assert torch.equal(whole, plain.act(x, deterministic=True))
+    assert not torch.equal(agent.act(x, deterministic=True), whole)
 
 
 # What may be asked for

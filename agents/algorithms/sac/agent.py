@@ -13,7 +13,6 @@ from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...models.squashed_normal import SquashedNormal
-from ...models.stored_layers import StoredLayers
 from ...optimizers.decisions import add_product, filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
@@ -57,7 +56,6 @@ class SoftActorCritic(Learner):
         super().__init__(observation_size, action_size, config, device)
         options: dict[str, Any] = {"dtype": self.dtype, "device": device}
         self.target_entropy = -float(action_size)
-        self.layers_stored = StoredLayers.of(config.storage)
         self.policy = SquashedNormal(
             log_sigma_min=config.log_sigma_min,
             log_sigma_max=config.log_sigma_max,
