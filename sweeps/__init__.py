@@ -4,7 +4,8 @@ from roundoff.extras import from_extras
 
 with from_extras():
     from .errors import SweepError, SweepFileError
-    from .language.plan import Plan, Run, plan_file, plan_text
+    from .language.plan import Plan, plan_file, plan_text
+    from .language.run import Run
     from .sweep import Summary, run_sweep
 
 __all__ = ["Plan", "Run", "Summary", "SweepError", "SweepFileError", "plan_file", "plan_text", "run_sweep"]

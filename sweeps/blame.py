@@ -18,7 +18,9 @@ from ..simulate.aten.tables import MOVES
 from ..simulate.blame import HIGH
 from ..simulate.policy.rules import Role
 from .folder.directory import SweepDirectory
-from .language.plan import Plan, Run, run_id
+from .halving import rounds
+from .language.plan import Plan
+from .language.run import Run, run_id
 from .sweep import Summary, run_in_rounds
 
 if TYPE_CHECKING:
@@ -31,11 +33,6 @@ if TYPE_CHECKING:
     from .workers.pool import Executor
 
 FOUND = "blame.json"
-FIRST = 2
-"""Seeds of the first round."""
-FEW = 4
-"""So many units all get all the seeds."""
-
 _NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"
 """Cases that the others are compared with, by what is in the format in them."""
 
@@ -141,11 +138,10 @@ def blame_returns(
     as are fp32, everything in the format, and nothing but the numbers from outside in it, and each difference is paired
     by seed.
 
-    Each question is a search by successive halving: round k runs the units that are left with 2, 4, 8, ... of the
-    seeds, and then the half of them with the smaller mean gain or cost is dropped. At most four units that are left all
-    get all the seeds at once; so of roles, of which there are three, none is dropped. A unit that was kept while others
-    were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards: confirm
-    it with other seeds (``seed=100``). The runs of one case can train as a population.
+    Each question is a search by successive halving (:func:`~.halving.rounds`), which drops the half of the units with
+    the smaller mean gain or cost; of roles, of which there are three, none is dropped. A unit that was kept while
+    others were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards:
+    confirm it with other seeds (``seed=100``). The runs of one case can train as a population.
 
     Args:
         config: a run in the format; its ``seed`` is the first one.
@@ -165,11 +161,6 @@ def blame_returns(
     Raises:
         BlameError: nothing can be blamed: the run is in fp32, takes no policy, or has storage in formats of its own.
         SweepError: the folder is something else.
-
-    Source:
-        Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016: successive
-        halving. Seeds double as units halve, so that all rounds have as many runs, those kept from earlier ones
-        among them.
     """
     check_over(over)
     search = _Halving(config, over, seeds)
@@ -241,19 +232,15 @@ class _Halving:
 
     def _rounds(self, store: SweepDirectory, question: _Question) -> Iterator[tuple[Sequence[str], int]]:
         """The units of each round and how many seeds they get, up to the first round that has not ended."""
-        left, count = self._units(store), FIRST
-        while left:
-            count = self._count if len(left) <= FEW else min(count, self._count)
-            yield left, count
-            cases = [self._case(store, question, unit) for unit in left]
-            if count == self._count or not all(
-                _ended(store, run) for runs in (*cases, self._references[question.reference]) for run in runs[:count]
-            ):
-                return
-            gained = {unit: self._gained(store, question, runs[:count]) for unit, runs in zip(left, cases, strict=True)}
-            kept = sorted(left, key=gained.__getitem__, reverse=True)[: max(FEW, math.ceil(len(left) / 2))]
-            left = [unit for unit in left if unit in kept]
-            count *= 2
+
+        def gained(left: Sequence[str], count: int) -> dict[str, float] | None:
+            cases = {unit: self._case(store, question, unit)[:count] for unit in left}
+            needed = (*cases.values(), self._references[question.reference][:count])
+            if not all(store.has_ended(run) for runs in needed for run in runs):
+                return None
+            return {unit: self._gained(store, question, runs) for unit, runs in cases.items()}
+
+        return rounds(self._units(store), self._count, gained)
 
     def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
         """The mean gain or cost of runs that have ended."""
@@ -295,7 +282,7 @@ class _Halving:
         if self._over == "role":
             return [str(role) for role in list(Role)[:3]]
         observed = self._references[_DATA][0]
-        return sorted(units_of_run(store.run_path(observed), self._over)) if _ended(store, observed) else []
+        return sorted(units_of_run(store.run_path(observed), self._over)) if store.has_ended(observed) else []
 
     def _case(self, store: SweepDirectory, question: _Question, unit: str) -> list[Run]:
         """The runs in which one unit is alone: in fp32, or in the format."""
@@ -320,13 +307,9 @@ class _Halving:
         return math.fsum(returns) / len(returns) if returns else None
 
 
-def _ended(store: SweepDirectory, run: Run) -> bool:
-    return store.state(run) in ("done", "crashed")
-
-
 def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
     """By seed, of the runs that have ended."""
-    return {run.config.seed: store.result(run)["return"] for run in runs if _ended(store, run)}
+    return {run.config.seed: store.result(run)["return"] for run in runs if store.has_ended(run)}
 
 
 def _known(interval: Interval) -> tuple[float | None, float | None]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from ..agents import Progress
-    from .language.plan import Run
+    from .language.run import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from .language.plan import Plan, Run
+    from .language.plan import Plan
+    from .language.run import Run
     from .sweep import Watcher
 
 __all__ = ["sweep"]
@@ -143,7 +144,7 @@ def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]
             watcher.notice(notice)
         make_directory_inside(directory, "runs")
         leases = Leases(make_directory_inside(directory, "leases"))
-    waiting = [run for run in plan.runs if store.state(run) not in ("done", "crashed")]
+    waiting = [run for run in plan.runs if not store.has_ended(run)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
     todo, held = deque(waiting), 0
     while todo:
@@ -160,7 +161,7 @@ def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]
         try:
             _run_one(plan, run, store, watcher, failures)
         finally:
-            lease.release(ended=store.state(run) in ("done", "crashed"))
+            lease.release(ended=store.has_ended(run))
 
 
 def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: Watcher, failures: list[str]) -> None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .language.plan import Plan, Run
+    from .language.plan import Plan
     from .language.preset_files import Size
+    from .language.run import Run
 
 
 def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tuple[Plan, list[str]]:

@@ -1,18 +1,18 @@
-"""Searches: of the formats in a sweep file, the one with the fewest bits that is good enough, by bisection.
+"""Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate.
 
-It takes for granted that more bits are no worse. Which runs come next follows from those that have ended alone, so a
-search is continued as any sweep is.
+Bisection takes for granted that more bits are no worse. Which runs come next follows from those that have ended alone,
+so a search is continued as any sweep is.
 """
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
 
 from .folder.directory import SweepDirectory
+from .halving import Standings, mean_score, run_halving
 from .language.plan import branches
 from .language.search_goal import REFERENCE
 from .sweep import Summary, run_in_rounds
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from .language.plan import Plan, Run
+    from .language.plan import Plan
+    from .language.run import Run
     from .sweep import Watcher
     from .workers.pool import Executor
 
@@ -72,7 +73,7 @@ def run_search(
     executors: Callable[[], Executor],
     watcher: Watcher,
     **how: Any,
-) -> tuple[Summary, list[Finding]]:
+) -> tuple[Summary, list[Finding] | list[Standings]]:
     """Runs what is needed of a plan with a search, round by round.
 
     Args:
@@ -86,6 +87,18 @@ def run_search(
         How the runs ended, and what was found, which is little if some have failed.
     """
     assert plan.search is not None
+    summary: Summary
+    findings: list[Finding] | list[Standings]
+    find = run_halving if plan.search.looks_for == "best" else _fewest_bits
+    summary, findings = find(plan, directory, executors, watcher, **how)
+    write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
+    return summary, findings
+
+
+def _fewest_bits(
+    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: Watcher, **how: Any
+) -> tuple[Summary, list[Finding]]:
+    assert plan.search is not None
     rows = branches(plan.runs, plan.search)
     varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
     found = [_Branch(plan, runs, varying) for runs in rows]
@@ -95,9 +108,7 @@ def run_search(
         return [run for run in plan.runs if run.id in wanted]
 
     summary = run_in_rounds(plan, directory, executors, watcher, asked, **how)
-    findings = [branch.finding(SweepDirectory(directory)) for branch in found]
-    write_json(directory / FOUND, {"findings": [vars(finding) for finding in findings]})
-    return summary, findings
+    return summary, [branch.finding(SweepDirectory(directory)) for branch in found]
 
 
 @final
@@ -149,17 +160,10 @@ class _Branch:
                 too_few = middle
 
     def _ended(self, store: SweepDirectory, name: str) -> bool:
-        return all(store.state(run) in ("done", "crashed") for run in self._runs[name])
+        return all(store.has_ended(run) for run in self._runs[name])
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
-        scores: list[float | None] = [store.result(run)["return"] for run in self._runs[name]]
-        found = [score for score in scores if score is not None]
-        if len(found) < len(scores):
-            return None
-        try:
-            return statistics.fmean(found)
-        except OverflowError:  # of the sum
-            return statistics.mean(found)
+        return mean_score([store.result(run)["return"] for run in self._runs[name]])
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
         reference, mean = self._mean(store, REFERENCE), self._mean(store, name)

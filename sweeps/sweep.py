@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .folder.directory import State
-    from .language.plan import Plan, Run
+    from .language.plan import Plan
+    from .language.run import Run
     from .subjects.subject import RunConfig
     from .workers.pool import Event, Executor
 

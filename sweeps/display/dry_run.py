@@ -36,14 +36,17 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
     if plan.search:
-        yield "a search: of each row of formats, those that a bisection needs are run, and fp32"
+        yield {
+            "fewest bits": "a search: of each row of formats, those that a bisection needs are run, and fp32",
+            "best": "a search: each candidate is run with two seeds, and the better half with more, up to all of them",
+        }[plan.search.looks_for]
     yield f"{len(plan.runs)} runs{length}; a dry run, nothing was written"
 
 
 def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:
     """How long the runs that are not finished will take."""
     store = SweepDirectory(directory)
-    waiting = [run for run in plan.runs if store.state(run) not in ("done", "crashed")]
+    waiting = [run for run in plan.runs if not store.has_ended(run)]
     if not waiting:
         yield "nothing is left to do"
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...agents import Progress
     from ..folder.directory import State
-    from ..language.plan import Run
+    from ..language.run import Run
     from ..workers.pool import Event
 
 

@@ -21,7 +21,8 @@ from ..errors import SweepError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..language.plan import Plan, Run
+    from ..language.plan import Plan
+    from ..language.run import Run
     from ..subjects.metric import Metric
 
 LAYOUT = 1
@@ -108,7 +109,7 @@ class SweepDirectory:
             write_json(self.marker, content)
         notices = list(_changes(before, content))
         if plan.metric:
-            count = sum(self._rescore(run, plan.metric) for run in plan.runs if self.state(run) in ("done", "crashed"))
+            count = sum(self._rescore(run, plan.metric) for run in plan.runs if self.has_ended(run))
             notices += [f"{count} runs that had ended are scored by {plan.metric.name} now"] * bool(count)
         return notices
 
@@ -141,6 +142,14 @@ class SweepDirectory:
             state: State = self.result(run)["status"]
             return state
         return "failed" if (path / FAILURE).exists() else "waiting"
+
+    def has_ended(self, run: Run) -> bool:
+        """Whether a run has a result: it was done, or has crashed.
+
+        Raises:
+            SweepError: its result is damaged.
+        """
+        return self.state(run) in ("done", "crashed")
 
     def result(self, run: Run) -> dict[str, Any]:
         """The content of an ended run's ``result.json``.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,10 +14,12 @@ from ..errors import SweepFileError
 from ..subjects.metric import Metric
 from ..subjects.program_keys import ProgramKeys
 from ..wording import complaint
+from .candidates import candidates
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
 from .located_yaml import parse
 from .outline import Exclusion, Outline, alternatives
+from .run import Run, run_id
 from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
 from .shorthand import one, several
@@ -29,21 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..subjects.program import Program
-    from ..subjects.subject import RunConfig
     from .located_yaml import Located
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-class Run(NamedTuple):
-    """One planned run."""
-
-    id: str
-    """Name of its directory: task, format, seed, and a hash of the whole config."""
-    config: RunConfig
-    case: str = ""
-    """Name of the case it belongs to, if the sweep has any."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class Plan:
         runs: the product of what varies, the last varying fastest, without what is excluded.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
         program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
-        search: what is good enough, if not all of the runs are to be done.
+        search: what is looked for, if not all of the runs are to be done.
     """
 
     name: str
@@ -110,10 +99,10 @@ def plan_text(
         runs.setdefault(run.id, run)
     subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
     metric = _metric(outline, subject)
-    search = _search(outline, runs)
+    varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
+    search = _search(outline, runs, varying)
     if outline.problems:
         raise SweepFileError(outline.problems)
-    varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     name = outline.name or Path(source).stem
     about = (outline.reproduces, subject, metric, search)
     return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
@@ -150,15 +139,6 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     return config
 
 
-def run_id(config: RunConfig) -> str:
-    """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
-    canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
-    # gym:Pendulum-v1 would be no good name of a folder, nor module:format.
-    task, fmt = (re.sub(r"[^\w.-]", "_", name) for name in (config.task, config.format))
-    return f"{task}-{fmt}-s{config.seed}-{digest}"
-
-
 def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
     if program is None:
         if outline.metric:
@@ -169,12 +149,15 @@ def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
     return Metric() if outline.metric is None else _section(outline, Metric, "metric", outline.metric)
 
 
-def _search(outline: Outline, runs: dict[str, Run]) -> SearchGoal | None:
-    """What is good enough; runs in fp32 to compare with are added, if they are missing."""
+def _search(outline: Outline, runs: dict[str, Run], varying: Iterable[str]) -> SearchGoal | None:
+    """What is looked for. For the fewest bits, runs in fp32 to compare with are added, if they are missing."""
     goal = _section(outline, SearchGoal, "search", outline.search) if outline.search else None
     if goal is None or outline.search is None or outline.problems:
         return None
     try:
+        if goal.looks_for == "best":
+            candidates(runs.values(), varying)
+            return goal
         for alike in branches(runs.values(), goal):
             goal.widths(goal.format_of(run.config) for run in alike)
         for run in list(runs.values()):

@@ -1,11 +1,11 @@
-"""The section ``search``: which formats are looked through by bisection, and what is good enough."""
+"""The section ``search``: what is looked for, and what is good enough."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +18,10 @@ _UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
 
 @final
 class SearchGoal(BaseModel):
-    """The fewest bits with which the mean over seeds stays near that of fp32.
+    """What a search looks for: the fewest bits with which the mean over seeds stays near that of fp32, or the best.
 
     Attributes:
+        looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds. The other keys are about bits.
         of: the key that says the format: that of the run, or of its actors.
         bits: ``significand`` or ``exponent``: of which the formats have different numbers; ``width``: formats of any
             families that differ in the bits of a number.
@@ -30,6 +31,7 @@ class SearchGoal(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
+    looks_for: Literal["fewest bits", "best"] = Field("fewest bits", alias="for")
     of: Literal["format", "actors.format"] = "format"
     bits: Literal["significand", "exponent", "width"] = "significand"
     until: str = "within 2 %"
@@ -40,6 +42,12 @@ class SearchGoal(BaseModel):
         if not _UNTIL.fullmatch(text):
             raise ValueError(f"must be a share of fp32's mean, such as 'within 2 %', got {text!r}")
         return text
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> SearchGoal:
+        if self.looks_for == "best" and (others := self.model_fields_set - {"looks_for"}):
+            raise ValueError(f"for: best takes no other keys, got {', '.join(sorted(others))}")
+        return self
 
     @property
     def margin(self) -> float:

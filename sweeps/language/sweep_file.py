@@ -22,6 +22,7 @@ DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
 METRIC = ("name", "goal", "crash", "unit", "range")
+SEARCH = ("for", "of", "bits", "until")
 _EXAMPLE = "such as {log_uniform: [1e-5, 1e-3]}"
 
 
@@ -174,8 +175,8 @@ _ABOUT = {
         _METRIC,
     ),
     "search": _section(
-        "Instead of all formats of the grid, those that a bisection for the fewest bits that are good enough needs.",
-        _mapping("Search", {"of": Any, "bits": Any, "until": Any}, "a mapping with the keys of, bits, until"),
+        "Instead of all runs, those that it takes to find the fewest bits that are good enough, or the best candidate.",
+        _mapping("Search", dict.fromkeys(SEARCH, Any), f"a mapping with the keys {', '.join(SEARCH)}"),
     ),
     "include": _section(
         "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",

@@ -10,7 +10,7 @@ from ...agents import TrainConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..language.plan import Run
+    from ..language.run import Run
 
 
 def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool | None) -> list[list[Run]]:

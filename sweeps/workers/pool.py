@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..folder.leases import Leases
-    from ..language.plan import Run
+    from ..language.run import Run
     from ..subjects.metric import Metric
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop

@@ -14,7 +14,7 @@ from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.environments.tasks import may_import, module_of, modules_named_in
-from roundoff.sweeps.language.plan import run_id
+from roundoff.sweeps.language.run import run_id
 
 WALK = "gym:odd_environments:Walk-v0"
 

@@ -13,6 +13,8 @@ from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.programs.population import shared_kind, worth_sharing
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.catalogue import find_sweep, preset_plans, presets_table
+from roundoff.sweeps.halving import rounds
+from roundoff.sweeps.language.candidates import candidates
 from roundoff.sweeps.language.located_yaml import parse
 from roundoff.sweeps.language.preset_files import ENDS, includable_files, preset_files, subject_and_size
 from roundoff.sweeps.language.schema import sweep_schema
@@ -41,9 +43,16 @@ def minutes(config):
 
 
 def share_that_is_run(plan):
-    """Of the formats, those that a bisection asks for at most, and fp32."""
+    """Of the formats, those that a bisection asks for at most, and fp32; of candidates, those that halving leaves."""
     if not plan.search:
         return 1
+    if plan.search.looks_for == "best":
+        names = list(candidates(plan.runs, plan.varying))
+        seeds = len({run.config.seed for run in plan.runs})
+        spent = {}
+        for left, count in rounds(names, seeds, lambda left, _: dict.fromkeys(left, 0.0)):
+            spent |= dict.fromkeys(left, count)
+        return sum(spent.values()) / (len(names) * seeds)
     each = len({plan.search.format_of(run.config) for run in plan.runs}) - 1
     return (2 + math.ceil(math.log2(each))) / (1 + each)
 

@@ -131,7 +131,7 @@ def test_runs_that_fail_end_a_search(search):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("search: 3", "search must be a mapping with the keys of, bits, until"),
+        ("search: 3", "search must be a mapping with the keys for, of, bits, until"),
         ("search: {until: nearly}", "search.until: must be a share of fp32's mean, such as 'within 2 %', got 'nearly'"),
         ("search: {bits: all}", "search.bits: must be 'significand', 'exponent' or 'width', got 'all'"),
         ("search: {}\ngrid: {format: [e5m2]}", "search needs at least two formats"),

@@ -50,7 +50,8 @@ def train(
     from roundoff.agents.config.actor_keys import has_actors
     from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
     from roundoff.sweeps.display.progress import RunDisplay
-    from roundoff.sweeps.language.plan import plan_run, run_id
+    from roundoff.sweeps.language.plan import plan_run
+    from roundoff.sweeps.language.run import run_id
 
     arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
     run_config = plan_run(config, arguments)

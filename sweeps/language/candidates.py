@@ -1,0 +1,62 @@
+"""The candidates of a search for the best: what a sweep varies, but for tasks and seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from .run import Run
+
+
+def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Run]]:
+    """The runs of each candidate, by its name: that of its case, and its values of the keys that vary.
+
+    Keys that follow from the task are no part of a candidate; those that follow from the case are not named.
+
+    Args:
+        runs: of a sweep.
+        varying: the keys that take several values in it.
+
+    Raises:
+        ValueError: there are not two candidates, or they do not have the same tasks and seeds.
+    """
+    runs = list(runs)
+    told = [key for key in varying if key not in ("task", "seed")]
+    for of in (_task, _case):
+        told = [key for key in told if not _follows(key, runs, of)]
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        values = run.config.as_json()
+        name = ", ".join([run.case] * bool(run.case) + [f"{key} {values.get(key)}" for key in told])
+        found.setdefault(name, []).append(run)
+    if len(found) < 2:
+        raise ValueError(
+            "search for the best needs at least two candidates: something else than task and seed must vary"
+        )
+    places = {name: sorted((run.config.task, run.config.seed) for run in own) for name, own in found.items()}
+    first = next(iter(places))
+    for name, own in places.items():
+        if own != places[first]:
+            raise ValueError(
+                "search for the best takes candidates with the same tasks and seeds, each once;"
+                f" {first!r} and {name!r} have others"
+            )
+    return found
+
+
+def _task(run: Run) -> str:
+    return run.config.task
+
+
+def _case(run: Run) -> str:
+    return run.case
+
+
+def _follows(key: str, runs: Sequence[Run], of: Callable[[Run], str]) -> bool:
+    """Whether a key has one value for each task, or for each case, of which there are several."""
+    values: dict[str, Collection[str]] = {}
+    for run in runs:
+        values[of(run)] = {*values.get(of(run), ()), repr(run.config.as_json().get(key))}
+    return len(values) > 1 and all(len(there) == 1 for there in values.values())
