@@ -14,6 +14,7 @@ import torch
 from torch import _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
 from ...formats.base.memory import apart
+from ...simulate.policy.places import optimizing
 from ..errors import RunError
 from .decisions import (
     add_number_,
@@ -153,6 +154,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return loss
 
     @torch.no_grad()
+    @optimizing()
     def rescale_(self, factor: float | Tensor) -> None:
         """Changes the loss scale by ``factor`` and with it the buffers, so that the next step is the same as before.
 

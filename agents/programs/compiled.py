@@ -80,7 +80,9 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
 
     programs = programs_of(learner)[_ACTING]
     fixed = (actor.flat, learner.numbers_to_act)
-    learner.acting = CompiledStep[..., Any](sample, learner.simulation, programs, choose_eagerly, fixed=fixed)
+    learner.acting = CompiledStep[..., Any](
+        sample, learner.simulation, programs, choose_eagerly, fixed=fixed, roles=True
+    )
 
 
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
@@ -185,6 +187,7 @@ class CompiledUpdates:
                 programs[part.name],
                 self._run_eagerly,
                 fixed=(traced.tensors,),
+                roles=True,
             )
             for part in learner.parts
         }

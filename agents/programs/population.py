@@ -35,7 +35,7 @@ def shared_kind(config: TrainConfig) -> str | None:
         return None
     if any(width % _ALIGNED for width in config.widths_of_all):
         return None
-    if reason_against(config) or reason_against_sharing([simulation]):
+    if reason_against(config) or reason_against_sharing([simulation], roles=True):
         return None
     return f"{config.task} {kind(config, simulation)}"
 
@@ -73,7 +73,7 @@ class Population:
         first = members[0]
         programs = programs_of(first, len(members))
         self._steps = {
-            part.name: PopulationStep(self._traced[0].program(part), simulations, programs[part.name])
+            part.name: PopulationStep(self._traced[0].program(part), simulations, programs[part.name], roles=True)
             for part in first.parts
         }
         # What each learns from; of those that have nothing to learn, something of the same shape.

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from ..dispatch.simulation import Simulation
 
 
-def reason_against_sharing(simulations: Sequence[Simulation | None]) -> str | None:
-    """Why simulations cannot share a program, whether this machine can compile it or not; None if they can."""
+def reason_against_sharing(simulations: Sequence[Simulation | None], *, roles: bool = False) -> str | None:
+    """Why simulations cannot share a program, whether this machine can compile it or not; None if they can.
+
+    Args:
+        simulations: of each member.
+        roles: as of :class:`~.step.CompiledStep`.
+    """
     for simulation in simulations:
-        reason = simulation and reason_against_tracing(simulation)
+        reason = simulation and reason_against_tracing(simulation, roles=roles)
         if reason:
             return reason
         if simulation is not None and set(simulation.policy.settings("rounding")) != {Rounding.NEAREST_EVEN}:
@@ -41,6 +46,7 @@ class PopulationStep:
         step: the function, of one member's tensors; traced for the first member, it stands for all.
         simulations: of each member; they differ in the widths of their formats alone. None for plain arithmetic.
         programs: where to keep programs; given by those who know that other steps have the same ones.
+        roles: as of :class:`~.step.CompiledStep`.
 
     Raises:
         FormatError: the simulations cannot share a program.
@@ -51,8 +57,10 @@ class PopulationStep:
         step: Callable[..., Any],
         simulations: Sequence[Simulation | None],
         programs: dict[Any, Program] | None = None,
+        *,
+        roles: bool = False,
     ) -> None:
-        reason = reason_against_sharing(simulations) or reason_against_compiling()
+        reason = reason_against_sharing(simulations, roles=roles) or reason_against_compiling()
         if reason:
             raise FormatError(f"these simulations cannot share a program: {reason}")
         self._step = step

@@ -66,13 +66,14 @@ def last_words(error: Exception) -> str:
     return (lines or [type(error).__name__])[-1][:200]
 
 
-def reason_against_tracing(simulation: Simulation, *, rules: bool = False) -> str | None:
+def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles: bool = False) -> str | None:
     """Why a program cannot be traced in this simulation, in words; None if it can.
 
     Args:
         simulation: the one.
         rules: whether it is the very program that is traced, so that its modules, optimizers and operands are
             found in the trace as they are when it runs.
+        roles: whether its backward passes and its optimizers at least are.
     """
     policy = simulation.policy
     if any(watcher.sees_numbers for watcher in simulation.watchers):
@@ -82,7 +83,8 @@ def reason_against_tracing(simulation: Simulation, *, rules: bool = False) -> st
     if Granularity.PRIMITIVE in policy.settings("granularity"):
         return "primitive granularity takes operations apart below autograd, which cannot be traced"
     scalars = Scalars.ROUNDED in policy.settings("scalars")
-    if scalars or (not rules and (simulation.places or policy.settings("operands"))):
+    followed = simulation.places and not (roles and policy.depends_on_roles_alone)
+    if scalars or (not rules and (followed or policy.settings("operands"))):
         return "the policy has rules about places, operands or scalars, which are followed while a program runs"
     if any(rule.about_operands for rule in policy.rules):
         return "the policy has rules about parameters, inputs or what is multiplied, told apart while a program runs"

@@ -63,6 +63,8 @@ class CompiledStep(Generic[_P, _R]):
         fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
             is in the tensors may change, but neither their shapes nor types.
         surroundings: of the step; None if it uses nothing but its arguments.
+        roles: whether its backward passes are those of autograd, and its optimizers PyTorch's, so that rules about
+            roles hold in its trace as they do when it runs.
 
     Attributes:
         step: the function itself.
@@ -78,6 +80,8 @@ class CompiledStep(Generic[_P, _R]):
         on_eager: Callable[[str], None] | None = None,
         fixed: tuple[Any, ...] = (),
         surroundings: Surroundings | None = None,
+        *,
+        roles: bool = False,
     ) -> None:
         self.step: Callable[..., _R] = step
         self.__wrapped__ = step
@@ -91,7 +95,7 @@ class CompiledStep(Generic[_P, _R]):
         self._new_states = 0
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
-        reason = simulation and reason_against_tracing(simulation, rules=surroundings is not None)
+        reason = simulation and reason_against_tracing(simulation, rules=surroundings is not None, roles=roles)
         reason = reason or reason_against_compiling()
         if reason:
             self._give_up(reason, stacklevel=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -15,12 +16,34 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from .rules import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
 _MOST_CHANGES = 1 << 17
 _NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradients
+
+
+class _Said(threading.local):
+    """What the code of one thread says of itself: how many blocks of :func:`optimizing` it is in."""
+
+    blocks = 0
+
+
+_said = _Said()
+
+
+@contextmanager
+def optimizing() -> Iterator[None]:
+    """Operations in the block have the role of optimizers: what one does between its steps, such as a change of scale.
+
+    Steps of ``torch.optim`` optimizers have that role anyway. Also a decorator.
+    """
+    _said.blocks += 1
+    try:
+        yield
+    finally:
+        _said.blocks -= 1
 
 
 class _Thread(threading.local):
@@ -96,7 +119,7 @@ class Places:
         operation of the backward pass belongs to the module whose operation it derives.
         """
         thread = self._thread
-        if thread.optimizers:
+        if thread.optimizers or _said.blocks:
             return Role.OPTIMIZER.value, ""
         inside = thread.modules[-1] if thread.modules else ""
         if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine

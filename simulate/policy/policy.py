@@ -219,6 +219,11 @@ class Policy:
         """Whether a module or role matters, so that the simulation must follow them."""
         return any(rule.module != ("*",) or rule.role != ("*",) for rule in self.rules)
 
+    @property
+    def depends_on_roles_alone(self) -> bool:
+        """Whether of places nothing but the role matters: no module, no step of an optimizer as a whole."""
+        return not any(rule.module != ("*",) or OPTIMIZER_STEP in rule.operation for rule in self.rules)
+
 
 def _mapping(value: object, place: str, allowed: Iterable[str]) -> dict[str, Any]:
     if not hasattr(value, "keys"):

@@ -63,8 +63,11 @@ RESTLESS = {"initial_loss_scale": 2.0**22, "loss_scale_growth_interval": 3, "kah
         {"format": "e5m10", **RESTLESS},
         {"format": "e5m7", "policy": {"rounding": "stochastic"}, **RESTLESS},
         {"format": "e6m9", "fixes": ["normal_fix"], "lr": 1e-3},
+        {"format": "e5m4", "policy": {"rules": [{"role": ["backward", "optimizer"], "format": "fp32"}]}, **RESTLESS},
+        {"format": "e5m4", "policy": {"rules": [{"role": "forward", "format": "e5m7"}]}, **RESTLESS},
+        {"format": "e5m4", "policy": {"rules": [{"role": ["forward", "backward"], "format": "fp32"}]}, **RESTLESS},
     ],
-    ids=lambda keys: f"{keys['format']}-{keys.get('fixes', 'all')}",
+    ids=lambda keys: f"{keys['format']}-{keys.get('fixes', 'all')}-{keys.get('policy', {}).get('rules', '')}",
 )
 def test_same_bits_as_the_eager_agent(keys, request, monkeypatch):
     if keys["format"] != "e5m10":  # other programs are traced; that compiling leaves bits alone, the first one shows

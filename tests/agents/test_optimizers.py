@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roundoff.agents import Adam, CompoundLossScaler, HAdam, KahanEMA, RunError
 from roundoff.agents.optimizers import adam, decisions
-from roundoff.simulate import simulate
+from roundoff.simulate import Policy, Rule, simulate
 
 HALF = "e5m10"
 LARGEST = 65504.0
@@ -296,3 +296,16 @@ def test_what_cannot_be_scaled_is_refused():
     p.grad = torch.ones(2).to_sparse()
     with pytest.raises(RunError, match="dense gradients"):
         HAdam([p]).step()
+
+
+def test_a_change_of_scale_is_computed_as_steps_are():
+    parameter = torch.ones(3, requires_grad=True)
+    parameter.grad = torch.full((3,), 1.3)
+    optimizer = HAdam([parameter])
+    with simulate(Policy("e5m2", rules=(Rule(role="optimizer", format="fp32"),))):
+        optimizer.step()
+        before = optimizer.state[parameter]["moment"].clone()
+        optimizer.rescale_(2.0)
+    assert torch.equal(optimizer.state[parameter]["moment"], 2 * before)
+    with simulate("e5m2"):
+        assert not torch.equal(before + 0, before)  # e5m2 has no such number

@@ -60,6 +60,17 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
     assert notices == ["updates are compiled, of 3 runs together"] * 3
 
 
+@pytest.mark.parametrize("roles", [["backward", "optimizer"], ["forward", "backward"]], ids="-".join)
+def test_rules_about_roles(tmp_path, roles, uncompiled):
+    policy = {"rules": [{"role": roles, "format": "fp32"}]}
+    runs = configs(*MEMBERS[:2], policy=policy, lr=1e-3, steps=800, eval_every=800)
+    notices = []
+    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    assert outcomes == trained_alone(tmp_path / "alone", runs)
+    assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
+    assert notices == ["updates are compiled, of 2 runs together"] * 2
+
+
 def test_stopped_and_continued(tmp_path):
     runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=800, eval_every=400, checkpoint_every=200)
     stop, notices = StopRequest(), []
