@@ -106,7 +106,7 @@ FIGURES = {
         for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
     },
     **{
-        f"curves-{across}": Drawable(partial(_curves_across, across=across), partial(draw_curves, across=across))
+        f"curves-{across}": Drawable(partial(_curves_across, across=across), draw_curves)
         for across in ("environments", "batch_size")
     },
     "relative": Drawable(_relative, draw_relative),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..runs.conditions import says_less, without_settled
+from ..runs.conditions import PLAIN, says_less, without_settled
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment
 
 _MOST = 200  # rows of a line
+_TOGETHER = 6  # lines that a panel has at most, if conditions share it
 _MARKED = 30  # of them that have a marker, about
 
 
@@ -34,33 +35,34 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
         across: what has a line for each of its values: the format, or a setting that is a number. A panel is then of a
             task, a format, and what the setting does not settle.
 
-    Columns: ``task``, ``panel`` (the task and condition, in words; the task alone where formats settle conditions),
-    ``seeds`` and ``steps`` (of the panel; how many its longest run was to have), ``format`` (or the setting), ``kind``
-    (mean or crash), ``step``, ``n`` (runs evaluated there; a crashed run counts as its score from its crash on, if it
-    has one), ``return`` (mean score over them), ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its
-    ``step`` and, as ``return``, its score.
+    Columns: ``task``, ``panel`` (the task and condition, in words; the task alone where formats settle conditions, or
+    there are few enough of both to share it), ``seeds`` and ``steps`` (of the panel; how many its longest run was to
+    have), ``format`` (or the setting), ``line`` (its name: the format, or the setting, and the condition where the
+    format has several in the panel), ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated there; a crashed run
+    counts as its score from its crash on, if it has one), ``return`` (mean score over them), ``ci_low``, ``ci_high``
+    (95 %, bootstrap over runs). A crash has its ``step`` and, as ``return``, its score.
 
     Of programs that log more often than 200 times, a row stands for several records that follow each other: the mean
     of each run over them, and the last of their steps.
     """
-    runs, metric = experiment.runs, experiment.metric
-    keys = _keys_of_panels(experiment) if across == "format" else ["format", *_keys_beside(across, experiment)]
+    metric = experiment.metric
+    runs, keys = _lines(experiment) if across == "format" else _lines_across(experiment, across)
     rows: list[dict[str, Any]] = []
     curves = dict(list(experiment.curves.drop_duplicates(["id", "step"], keep="last").groupby("id")))
     for where, group in runs.groupby(["task", *keys], dropna=False):
-        said = zip(keys, where[1:], strict=True)
-        panel = ", ".join(
-            [str(where[0]), *(str(value) if key == "format" else f"{key} {value}" for key, value in said)]
-        )
+        said = [(key, value) for key, value in zip(keys, where[1:], strict=True) if value != PLAIN]
+        told = [str(value) if key in ("format", "condition") else f"{key} {value}" for key, value in said]
+        panel = ", ".join([str(where[0]), *told])
         seeds = group["seed"].nunique() if "seed" in group else len(group)
         steps = group["steps"].map(_length).max() if "steps" in group and metric.of_agents else np.nan
-        lines = set(group[across].dropna())
-        names = ordered(name for name in experiment.formats if name in lines) if across == "format" else sorted(lines)
-        for name in names:
-            mine = group[group[across] == name]
+        values = set(group[across].dropna())
+        order = ordered(name for name in experiment.formats if name in values) if across == "format" else sorted(values)
+        lines = [(value, line) for value in order for line in sorted(set(group.loc[group[across] == value, "line"]))]
+        for value, name in lines:
+            mine = group[group["line"] == name]
             table = _on_grid(mine, curves, metric)
-            generator = generator_for(str(name))
-            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, across: name}
+            generator = generator_for(name)
+            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, across: value, "line": name}
             for step, row in table.iterrows():
                 scores = row.dropna().to_numpy(float)
                 low, high = bootstrap_interval([scores], generator, replicates=2000)
@@ -69,13 +71,11 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
             score = np.nan if metric.crash is None else metric.crash
             crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
             rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": score} for step in crashes]
-    columns = ["task", "panel", "seeds", "steps", across, "kind", "step", "n", "return", "ci_low", "ci_high"]
+    columns = ["task", "panel", "seeds", "steps", across, "line", "kind", "step", "n", "return", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def draw_curves(
-    name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN, across: str = "format"
-) -> Figure:
+def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws the mean score over seeds with its 95 % bootstrap interval, a panel per task and condition.
 
     A crashed run has a cross where it crashed: at its score, or at the edge of the panel where it has none.
@@ -85,7 +85,6 @@ def draw_curves(
         table: from :func:`curves_table`.
         size: of the figure.
         metric: of the scores.
-        across: what the table has a line for.
     """
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
@@ -96,7 +95,7 @@ def draw_curves(
         axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
         room = True
         for axis, (where, group) in zip(axes, panels, strict=False):
-            room = _panel(axis, group, metric, across) and room
+            room = _panel(axis, group, metric) and room
             axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
@@ -104,11 +103,25 @@ def draw_curves(
         return canvas
 
 
-def _keys_of_panels(experiment: Experiment) -> list[str]:
-    """The conditions; none where the format settles them all, so that its name says enough."""
-    keys = experiment.conditions.keys
-    settled = not keys or experiment.runs.groupby("format")[keys].nunique(dropna=False).max().max() == 1
-    return [] if settled else keys
+def _lines(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
+    """The runs with the name of their line, and what sets panels apart beside the task: conditions, or nothing."""
+    conditions, runs = experiment.conditions, experiment.runs.copy()
+    settings: list[dict[str, Any]] = runs[["format", *conditions.keys]].to_dict("records")  # type: ignore[assignment]
+    runs["condition"] = [conditions.label(row) for row in settings]
+    both = runs.drop_duplicates(["format", "condition"])
+    several = both["format"].duplicated(keep=False)
+    if len(both) > _TOGETHER and several.any():
+        return runs.assign(line=runs["format"].astype(str)), ["condition"]
+    named = set(both.loc[several, "format"])
+    lines = [conditions.series(row) if row["format"] in named else str(row["format"]) for row in settings]
+    return runs.assign(line=lines), []
+
+
+def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, list[str]]:
+    """The same with a line for each value of a setting."""
+    runs = experiment.runs
+    lines = [f"{across} {value:g}" for value in runs[across]]
+    return runs.assign(line=lines), ["format", *_keys_beside(across, experiment)]
 
 
 def _keys_beside(across: str, experiment: Experiment) -> list[str]:
@@ -118,15 +131,14 @@ def _keys_beside(across: str, experiment: Experiment) -> list[str]:
     return without_settled(runs, keys, [*saying_less, *(key for key in keys if key not in saying_less)], [across])
 
 
-def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, across: str) -> bool:
+def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
     """Draws a panel; returns whether the names of its lines stand beside them."""
-    formats = list(dict.fromkeys(table[across]))  # fp32, then from wide to narrow; or numbers, the smallest first
+    labels = list(dict.fromkeys(table["line"]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []
-    looks = iter(ordered_looks(len(formats) - (FP32 in formats)))
-    for name in formats:
-        style = REFERENCE if name == FP32 else next(looks)
-        here = table[table[across] == name]
-        label = str(name) if across == "format" else f"{across} {name:g}"
+    looks = iter(ordered_looks(len(labels) - (FP32 in labels)))
+    for label in labels:
+        style = REFERENCE if label == FP32 else next(looks)
+        here = table[table["line"] == label]
         line, crashes = here[here["kind"] == "mean"], here[here["kind"] == "crash"]
         if len(crashes):
             edge = axis.get_ylim()[0 if metric.sign > 0 else 1]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ..runs.conditions import MAPPINGS, as_text
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, records
 from .drawing.axes import ordered, titles
@@ -35,6 +36,13 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
     (their values), ``column`` and ``row`` (where these stand, from 0), ``n``, ``crashed``, ``return`` (the mean score).
     """
     conditions = experiment.conditions
+    summary = summary.assign(
+        **{
+            key: [conditions.name_of(key, value) or as_text(value) for value in summary[key]]
+            for key in conditions.told
+            if key in MAPPINGS
+        }
+    )
     keys = [key for key in ("format", *conditions.told) if len(_places(experiment, summary, key)) > 1]
     if len(keys) < 2:
         return None

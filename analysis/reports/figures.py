@@ -117,18 +117,18 @@ def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
 
 def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     """Learning curves, a panel per task and condition; from :func:`roundoff.analysis.figures.curves.curves_table`."""
-    formats = list(dict.fromkeys(points["format"]))
-    formats.sort(key=lambda name: name != REFERENCE)
-    narrow = [name for name in formats if name != REFERENCE]
+    lines = list(dict.fromkeys(points["line"]))
+    lines.sort(key=lambda name: name != REFERENCE)
+    narrow = [name for name in lines if name != REFERENCE]
     panels = []
     legend: dict[str, Series] = {}
-    room = len(formats) <= MOST_LABELS
+    room = len(lines) <= MOST_LABELS
     y_range = score_limits(metric, points["task"].unique(), points["return"])
     for panel, here in points.groupby("panel", sort=False):
         series = []
-        for name in formats:
+        for name in lines:
             rank = narrow.index(name) if name in narrow else -1
-            mine = here[here["format"] == name]
+            mine = here[here["line"] == name]
             line = [
                 Point(
                     row["step"],

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-_MAPPINGS = ("policy", "storage")
+MAPPINGS = ("policy", "storage")
 """Keys whose values are mappings, which are long as text."""
+
+PLAIN = "as it is"
+"""What a condition is called of which there is nothing to tell."""
 
 _OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
 """Keys of a program's runs that change no result, and its name, which is the task."""
@@ -67,14 +70,19 @@ class Conditions:
     def label(self, values: Mapping[str, object]) -> str:
         """A condition in words: ``values`` by key, without keys whose value another key settles.
 
-        (A baseline settles the fixes, which it has none of.)
+        (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have is not named.
         """
-        told = (self._names.get((key, values[key])) or f"{key} {as_text(values[key])}" for key in self.told)
-        return ", ".join(told) or "as it is"
+        keys = [key for key in self.told if key not in MAPPINGS or as_text(values[key]) != "none"]
+        return ", ".join(self.name_of(key, values[key]) or f"{key} {as_text(values[key])}" for key in keys) or PLAIN
+
+    def name_of(self, key: str, value: object) -> str | None:
+        """What the sweep's file calls a policy or storage, which is long as text: its case's name; None: nothing."""
+        return self._names.get((key, value))
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
-        return f"{values['format']}, {self.label(values)}" if self.keys else str(values["format"])
+        told = self.label(values)
+        return str(values["format"]) if told == PLAIN else f"{values['format']}, {told}"
 
     def _settles(self, runs: pd.DataFrame, one: str, other: str) -> bool:
         """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
@@ -95,7 +103,7 @@ class Conditions:
         found = {
             (key, value): set(own.dropna())
             for key in self.keys
-            if key in _MAPPINGS
+            if key in MAPPINGS
             for value, own in of_runs.groupby(runs[key])
         }
         return {of: min(names) for of, names in found.items() if len(names) == 1}

@@ -1,0 +1,63 @@
+"""What conditions are called in tables and figures: by the names of cases, where a mapping has one."""
+
+import json
+
+import pytest
+
+from roundoff.analysis import read_experiment
+from roundoff.analysis.figures.catalogue import FIGURES
+from roundoff.analysis.statistics.summary import summarize
+
+from .test_plot import draw, write_run, write_sweep
+
+EIGHT = {"weights": "e4m3", "gradients": {"format": "e5m2", "rounding": "stochastic"}}
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Cases as of the preset eight-bits: fp32, fp16, and fp16 with storage in a format of its own."""
+
+    def make(*more):
+        runs = []
+        for case, fmt, storage in [("fp32", "fp32", None), ("fp16", "e5m10", None), ("eight", "e5m10", EIGHT), *more]:
+            for seed in (0, 1):
+                run = write_run(tmp_path, fmt, seed, name=case, score=800.0 + seed)
+                run["config"]["storage"] = storage
+                path = tmp_path / "runs" / run["id"] / "config.json"
+                path.write_text(json.dumps({"config": run["config"], "version": "0.1.0"}))
+                runs.append({**run, "case": case})
+        write_sweep(tmp_path, runs)
+        return read_experiment(tmp_path)
+
+    return make
+
+
+def table(name, experiment):
+    return FIGURES[name].table(experiment, summarize(experiment), [])
+
+
+def test_few_conditions_share_a_panel_and_have_the_names_of_their_cases(experiment):
+    found = experiment()
+    curves = table("curves", found)
+    assert list(dict.fromkeys(curves["panel"])) == ["cartpole_swingup"]
+    assert list(dict.fromkeys(curves["line"])) == ["fp32", "e5m10", "e5m10, eight"]
+    (axis,) = draw("curves", found).axes
+    assert {text.get_text() for text in axis.texts} >= {"fp32", "e5m10", "e5m10, eight"}
+
+
+def test_many_conditions_have_panels_of_their_own(experiment):
+    more = [(f"{name} weights", "e5m10", {"weights": name}) for name in ("e4m3", "e5m2", "e3m2", "posit8")]
+    curves = table("curves", experiment(*more))
+    panels = ["cartpole_swingup", *(f"cartpole_swingup, {case}" for case in ("eight", *sorted(c for c, *_ in more)))]
+    assert sorted(set(curves["panel"])) == sorted(panels)
+    assert set(curves["line"]) == {"fp32", "e5m10"}
+
+
+def test_the_cells_of_a_heat_map_have_the_names_of_cases(experiment):
+    cells = table("heatmap", experiment())
+    assert sorted(set(cells["up"])) == ["eight", "none"]
+
+
+def test_a_mapping_of_two_cases_has_no_name(experiment):
+    curves = table("curves", experiment(("eight again", "e5m7", EIGHT)))
+    assert any("weights" in line for line in curves["line"])
