@@ -99,8 +99,8 @@ class Standings:
         ]
         if not rows:
             return "no candidate has ended"
-        said = "chosen by these seeds, so confirm it with others" if self.finished else "not finished"
-        return f"{markdown.table(rows)}\n\nbest so far: {self.standings[0].candidate} ({said})"
+        best = f"best: {self.standings[0].candidate}; chosen by these seeds, so confirm it with others"
+        return f"{markdown.table(rows)}\n\n{best if self.finished else 'not finished: which is best is not known yet'}"
 
 
 def _shown(score: float | None) -> str:
@@ -113,8 +113,8 @@ def run_halving(
     """Runs what is needed of a plan to find its best candidate, round by round: see :func:`rounds`.
 
     Candidates are those of :func:`~.language.candidates.candidates`. The score of one is the mean over seeds and tasks;
-    of equal ones, the first in the file is the best. A run without a score, as of a program that crashed, makes its
-    candidate the worst.
+    of equal ones, the first in the file is the best. A run without a score makes its candidate the worst: an agent's
+    that crashed, or a program's for whose crashes the metric has none.
 
     Args:
         plan: with ``search: {for: best}``.
@@ -137,6 +137,7 @@ class _Search:
             for run in runs:
                 self._runs.setdefault(name, {}).setdefault(run.config.seed, []).append(run)
         self._seeds = list(dict.fromkeys(run.config.seed for run in plan.runs))
+        self._agents = plan.metric is None
         self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
     def asked(self, store: SweepDirectory) -> list[Run]:
@@ -175,7 +176,10 @@ class _Search:
         return all(store.has_ended(run) for run in self._runs[name][seed])
 
     def _score(self, store: SweepDirectory, name: str, seed: int) -> float | None:
-        return mean_score([store.result(run)["return"] for run in self._runs[name][seed]])
+        results = [store.result(run) for run in self._runs[name][seed]]
+        # Of agents, a crash counts as a return of 0 elsewhere, which is more than many tasks give.
+        crashed = self._agents and any(result["status"] == "crashed" for result in results)
+        return None if crashed else mean_score([result["return"] for result in results])
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:

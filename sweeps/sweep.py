@@ -159,8 +159,8 @@ def run_in_rounds(
     runs = asked(store)
     while True:
         summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
-        before, runs = len(runs), asked(store)
-        if summary.failed or len(runs) == before:
+        before, runs = {run.id for run in runs}, asked(store)
+        if summary.failed or {run.id for run in runs} <= before:
             return summary
 
 

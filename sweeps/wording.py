@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,13 @@ def shown(value: Any) -> str:
     """``value`` as a message has it, cut where it is very long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def brief(value: Any) -> str:
+    """A setting in a list of runs, as short as can be."""
+    if isinstance(value, dict):
+        return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
         **{
             key: [conditions.name_of(key, value) or as_text(value) for value in summary[key]]
             for key in conditions.told
-            if key in MAPPINGS
+            if key in MAPPINGS and not pd.api.types.is_numeric_dtype(summary[key])
         }
     )
     keys = [key for key in ("format", *conditions.told) if len(_places(experiment, summary, key)) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class Conditions:
             values = runs.groupby("algorithm", dropna=False)
             own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
             self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
+        self._mappings = () if programs else MAPPINGS
         self._names = {} if programs else self._named(runs, cases or {})
         less = [key for key in reversed(self.keys) if says_less(runs[key])]
         least = [key for key in less if _has_fractions(runs[key])]
@@ -70,14 +72,18 @@ class Conditions:
     def label(self, values: Mapping[str, object]) -> str:
         """A condition in words: ``values`` by key, without keys whose value another key settles.
 
-        (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have is not named.
+        (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have has no words,
+        unless its case has a name.
         """
-        keys = [key for key in self.told if key not in MAPPINGS or as_text(values[key]) != "none"]
-        return ", ".join(self.name_of(key, values[key]) or f"{key} {as_text(values[key])}" for key in keys) or PLAIN
+        return ", ".join(filter(None, (self._words(key, values[key]) for key in self.told))) or PLAIN
 
     def name_of(self, key: str, value: object) -> str | None:
         """What the sweep's file calls a policy or storage, which is long as text: its case's name; None: nothing."""
         return self._names.get((key, value))
+
+    def _words(self, key: str, value: object) -> str:
+        text = as_text(value)
+        return self.name_of(key, value) or ("" if key in self._mappings and text == "none" else f"{key} {text}")
 
     def series(self, values: Mapping[str, object]) -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
@@ -106,7 +112,9 @@ class Conditions:
             if key in MAPPINGS
             for value, own in of_runs.groupby(runs[key])
         }
-        return {of: min(names) for of, names in found.items() if len(names) == 1}
+        named = {of: min(names) for of, names in found.items() if len(names) == 1}
+        several = Counter((key, name) for (key, _), name in named.items())
+        return {(key, value): name for (key, value), name in named.items() if several[key, name] == 1}
 
 
 def as_text(value: Any) -> str:
@@ -115,7 +123,9 @@ def as_text(value: Any) -> str:
         return "none"
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
+    return str(value)
 
 
 def without_settled(

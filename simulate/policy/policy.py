@@ -222,7 +222,8 @@ class Policy:
     @property
     def depends_on_roles_alone(self) -> bool:
         """Whether of places nothing but the role matters: no module, no step of an optimizer as a whole."""
-        return not any(rule.module != ("*",) or OPTIMIZER_STEP in rule.operation for rule in self.rules)
+        steps = (OPTIMIZER_STEP, "", Role.OPTIMIZER)
+        return not any(rule.module != ("*",) or rule.matches(*steps) for rule in self.rules)
 
 
 def _mapping(value: object, place: str, allowed: Iterable[str]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...agents.environments.tasks import module_of
 from ..estimate import estimate
 from ..folder.directory import MARKER, SweepDirectory
+from ..wording import brief
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -28,7 +28,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     width = max(len(run.id) for run in plan.runs)
     for run in plan.runs:
         values = run.config.as_json()
-        settings = [f"{key}={_short(values[key])}" for key in plan.varying if key in values]
+        settings = [f"{key}={brief(values[key])}" for key in plan.varying if key in values]
         named = [f"case={run.case!r}"] if run.case else []
         yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
     for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
@@ -71,9 +71,3 @@ def _duration(seconds: float) -> str:
     if seconds < 100 * 60:
         return f"{round(seconds / 60)} min"
     return f"{round(seconds / 3600)} h"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)

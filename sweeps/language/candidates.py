@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
+
+from ..wording import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,21 +27,25 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
     """
     runs = list(runs)
     told = [key for key in varying if key not in ("task", "seed")]
-    for of in (_task, _case):
+    for of in (_task, _case) if all(run.case for run in runs) else (_task,):
         told = [key for key in told if not _follows(key, runs, of)]
-    found: dict[str, list[Run]] = {}
+    alike: dict[str, list[Run]] = {}
     for run in runs:
         values = run.config.as_json()
-        name = ", ".join([run.case] * bool(run.case) + [f"{key} {values.get(key)}" for key in told])
-        found.setdefault(name, []).append(run)
+        alike.setdefault(json.dumps([run.case, *(values.get(key) for key in told)]), []).append(run)
+    found: dict[str, list[Run]] = {}
+    for own in alike.values():
+        values = own[0].config.as_json()
+        name = ", ".join([own[0].case] * bool(own[0].case) + [f"{key} {brief(values.get(key))}" for key in told])
+        found[name if name not in found else f"{name} ({len(found) + 1})"] = own
     if len(found) < 2:
         raise ValueError(
             "search for the best needs at least two candidates: something else than task and seed must vary"
         )
     places = {name: sorted((run.config.task, run.config.seed) for run in own) for name, own in found.items()}
     first = next(iter(places))
-    for name, own in places.items():
-        if own != places[first]:
+    for name, place in places.items():
+        if place != places[first]:
             raise ValueError(
                 "search for the best takes candidates with the same tasks and seeds, each once;"
                 f" {first!r} and {name!r} have others"

@@ -6,6 +6,7 @@ import pytest
 
 from roundoff.analysis import read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
+from roundoff.analysis.runs.conditions import as_text
 from roundoff.analysis.statistics.summary import summarize
 
 from .test_plot import draw, write_run, write_sweep
@@ -21,7 +22,7 @@ def experiment(tmp_path):
         runs = []
         for case, fmt, storage in [("fp32", "fp32", None), ("fp16", "e5m10", None), ("eight", "e5m10", EIGHT), *more]:
             for seed in (0, 1):
-                run = write_run(tmp_path, fmt, seed, name=case, score=800.0 + seed)
+                run = write_run(tmp_path, fmt, seed, name=f"{case}{len(runs)}", score=800.0 + seed)
                 run["config"]["storage"] = storage
                 path = tmp_path / "runs" / run["id"] / "config.json"
                 path.write_text(json.dumps({"config": run["config"], "version": "0.1.0"}))
@@ -58,6 +59,16 @@ def test_the_cells_of_a_heat_map_have_the_names_of_cases(experiment):
     assert sorted(set(cells["up"])) == ["eight", "none"]
 
 
-def test_a_mapping_of_two_cases_has_no_name(experiment):
-    curves = table("curves", experiment(("eight again", "e5m7", EIGHT)))
+def test_a_mapping_has_the_name_of_a_case_only_if_that_tells_it_from_others(experiment):
+    curves = table("curves", experiment(("eight again", "e5m7", EIGHT)))  # two cases have it
     assert any("weights" in line for line in curves["line"])
+
+
+def test_two_mappings_of_a_case_have_no_name(experiment):
+    curves = table("curves", experiment(("eight", "e5m10", {"weights": "e5m2"})))
+    assert len({line for line in curves["line"] if "weights" in line}) == 2
+
+
+def test_numbers_that_are_nearly_the_same_have_words_of_their_own():
+    assert as_text(1.234567e-4) != as_text(1.2345671e-4)
+    assert as_text(1e-3) == "0.001"

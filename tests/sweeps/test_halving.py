@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundoff.sweeps import SweepFileError, plan_file
+from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.halving import FEW, FIRST, rounds
 from roundoff.sweeps.language.candidates import candidates
 from roundoff.sweeps.search import run_search
@@ -40,7 +41,7 @@ def test_the_best_gets_all_seeds_and_the_worse_half_two(search, tmp_path):
     assert found.standings[0].mean == pytest.approx(0.9935)
     assert [len(one.scores) for one in found.standings] == [8] * 4 + [2] * 4
     assert [one.candidate for one in found.standings[1:4]] == ["need 6", "need 7", "need 8"]  # equal: as in the file
-    assert "best so far: need 4 (chosen by these seeds" in str(found)
+    assert "best: need 4; chosen by these seeds" in str(found)
     assert search(text)[:2] == (found, [])  # continued: nothing is left to do
     told = json.loads((tmp_path / "out" / "search.json").read_text())["findings"][0]["standings"]
     assert [one["candidate"] for one in told] == [one.candidate for one in found.standings]
@@ -79,6 +80,32 @@ def test_halving(scores, seeds):
     assert waiting == [([str(i) for i in range(9)], FIRST)]
 
 
+def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        "search: {for: best}\nbase: {task: 'gym:Pendulum-v1', steps: 2000}\ngrid: {format: [e5m10, e4m3], seed: [0, 1]}"
+    )
+    made = plan_file(tmp_path / "s.yaml")
+    SweepDirectory(tmp_path / "out").claim(made)
+    for run in made.runs:
+        crash = {"step": 1, "reason": "NaN"} if run.config.format == "e4m3" else None
+        result = {"status": "crashed", "return": 0.0} if crash else {"status": "done", "return": -150.0}
+        path = tmp_path / "out" / "runs" / run.id
+        path.mkdir(parents=True)
+        (path / "result.json").write_text(json.dumps(result | {"crash": crash, "step": 1}))
+    _, (found,) = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())
+    assert [(one.candidate, one.crashed) for one in found.standings] == [("format e5m10", 0), ("format e4m3", 2)]
+
+
+def test_another_metric_is_asked_for_after_the_end(search, monkeypatch):
+    """As many runs are wanted as before, and others."""
+    monkeypatch.setattr(Watcher, "notice", lambda *_: None)
+    search(f"metric: x\nsearch: {{for: best}}\n{NEEDS}")
+    found, started, _ = search(f"metric: y\nsearch: {{for: best}}\n{NEEDS}")
+    assert found.finished
+    assert len(started) == 6  # of one that was dropped before
+    assert found.standings[0].candidate == "need 6"
+
+
 def test_candidates_are_what_varies_but_tasks_and_seeds_and_what_follows_from_them(tmp_path):
     (tmp_path / "s.yaml").write_text(
         "search: {for: best}\nbase: {steps: 2000}\ncases:\n  - {name: a, format: e5m2}\n  - {name: b, lr: 1e-3}\n"
@@ -89,6 +116,15 @@ def test_candidates_are_what_varies_but_tasks_and_seeds_and_what_follows_from_th
     assert list(found) == ["a, tau 0.1", "a, tau 0.2", "b, tau 0.1", "b, tau 0.2"]
     assert {len(runs) for runs in found.values()} == {4}
     assert sorted(run.id for runs in found.values() for run in runs) == sorted(run.id for run in made.runs)
+
+
+def test_candidates_have_names_though_a_case_has_none(tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        "search: {for: best}\nbase: {task: cartpole_swingup}\n"
+        "cases: [{name: a, lr: 1e-3}, {lr: 2e-3}]\ngrid: {seed: [0, 1]}"
+    )
+    made = plan_file(tmp_path / "s.yaml")
+    assert list(candidates(made.runs, made.varying)) == ["a, lr 0.001", "lr 0.002"]
 
 
 @pytest.mark.parametrize(

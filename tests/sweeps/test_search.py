@@ -47,8 +47,9 @@ for line in sys.stdin:
         config = run["config"]
         bits = 23 if config["format"] == "fp32" else int(config["format"].partition("m")[2])
         good = (0.99 if bits >= config["need"] else 0.5) + 0.001 * config["seed"] if bits > 1 else None
-        crash, values = (None, {"x": good}) if good else ({"step": 1, "reason": "nan"}, {})
-        result = {"status": "crashed" if crash else "done", "return": good or 0.0, "step": 1, "crash": crash}
+        crash, values = (None, {"x": good, "y": -good}) if good else ({"step": 1, "reason": "nan"}, {})
+        score = values.get((run["metric"] or {"name": "x"})["name"], 0.0)
+        result = {"status": "crashed" if crash else "done", "return": score, "step": 1, "crash": crash}
         os.makedirs(run["directory"], exist_ok=True)
         with open(run["directory"] + "/result.json", "w") as f:
             json.dump(result | {"values": values, "metric": run["metric"]}, f)

@@ -463,3 +463,19 @@ def test_products_that_no_accumulator_reaches_are_named():
     with simulate("e5m10", accumulate="e5m10"):
         torch.ones(3, 4, dtype=torch.long) @ torch.ones(4, 3, dtype=torch.long)
         torch.nn.functional.linear(weight, weight)
+
+
+@pytest.mark.parametrize(
+    ("rule", "alone"),
+    [
+        (Rule(role="backward", format="e5m2"), True),
+        (Rule("mul", role=["forward", "optimizer"], format="e5m2"), True),
+        (Rule(module="head", role="forward", format="e5m2"), False),
+        (Rule("optimizer_step", format="e5m2"), False),
+        (Rule("optimizer_*", format="e5m2"), False),
+        (Rule("**", role="optimizer", format="e5m2"), False),
+    ],
+)
+def test_whether_of_places_the_role_alone_matters(rule, alone):
+    """A step of an optimizer as a whole is a place of its own, by whatever pattern it is meant."""
+    assert Policy("e5m10", rules=(rule,)).depends_on_roles_alone is alone
