@@ -89,12 +89,17 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
     title = f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}"
-    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=True) as (canvas, axes):
+    # Returns of the suite and of other tasks are of different sizes.
+    apart = metric.of_agents and len({":" in task for task in table["task"]}) > 1
+    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=not apart) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
         axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
         room = True
         for axis, (where, group) in zip(axes, panels, strict=False):
+            if apart:
+                tasks = set(group["task"])
+                axis.set_ylim(score_limits(metric, tasks, table.loc[table["task"].isin(tasks), "return"]))
             room = _panel(axis, group, metric) and room
             axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:
