@@ -99,8 +99,16 @@ class Standings:
         ]
         if not rows:
             return "no candidate has ended"
-        best = f"best: {self.standings[0].candidate}; chosen by these seeds, so confirm it with others"
-        return f"{markdown.table(rows)}\n\n{best if self.finished else 'not finished: which is best is not known yet'}"
+        return f"{markdown.table(rows)}\n\n{self._verdict()}"
+
+    def _verdict(self) -> str:
+        best = self.standings[0]
+        if not self.finished:
+            return "not finished: which is best is not known yet"
+        if best.mean is None:
+            return "none is best: each has a run without a score"
+        crashed = f", of which runs crashed ({best.crashed} of them)" if best.crashed else ""
+        return f"best: {best.candidate}{crashed}; chosen by these seeds, so confirm it with others"
 
 
 def _shown(score: float | None) -> str:

@@ -11,7 +11,7 @@ from ..runs.conditions import PLAIN, says_less, without_settled
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_interval, generator_for
 from ..statistics.summary import REFERENCE as FP32
-from .drawing.axes import is_logarithmic, ordered, score_limits
+from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
 from .drawing.line_ends import label_ends
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
@@ -89,17 +89,14 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
     title = f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}"
-    # Returns of the suite and of other tasks are of different sizes.
-    apart = metric.of_agents and len({":" in task for task in table["task"]}) > 1
-    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=not apart) as (canvas, axes):
+    limits = limits_by_task(metric, table)
+    together = len(set(limits.values())) < 2
+    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=together) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
-        axes[0].set_ylim(score_limits(metric, set(table["task"]), table["return"]))  # of all panels
         room = True
         for axis, (where, group) in zip(axes, panels, strict=False):
-            if apart:
-                tasks = set(group["task"])
-                axis.set_ylim(score_limits(metric, tasks, table.loc[table["task"].isin(tasks), "return"]))
+            axis.set_ylim(limits[group["task"].iloc[0]])
             room = _panel(axis, group, metric) and room
             axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:

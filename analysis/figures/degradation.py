@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
 from ..statistics.summary import REFERENCE as FP32
-from .drawing.axes import is_logarithmic, ordered, score_limits, titles
+from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, marks, side_by_side
 from .drawing.style import CRASH, REFERENCE, SCREEN, Size, figure, look, points, slant
@@ -108,11 +108,12 @@ def draw_degradation(
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
     lines = [series for series in dict.fromkeys(table["series"]) if not _is_reference(series)]
     title = f"{name}: {metric.name} against {_WORDS[x].removesuffix(' m').removesuffix(' e')}"
-    with figure(len(tasks), title, size=size, sharey=True) as (canvas, axes):
+    limits = limits_by_task(metric, table)
+    with figure(len(tasks), title, size=size, sharey=len(set(limits.values())) < 2) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
-        axes[0].set_ylim(score_limits(metric, tasks, table["return"]))  # of all panels
         for axis, task, where in zip(axes, tasks, titles(tasks), strict=False):
+            axis.set_ylim(limits[task])
             _panel(axis, table[table["task"] == task], lines, x, metric)
             seeds = table.loc[table["task"] == task, "n"].max()
             axis.set_title(where if task == ALL_TASKS else f"{where} ({seeds:.0f} seeds)")

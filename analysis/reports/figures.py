@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..figures.drawing.axes import score_limits, titles
+from ..figures.drawing.axes import limits_by_task, titles
 from ..statistics.summary import ALL_TASKS, REFERENCE, records
 from .charts import MOST_LABELS, Axes, chart, rows_chart
 from .marks import Point, Series, swatch
@@ -32,9 +32,10 @@ def degradation_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     legend: dict[str, Series] = {}
     bits = sorted(set(points.loc[points["series"].isin(plain), "significand_bits"].astype(int)))
     around = (bits[0] - 0.6, bits[-1] + 0.6) if bits else (0.0, 1.0)
-    y_range = score_limits(metric, tasks, points["return"])
+    limits = limits_by_task(metric, points)
     for task, title in zip(tasks, titles(tasks), strict=True):
         series: list[Series] = []
+        y_range = limits[task]
         here = points[points["task"] == task]
         for name in names:
             of_line = here[here["series"] == name]
@@ -84,11 +85,11 @@ def _degradation_series(
 
 def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     """Formats and conditions beside each other, best on top; from :func:`~.figures.comparison.comparison_table`."""
-    tasks = _tasks(points)
+    tasks, of_tasks = _tasks(points), limits_by_task(metric, points)
     panels = []
     for task, title in zip(tasks, titles(tasks), strict=True):
         here = points[points["task"] == task]
-        limits = score_limits(metric, tasks, points["return"])
+        limits = of_tasks[task]
         rows = []
         for name, of_row in here.groupby("series", sort=False):
             dots = of_row[of_row["kind"] == "run"]
@@ -123,9 +124,10 @@ def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     panels = []
     legend: dict[str, Series] = {}
     room = len(lines) <= MOST_LABELS
-    y_range = score_limits(metric, points["task"].unique(), points["return"])
+    limits = limits_by_task(metric, points)
     for panel, here in points.groupby("panel", sort=False):
         series = []
+        y_range = limits[here["task"].iloc[0]]
         for name in lines:
             rank = narrow.index(name) if name in narrow else -1
             mine = here[here["line"] == name]

@@ -57,6 +57,8 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
         total = _duration(guess.total(workers))
         yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {known}, the longest {longest}"
     yield from (f"  {note}" for note in guess.notes)
+    if plan.search:
+        yield "  a search runs a part of these, and takes less"
 
 
 def _sweeps_beside(directory: Path) -> list[Path]:

@@ -131,7 +131,14 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
         ),
     }
     sweep = _mapping("SweepFile", file, f"a mapping with the keys {', '.join(file)}")
-    others = {"a sweep": tuple(file), "random": tuple(random), "cases": tuple(case), "exclude": tuple(exclusion)}
+    others = {
+        "a sweep": tuple(file),
+        "metric": METRIC,
+        "search": SEARCH,
+        "random": tuple(random),
+        "cases": tuple(case),
+        "exclude": tuple(exclusion),
+    }
     return Shape(TypeAdapter(sweep), TypeAdapter(settings), keys, others)
 
 

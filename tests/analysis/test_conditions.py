@@ -74,10 +74,11 @@ def test_numbers_that_are_nearly_the_same_have_words_of_their_own():
     assert as_text(1e-3) == "0.001"
 
 
-def test_learning_curves_of_unlike_tasks_have_scales_of_their_own(tmp_path):
+def test_figures_of_unlike_tasks_have_scales_of_their_own(tmp_path):
     runs = [write_run(tmp_path, "fp32", 0)]
     runs.append(write_run(tmp_path, "fp32", 0, task="gym:Pendulum-v1", score=-150.0))
     write_sweep(tmp_path, runs)
-    suite, pendulum = draw("curves", read_experiment(tmp_path)).axes
-    assert suite.get_ylim()[1] > 1000
-    assert pendulum.get_ylim()[1] < 100
+    for name in ("curves", "degradation"):
+        suite, pendulum, *_ = draw(name, read_experiment(tmp_path)).axes
+        assert suite.get_ylim()[1] > 1000
+        assert pendulum.get_ylim()[1] < 100

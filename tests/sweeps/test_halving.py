@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -94,6 +95,8 @@ def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path
         (path / "result.json").write_text(json.dumps(result | {"crash": crash, "step": 1}))
     _, (found,) = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())
     assert [(one.candidate, one.crashed) for one in found.standings] == [("format e5m10", 0), ("format e4m3", 2)]
+    assert "best: format e5m10; chosen" in str(found)
+    assert "none is best: each has" in str(replace(found, standings=found.standings[1:]))
 
 
 def test_another_metric_is_asked_for_after_the_end(search, monkeypatch):
@@ -131,6 +134,7 @@ def test_candidates_have_names_though_a_case_has_none(tmp_path):
     ("text", "message"),
     [
         ("search: {for: all}", "search.for: must be 'fewest bits' or 'best', got 'all'"),
+        ("search: {fr: best}", "unknown key in search 'fr'; did you mean 'for'?"),
         ("search: {for: best, bits: width}\ngrid: {need: [1, 2]}", "for: best takes no other keys, got bits"),
         ("search: {for: best}\ngrid: {seed: [1, 2]}", "something else than task and seed must vary"),
         (

@@ -10,6 +10,8 @@ from ...statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significa
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pandas as pd
+
     from ...runs.metric import Metric
 
 _DECADES = 2  # that positive numbers span at least if their axis is logarithmic
@@ -39,6 +41,21 @@ def score_limits(
             return low / space, high * space
     space = margin * ((high - low) or 1.0)
     return low - space, high + space
+
+
+def limits_by_task(metric: Metric, table: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Ends of an axis of scores for the panels of each task: the same for all, unless the suite has but some of them.
+
+    Args:
+        metric: of the scores.
+        table: with ``task``, which may be all of them, and ``return``, all scores that are shown.
+    """
+    tasks = list(dict.fromkeys(table["task"]))
+    own = [task for task in tasks if task != ALL_TASKS]
+    if not metric.of_agents or len({":" in task for task in own}) < 2:
+        return dict.fromkeys(tasks, score_limits(metric, tasks, table["return"]))
+    of_tasks = dict(list(table.groupby("task")["return"]))
+    return {task: score_limits(metric, own if task == ALL_TASKS else [task], of_tasks[task]) for task in tasks}
 
 
 def is_logarithmic(metric: Metric, scores: Iterable[float]) -> bool:
