@@ -194,6 +194,9 @@ class Stage:
     def receive(self) -> tuple[int, Any] | None:
         """What an actor has answered, and its rank; None: nobody has, for a moment.
 
+        The answers of an actor come in the order of its steps, and of those that are there, the one that was asked for
+        first.
+
         Returns:
             A :class:`Chunk`; or the observations, (n, observation), with which an actor has begun.
 
@@ -201,12 +204,12 @@ class Stage:
             ActorDied: it died; its orders are void.
             RunError: it has failed.
         """
-        ready, _ = self._ray.wait(list(self._orders), num_returns=1, timeout=_LOOK)
-        if not ready:
+        order = self._oldest_answered()
+        if order is None:
             return None
-        rank = self._orders.pop(ready[0])
+        rank = self._orders.pop(order)
         try:
-            answer = self._ray.get(ready[0], timeout=_ANSWER)
+            answer = self._ray.get(order, timeout=_ANSWER)
         except self._ray.exceptions.RayTaskError as error:
             raise _failure(f"actor {rank + 1} of {self._keys.count}", error) from error
         except self._ray.exceptions.RayError as error:
@@ -221,6 +224,16 @@ class Stage:
             raise ActorDied(rank) from error
         self._deaths[rank] = 0
         return rank, answer
+
+    def _oldest_answered(self) -> Any:
+        """The oldest of the orders that have an answer, none of which is before another of its actor's; or None."""
+        first: dict[int, Any] = {}
+        for order, rank in self._orders.items():
+            first.setdefault(rank, order)
+        asked = list(first.values())
+        self._ray.wait(asked, num_returns=1, timeout=_LOOK)  # if there are more, Ray names any one of them
+        ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0)
+        return next(iter(ready), None)
 
     def call(self, rank: int, method: str, *arguments: Any) -> Any:
         """What a method of an actor gives back, after all it was asked for.

@@ -35,6 +35,7 @@ def connect(address: str | None = None, **local: Any) -> Any:
         ClusterError: nobody answers there, or Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15, with which actors wait for a busy learner
     with from_extras():
         import ray  # noqa: PLC0415  slow
     address = address or os.environ.get("RAY_ADDRESS")

@@ -16,12 +16,14 @@ from processes import PATIENCE, TRAINING, alive, children, wait_until
 ray = pytest.importorskip("ray")
 
 from roundoff.agents import train  # noqa: E402
+from roundoff.agents.actors.chunks import Chunk  # noqa: E402
 from roundoff.agents.algorithms.dqn.agent import make  # noqa: E402
 from roundoff.agents.environments.parallel import VectorEnvironment  # noqa: E402
 from roundoff.agents.experience.sampling import Sampler  # noqa: E402
 from roundoff.agents.run import checkpoint  # noqa: E402
 from roundoff.agents.run.stopping import Stopped, StopRequest  # noqa: E402
 from roundoff.agents.streams import Stream, sequence  # noqa: E402
+from roundoff.ray_cluster import connect  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -34,14 +36,7 @@ def records(directory, *kinds):
 @pytest.fixture(scope="module")
 def cluster():
     """One Ray for all tests of this file; it starts as many processes at once as it has processors."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        configure_logging=True, object_store_memory=2**28,
-    )  # fmt: skip
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    connect(num_cpus=3, include_dashboard=False, object_store_memory=2**28)
     yield ray
     ray.shutdown()
 
@@ -129,7 +124,7 @@ def test_a_run_in_lockstep_has_the_same_bytes_when_it_is_stopped_and_goes_on(clu
 def test_actors_and_the_quantizer_come_back_when_they_are_killed(cluster, tmp_path, monkeypatch):
     from roundoff.agents.actors import stage as stage_module
 
-    opened, killed, begun = [], [], []
+    opened, killed, begun, answered = [], [], [], [0, 0]
     stage = stage_module.Stage
     opening, starting, receiving = stage.__init__, stage.start, stage.receive
 
@@ -147,34 +142,35 @@ def test_actors_and_the_quantizer_come_back_when_they_are_killed(cluster, tmp_pa
             wait_until(all_at_work)
 
     def receive(self):
-        """Once they are killed, the learner waits for all: a busy machine may start processes slowly."""
-        if killed:
-            self.published(PATIENCE)
-            ray.wait(list(self._orders), num_returns=len(self._orders), timeout=PATIENCE)
-        return receiving(self)
+        """Waits for every actor, so that each gets its share of the steps, however slowly its process starts."""
+        self.published(PATIENCE)
+        ray.wait(list(self._orders), num_returns=len(self._orders), timeout=PATIENCE)
+        rank, answer = receiving(self)
+        answered[rank] += isinstance(answer, Chunk)
+        if min(answered) == 2 and not killed:
+            begun.extend(self.process_ids)
+            killed.extend(begun[:2])  # the quantizer, and an actor
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        return rank, answer
 
     monkeypatch.setattr(stage, "__init__", noted)
     monkeypatch.setattr(stage, "start", start)
     monkeypatch.setattr(stage, "receive", receive)
-
-    def on_progress(progress):
-        if progress.step > 60 and not killed:
-            begun.extend(opened[0].process_ids)
-            killed.extend(begun[:2])  # the quantizer, and an actor
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-
-    config = config_of({"count": 2, "format": "e4m3", "pull_every": 10}, steps=800, eval_every=400, lr=1e-4)
-    result = train(config, tmp_path, on_progress, compiled=False)
-    assert (result.status, result.step) == ("done", 800)
+    config = config_of({"count": 2, "format": "e4m3", "pull_every": 10}, steps=400, eval_every=200, lr=1e-4)
+    result = train(config, tmp_path, compiled=False)
+    assert (result.status, result.step) == ("done", 400)
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert [actor["died"] for actor in timing["actors"]] == [1, 0]
-    assert sum(actor["steps"] for actor in timing["actors"]) == 800
-    assert all(actor["steps"] > 0 and actor["pulls"] > 1 for actor in timing["actors"])
+    assert sum(actor["steps"] for actor in timing["actors"]) == 400
+    assert all(actor["steps"] > 0 and actor["pulls"] > 1 for actor in timing["actors"]), timing["actors"]
     assert set(timing["actors"][0]["spent"]) == {"environment", "step", "pull", "deserialize", "load"}
-    assert [step for step, _ in timing["actor_clock"]] == [400, 800]
-    versions = [pull["version"] for pull in records(tmp_path, "pull")]
-    assert max(versions) > 400  # also after the quantizer was killed
+    assert [step for step, _ in timing["actor_clock"]] == [200, 400]
+    pulls = records(tmp_path, "pull")
+    assert max(pull["version"] for pull in pulls) > 200  # also after the quantizer was killed
+    for rank in range(2):
+        versions = [pull["version"] for pull in pulls if pull["actor"] == rank]
+        assert versions == sorted(versions)  # steps come in the order in which they were taken
     wait_until(lambda: not any(map(alive, [*begun, *killed])))
 
 
