@@ -156,7 +156,7 @@ def wait_for(pid, seconds=PATIENCE):
 def fork_command(*arguments, cwd, printed=None):
     """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
 
-    The workers of a sweep are forks as well. What it prints goes to files in the folder ``printed``, or else in ``cwd``.
+    The workers of a sweep are forks, too. What it prints goes to files in the folder ``printed``, or else in ``cwd``.
     """
     folder = printed or cwd
 
