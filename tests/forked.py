@@ -17,7 +17,6 @@ import roundoff.agents.training.together  # so that no fork has to
 from roundoff.cli import main
 from roundoff.sweeps import run_sweep
 from roundoff.sweeps.workers import process as worker
-from roundoff.sweeps.workers.local import LocalProcesses
 
 
 class ForkedWorkers:
@@ -156,7 +155,7 @@ def wait_for(pid, seconds=PATIENCE):
 def fork_command(*arguments, cwd, printed=None):
     """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
 
-    The workers of a sweep are forks, too. What it prints goes to files in the folder ``printed``, or else in ``cwd``.
+    What it prints goes to files in the folder ``printed``, or else in ``cwd``.
     """
     folder = printed or cwd
 
@@ -168,7 +167,6 @@ def fork_command(*arguments, cwd, printed=None):
         sys.argv = ["roundoff", *map(str, arguments)]
         sys.excepthook = sys.__excepthook__
         warnings.resetwarnings()
-        LocalProcesses.start = lambda _, log, say: ForkedWorker(log, say, None)
         os._exit(status_of(main))
 
     status = wait_for(fork(command))

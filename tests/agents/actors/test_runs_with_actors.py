@@ -41,6 +41,11 @@ def cluster():
     ray.shutdown()
 
 
+def test_actors_do_not_wait_for_a_busy_learner(cluster):
+    niceness = ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()
+    assert ray.get(niceness, timeout=PATIENCE) == os.getpriority(os.PRIO_PROCESS, 0)  # Ray's own is 15 more
+
+
 # Schedules, to the bit
 
 
