@@ -136,10 +136,13 @@ def simple_root(x: Any, *, in_place: bool) -> torch.Tensor | None:
 def _simple(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None) -> torch.Tensor | None:
     """The usual case, without detours: contiguous float32 on the CPU, all of one shape or numbers; None for others."""
     way = ways.get(torch.float32)
-    given = None if way is None else _addresses(call.operands)
+    given = None if way is None else _alike(call.operands)
     if way is None or given is None:
         return None
-    model, steps, addresses = given
+    model, steps, operands = given
+    addresses = [x.data_ptr() for x in operands]
+    if not all(addresses):  # tensors without numbers, and zero tensors
+        return None
     count = model.numel()
     if target is None:
         target = torch.empty_like(model)
@@ -155,24 +158,27 @@ def _simple(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None) -> 
     return target
 
 
-def _addresses(operands: tuple[Any, ...]) -> tuple[torch.Tensor, int, list[int]] | None:
-    """A tensor among operands that are alike, a bit for each that is a tensor, and where three are; None for others."""
+def _alike(operands: tuple[Any, ...]) -> tuple[torch.Tensor, int, list[torch.Tensor]] | None:
+    """A tensor among operands that are alike, a bit for each that is a tensor, and three operands; None for others.
+
+    Whoever takes their addresses holds them until the loop has run: of a number that two threads make at once, one
+    tensor is kept by nobody else.
+    """
     model = None
-    addresses, steps, bit = [], 0, 1
+    alike, steps, bit = [], 0, 1
     for x in operands:
         if type(x) is float:
-            address = _one(x, torch.float32).data_ptr()
+            alike.append(_one(x, torch.float32))
         elif type(x) not in _PLAIN or x.dtype is not torch.float32 or not x.is_contiguous():
             return None
         else:
             model = x if model is None else model
-            address = x.data_ptr() if x.is_cpu and x.shape == model.shape and not x.is_neg() else 0
-            if not address:  # also of tensors without numbers, and of zero tensors
+            if not x.is_cpu or x.shape != model.shape or x.is_neg():
                 return None
             steps |= bit
-        addresses.append(address)
+            alike.append(x)
         bit += bit
-    return None if model is None else (model, steps, addresses + addresses[:1] * (3 - len(addresses)))
+    return None if model is None else (model, steps, alike + alike[:1] * (3 - len(alike)))
 
 
 @lru_cache(maxsize=256)

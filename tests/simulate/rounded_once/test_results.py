@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import weakref
 from fractions import Fraction
 
 import numpy as np
@@ -449,3 +450,23 @@ def test_simulations_share_their_loops():
     modes = CarrierRounding(Rounding.UP), CarrierRounding(Rounding.DOWN)
     one, other = (exact_loops.Loop("sum", torch.float64, mode) for mode in modes)
     assert one._function is other._function
+
+
+def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
+    """Where threads make the same number at once, nobody else keeps it for one of them."""
+    numbers, alive, one, run = [], [], exact_results._one.__wrapped__, exact_loops.Loop.__call__
+
+    def not_kept(x, dtype):
+        made = one(x, dtype)
+        numbers.append(weakref.ref(made))
+        return made
+
+    def looking(loop, *arguments):
+        alive.extend(number() is not None for number in numbers)
+        run(loop, *arguments)
+
+    monkeypatch.setattr(exact_results, "_one", not_kept)
+    monkeypatch.setattr(exact_loops.Loop, "__call__", looking)
+    with simulate("e5m6", rounding="up"):
+        torch.ones(100) * 0.3
+    assert alive == [True]
