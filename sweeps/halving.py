@@ -107,7 +107,7 @@ class Standings:
             return "not finished: which is best is not known yet"
         if best.mean is None:
             return "none is best: each has a run without a score"
-        crashed = f", of which runs crashed ({best.crashed} of them)" if best.crashed else ""
+        crashed = f" ({best.crashed} of its runs crashed)" if best.crashed else ""
         return f"best: {best.candidate}{crashed}; chosen by these seeds, so confirm it with others"
 
 

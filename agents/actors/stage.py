@@ -194,7 +194,7 @@ class Stage:
     def receive(self) -> tuple[int, Any] | None:
         """What an actor has answered, and its rank; None: nobody has, for a moment.
 
-        The answers of an actor come in the order of its steps, and of those that are there, the one that was asked for
+        Each actor's answers come in the order of its steps. Where several actors have answered, the oldest order comes
         first.
 
         Returns:
@@ -226,14 +226,15 @@ class Stage:
         return rank, answer
 
     def _oldest_answered(self) -> Any:
-        """The oldest of the orders that have an answer, none of which is before another of its actor's; or None."""
+        """Of the first orders of all actors, the oldest that has an answer; None if none has."""
         first: dict[int, Any] = {}
         for order, rank in self._orders.items():
             first.setdefault(rank, order)
         asked = list(first.values())
-        self._ray.wait(asked, num_returns=1, timeout=_LOOK)  # if there are more, Ray names any one of them
-        ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0)
-        return next(iter(ready), None)
+        ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0)  # asked for one, Ray names any of them
+        if not ready:
+            ready, _ = self._ray.wait(asked, num_returns=1, timeout=_LOOK)
+        return ready[0] if ready else None
 
     def call(self, rank: int, method: str, *arguments: Any) -> Any:
         """What a method of an actor gives back, after all it was asked for.

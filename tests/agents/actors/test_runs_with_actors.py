@@ -36,12 +36,15 @@ def records(directory, *kinds):
 @pytest.fixture(scope="module")
 def cluster():
     """One Ray for all tests of this file; it starts as many processes at once as it has processors."""
-    connect(num_cpus=3, include_dashboard=False, object_store_memory=2**28)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RAY_ADDRESS", "RAY_worker_niceness"):
+            patch.delenv(name, raising=False)
+        connect(num_cpus=3, include_dashboard=False, object_store_memory=2**28)
     yield ray
     ray.shutdown()
 
 
-def test_actors_do_not_wait_for_a_busy_learner(cluster):
+def test_processes_of_ray_have_the_niceness_of_ours(cluster):
     niceness = ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()
     assert ray.get(niceness, timeout=PATIENCE) == os.getpriority(os.PRIO_PROCESS, 0)  # Ray's own is 15 more
 

@@ -1,4 +1,4 @@
-"""What Ray says when it cannot go on, in one line."""
+"""The stage of a run: in which order it takes answers, and what it says in one line when Ray cannot go on."""
 
 from types import SimpleNamespace
 
