@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import warnings
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -130,7 +131,7 @@ def is_measure(name: str) -> bool:
 def _is_visible(before: float, after: float) -> bool:
     if before == after or not before or not (math.isfinite(before) and math.isfinite(after)):
         return False
-    unit: float = 10.0 ** (math.floor(math.log10(abs(before))) - _DIGITS + 1)
+    unit: float = 10.0 ** (Decimal(before).adjusted() - _DIGITS + 1)  # log10 is -1 just below 0.1
     return abs(after - before) > unit / 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import roundoff
@@ -97,6 +97,7 @@ def test_formats_with_digits_enough_say_nothing(fmt, told):
 
 
 @given(st.floats(2.0**-10, 2.0**10))
+@example(0.09999999999999998)
 def test_what_is_visible_is_a_difference_of_half_a_unit_of_the_third_digit(number):
     unit = float(f"1e{f'{number:.17e}'.split('e')[1]}") / 100
     assert not metrics._is_visible(number, number + 0.499 * unit)
