@@ -40,8 +40,8 @@ def updates(format: str, units: int, batch: int, *, compiled: bool = False, **se
 def stable_baselines(units: int, batch: int) -> Callable[[], object]:
     """A function that does one update of Stable-Baselines3's PPO: one epoch over a rollout of one minibatch."""
     import gymnasium  # noqa: PLC0415  extras
-    from stable_baselines3 import PPO as Theirs  # noqa: PLC0415  likewise
-    from stable_baselines3.common.logger import Logger  # noqa: PLC0415  likewise
+    from stable_baselines3 import PPO as Theirs  # noqa: PLC0415  extras
+    from stable_baselines3.common.logger import Logger  # noqa: PLC0415  extras
 
     model = Theirs(
         "MlpPolicy", gymnasium.make("CartPole-v1"), n_steps=batch, batch_size=batch, n_epochs=1, device="cpu", seed=0,

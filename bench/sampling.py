@@ -100,7 +100,7 @@ def ours(task: str, count: int, workers: int, groups: int, stack: ExitStack):
 
 
 def gymnasium_vector(kind: type[Any], task: str, count: int, stack: ExitStack):
-    """Likewise with Gymnasium's: in one process, or in one for each environment with shared memory for observations."""
+    """A step of Gymnasium's: in one process, or in one for each environment, with shared memory for observations."""
     vector = kind([partial(theirs, task)] * count)
     stack.callback(vector.close)
     space = vector.single_action_space

@@ -88,8 +88,8 @@ def fake_round(
         x: float32 or float64, any shape and device.
         format: a format or its name; inside ``torch.compile`` a format, since names are not read there.
         rounding: as for ``round``.
-        overflow: likewise.
-        random: likewise.
+        overflow: as for ``round``.
+        random: as for ``round``.
         gradient: ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` lies outside the numbers of the
             format that ``x.dtype`` holds, or is NaN.
 

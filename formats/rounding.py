@@ -39,8 +39,8 @@ def round(
     NaN stays NaN, also if the format has none: hiding one would hide the crash a study looks for. Zeros and results
     that underflow keep the sign of ``x``, unless the format has no negative zero. Float formats underflow gradually
     (to subnormal numbers), unless they have none. Overflow means to round, as if the range were unbounded, beyond the
-    largest number. It follows the format's policy or ``overflow``: infinity (for the modes that round toward zero
-    there, and to-odd, the largest number instead, as in IEEE 754), NaN likewise, the largest number, or wrapping round
+    largest number. It follows the format's policy or ``overflow``: infinity or NaN (for the modes that round toward
+    zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or wrapping round
     (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
 
     Args:

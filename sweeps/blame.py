@@ -75,10 +75,11 @@ class Costs:
         over: what the units are: ``operation`` or ``role``.
         seeds: the first and the last seed.
         reference: mean return with nothing in the format; None if that has not been run.
-        everything: mean return with everything in the format, likewise.
+        everything: mean return with everything in the format; None if that has not been run.
         gains: of each unit alone in fp32, with all else in the format, over everything in the format; the largest
             number of seeds first, then the largest gain.
-        costs: of each unit alone in the format, with all else in fp32, against nothing in the format; likewise.
+        costs: of each unit alone in the format, with all else in fp32, against nothing in the format; the largest
+            number of seeds first, then the largest cost.
     """
 
     format: str

@@ -77,7 +77,8 @@ def run_sweep(
         executor: where to run it; used up by this.
         watcher: is told what happens.
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
-        population: how many runs that can share a program are trained by one worker at once, at most; likewise.
+        population: how many runs that can share a program are trained by one worker at once, at most; no result
+            depends on it.
         allow_imports: modules that may be imported for tasks such as ``gym:<module>:<id>``; see
             :func:`roundoff.agents.train`. Workers import those that this process has imported: formats that they
             register may be named.

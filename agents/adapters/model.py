@@ -25,7 +25,7 @@ class Model(Protocol):
     action_space: Any
     """As the environments to learn in have it."""
     observation_space: Any
-    """Likewise."""
+    """As the environments to learn in have it."""
 
     def learn(self, steps: int) -> None:
         """Learns for so many agent steps, or a little longer, where the library takes whole rollouts."""

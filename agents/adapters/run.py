@@ -68,8 +68,8 @@ class AdaptedRun:
         files: its folder, claimed and locked.
         device: of its tensors.
         on_progress: see :func:`roundoff.agents.train`.
-        stop: likewise.
-        allow_imports: likewise.
+        stop: see there.
+        allow_imports: see there.
 
     Attributes:
         model: the library's; None before :meth:`train`.

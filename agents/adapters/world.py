@@ -133,8 +133,8 @@ def open_world(
         config: of the run; its task has been looked at.
         number: of the environment.
         before: see :class:`World`.
-        after: likewise.
-        stopwatch: likewise.
+        after: see :class:`World`.
+        stopwatch: see :class:`World`.
     """
     if kind_of(config.task) is Kind.GYMNASIUM:
         made = gymnasium.make(config.task.removeprefix(Kind.GYMNASIUM), disable_env_checker=True)

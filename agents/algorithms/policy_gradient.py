@@ -178,7 +178,7 @@ class PolicyGradient(Learner):
 
         Args:
             rollout: as ``Judge`` has it.
-            last: likewise.
+            last: as ``Judge`` has it.
 
         Source:
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);

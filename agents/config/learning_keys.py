@@ -25,7 +25,7 @@ def format_with_codes(name: str | None) -> str | None:
         return None
     import torch  # noqa: PLC0415  costs seconds
 
-    from ...formats import Format, FormatError  # noqa: PLC0415  likewise
+    from ...formats import Format, FormatError  # noqa: PLC0415  costs seconds
 
     fmt = Format.parse(name)
     try:

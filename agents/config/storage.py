@@ -116,7 +116,7 @@ def check_fit(storage: Storage, format: str) -> None:
     """Raises ValueError if something cannot be kept in a format by an agent that computes in ``format``."""
     import torch  # noqa: PLC0415  costs seconds
 
-    from ...formats import Format, FormatError, RandomBits, round  # noqa: PLC0415  likewise
+    from ...formats import Format, FormatError, RandomBits, round  # noqa: PLC0415  costs seconds
 
     numbers = torch.zeros(1, dtype=Format.parse(format).carrier)
     for name, stored in storage.formats.items():

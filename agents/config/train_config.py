@@ -35,7 +35,7 @@ NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 def _canonical_format(name: str) -> str:
     import torch  # noqa: PLC0415  costs seconds
 
-    from ...formats import Format  # noqa: PLC0415  likewise
+    from ...formats import Format  # noqa: PLC0415  costs seconds
 
     fmt = Format.parse(name)
     if not (fmt.fits_in(torch.float64) and fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest):
@@ -50,7 +50,7 @@ def _canonical_format(name: str) -> str:
 def check_policy(policy: Any) -> dict[str, Any]:
     """A policy as plain data; raises ValueError for what is none."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
-    from ...simulate import Policy  # noqa: PLC0415  likewise
+    from ...simulate import Policy  # noqa: PLC0415  imports torch, which costs seconds
 
     if isinstance(policy, str):
         policy = {"preset": policy}
@@ -67,7 +67,7 @@ def check_policy(policy: Any) -> dict[str, Any]:
 def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
     """Reads a list of quantizations, each as plain data, canonical; raises ValueError for what is none."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
-    from ..quantization.quantization import Quantization  # noqa: PLC0415  likewise
+    from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
 
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"must be a list such as [fp16, quarl8, int8_ax0], got {value!r}")  # noqa: TRY004  pydantic
@@ -309,7 +309,7 @@ class TrainConfig(BaseModel):
     def _check_evaluate_in(self) -> Self:
         if self.evaluate_in:
             from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
-            from ..quantization.quantization import Quantization  # noqa: PLC0415  likewise
+            from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
 
             try:
                 for one in self.evaluate_in:
@@ -342,7 +342,7 @@ class TrainConfig(BaseModel):
             return self
         import torch  # noqa: PLC0415  costs seconds
 
-        from ...formats import Format, FormatError, round  # noqa: PLC0415  likewise
+        from ...formats import Format, FormatError, round  # noqa: PLC0415  costs seconds
 
         fmt, own = Format.parse(self.qat.format), Format.parse(self.format)
         try:

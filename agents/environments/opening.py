@@ -69,12 +69,12 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
     kind = kind_of(task)
     require(PACKAGES[kind], "tensorboard")
     if kind is Kind.ATARI:
-        from .atari import check_atari_task  # noqa: PLC0415  likewise
+        from .atari import check_atari_task  # noqa: PLC0415  the package may be missing
 
         check_atari_task(task)
     if module_of(task) is None:
         return None
-    from .gymnasium import check_gymnasium_task, has_discrete_actions  # noqa: PLC0415  likewise
+    from .gymnasium import check_gymnasium_task, has_discrete_actions  # noqa: PLC0415  costs seconds
 
     check_gymnasium_task(task, allow_imports)
     return has_discrete_actions(task)

@@ -43,6 +43,6 @@ def has_discrete_actions(task: str) -> bool | None:
         return kind_of(task) is not Kind.SUITE  # of games all are
     if module_of(task):
         return None
-    from .gymnasium import has_discrete_actions as look  # noqa: PLC0415  likewise
+    from .gymnasium import has_discrete_actions as look  # noqa: PLC0415  costs seconds
 
     return look(task)

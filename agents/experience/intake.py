@@ -33,7 +33,7 @@ class Intake(ABC):
     Args:
         fmt: of the run.
         dtype: of the agent.
-        device: likewise.
+        device: of the agent.
     """
 
     replay: Replay | PrioritizedReplay | FrameReplay
@@ -125,7 +125,7 @@ class PixelIntake(Intake):
         image_shape: (channels, height, width).
         fmt: of the run.
         dtype: of the agent.
-        device: likewise.
+        device: of the agent.
     """
 
     def __init__(

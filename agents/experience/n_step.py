@@ -153,7 +153,7 @@ class NStepIntake(_ManySteps):
         discount: per step.
         fmt: of the run.
         dtype: of the agent.
-        device: likewise.
+        device: of the agent.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class NStepPixelIntake(_ManySteps, PixelIntake):
         image_shape: (channels, height, width).
         fmt: of the run.
         dtype: of the agent.
-        device: likewise.
+        device: of the agent.
     """
 
     def __init__(

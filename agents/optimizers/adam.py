@@ -337,7 +337,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
         Args:
             moments: first moments, changed in place.
-            seconds: second moments (of hAdam their roots), likewise.
+            seconds: second moments (of hAdam their roots), changed in place.
             sums: a_g of those steps, for each.
             roots: a_h.
             steps: how many there were; after none, nothing changes.

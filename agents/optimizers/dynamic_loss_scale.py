@@ -77,7 +77,7 @@ class DynamicLossScale(ABC):
 
     @property
     def finite_steps(self) -> int:
-        """Likewise."""
+        """Waits for the device."""
         return int(self.tensors["finite_steps"])
 
     def step(self) -> bool:

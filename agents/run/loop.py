@@ -74,7 +74,7 @@ class Run:
         device: of its tensors.
         environments: not seeded yet.
         on_progress: see :func:`train`.
-        stop: likewise.
+        stop: see :func:`train`.
         learners: those of which this is one; None: it is alone. The leader evaluates, logs and writes results.
         stage: where actors act for it; None: it acts itself.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.

@@ -112,7 +112,7 @@ def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Excep
     with opened.open:
         try:
             return opened.number, train_alone(opened.run, compiled=compiled, on_notice=opened.job.on_notice)
-        except Exception as error:  # noqa: BLE001  likewise
+        except Exception as error:  # noqa: BLE001  the other runs are not concerned
             return opened.number, error
 
 
@@ -162,5 +162,5 @@ def _go_on(training: Training, outcome: Any) -> Any:
         return training.send(outcome)
     except StopIteration as end:
         return end.value
-    except Exception as error:  # noqa: BLE001  likewise
+    except Exception as error:  # noqa: BLE001  the other runs are not concerned
         return error

@@ -100,7 +100,7 @@ def distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 
 def q_distances(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """Mean |difference| of Q values over pairs of runs, likewise."""
+    """Mean |difference| of Q values over pairs of runs, at the first evaluation, in the middle and at the end."""
     return _of_pairs(differences_table(experiment, []), {"Q values": "q_difference"})
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 ACCELERATED = "accelerated-"
 """What the names of the second paper's figures and tables begin with."""
 QUARL, ACTORQ = "quarl-", "actorq-"
-"""Likewise, of the third's: on policies quantized after training and in it, and on actors."""
+"""What those of the third paper begin with: on policies quantized after training and in it, and on actors."""
 
 _THIRD = 'Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", 2021'
 _PAPERS = {
@@ -40,7 +40,7 @@ class Printed(NamedTuple):
     value: str
     """As it is printed."""
     std: str
-    """Its standard deviation, likewise; empty if none is printed."""
+    """Its standard deviation, as it is printed; empty if none is."""
     place: str
     """Where in the paper."""
 

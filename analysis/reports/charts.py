@@ -31,8 +31,8 @@ class Axes:
     Attributes:
         x_label: of the horizontal axis.
         y_label: of the vertical one.
-        y_range: its ends.
-        x_range: likewise.
+        y_range: the ends of the vertical axis.
+        x_range: the ends of the horizontal axis.
         x_ticks: where numbers stand on the horizontal axis; none: at round numbers.
         label_ends: write the names of lines beside their ends.
     """

@@ -90,7 +90,7 @@ def in_words(p_difference: float, p_equivalence: float, margin: float) -> str:
 
     Args:
         p_difference: of "there is no difference"; NaN if there was no such test.
-        p_equivalence: of :func:`equivalence`; likewise.
+        p_equivalence: of :func:`equivalence`; NaN if there was no such test.
         margin: as a fraction, for the words.
     """
     differs, same = p_difference < ALPHA, p_equivalence < ALPHA

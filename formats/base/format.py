@@ -122,12 +122,12 @@ class Format(ABC):
 
     @fact
     def min(self) -> float | None:
-        """The smallest number, likewise: -max, if the format does not say otherwise."""
+        """The smallest number: -max, if the format does not say otherwise; None where the data decide it."""
         return None if self.max is None else -self.max
 
     @fact
     def smallest(self) -> float | None:
-        """The smallest number above zero, likewise; None also where there is none."""
+        """The smallest number above zero; None where the data decide it, and where there is none."""
         return None
 
     @fact
@@ -184,8 +184,8 @@ class Format(ABC):
         Args:
             x: float32 or float64, any shape and device.
             rounding: as for :func:`roundoff.formats.round`.
-            overflow: likewise.
-            random: likewise.
+            overflow: as for :func:`roundoff.formats.round`.
+            random: as for :func:`roundoff.formats.round`.
 
         Raises:
             FormatError: as for ``round``; ``x`` holds what has no code; or the format has no codes.

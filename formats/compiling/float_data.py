@@ -62,7 +62,7 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
     Args:
         x: float32 or float64, any shape and device.
         parameters: of :func:`float_data`, for the same dtype and device; or a row of them for each ``x[i]``.
-        by_addition: likewise.
+        by_addition: of :func:`float_data`: whether an addition rounds to the format.
 
     Returns:
         NaN stays NaN (a signalling one may become quiet); infinities, signed zeros, subnormals and overflow are

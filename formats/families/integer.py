@@ -313,7 +313,7 @@ class IntegerFormat(Family):
         Args:
             x: float32 or float64, any shape, not empty; finite, or without NaN if the scale is given.
             rounding: as for :func:`roundoff.formats.round`.
-            random: likewise.
+            random: as for :func:`roundoff.formats.round`.
 
         Raises:
             FormatError: ``x`` is empty, or holds what has no code.

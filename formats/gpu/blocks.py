@@ -27,7 +27,7 @@ def blocks(
 
     Args:
         source: seen as (outer, length, inner) numbers in row-major order.
-        target: likewise.
+        target: seen in the same way.
         data: what the format is.
         given: the caller's random words.
         count: of blocks.
@@ -36,13 +36,13 @@ def blocks(
         block: numbers in a block; the last one of an axis may be shorter.
         base: of the keys of random words.
         bits: how many of a random word count.
-        shape: of the tensors, and their strides in memory, for DIMENSIONS above 0.
-        from_strides: likewise.
-        to_strides: likewise.
+        shape: of the tensors, for DIMENSIONS above 0.
+        from_strides: strides of the source in memory, for DIMENSIONS above 0.
+        to_strides: strides of the target.
         DIMENSIONS: 0 where memory is in row-major order.
         WORDS: where random words come from.
         ROWS: a power of two.
-        WIDTH: likewise.
+        WIDTH: a power of two.
         WHOLE: whether a block is no longer than ``WIDTH``, and kept in registers.
     """
     item = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

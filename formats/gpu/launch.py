@@ -101,7 +101,7 @@ def round_blocks(
 
     Args:
         source: as for :func:`round_each`.
-        target: likewise.
+        target: as for :func:`round_each`.
         axis: counted from the first.
         block: how many neighbours; the last block along the axis may be shorter.
         how: the mode, and the random bits of stochastic rounding.

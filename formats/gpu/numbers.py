@@ -77,7 +77,7 @@ def on_grid_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def between_codes_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """As :func:`between_codes`, likewise."""
+    """As :func:`between_codes`, with a scale for each channel, or group."""
     settings, inverses, scales, zeros, ends, layout = data
     k = index // layout[0] % layout[1]
     steps = between_steps(x, inverses[k], scales[k], zeros[k], mode_of(settings), word)

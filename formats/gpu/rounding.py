@@ -105,7 +105,7 @@ def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 def to_wrapping_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How
 ) -> None:
-    """Likewise, but beyond the codes it goes on at their other end; the scale is a power of two."""
+    """To equally spaced numbers, whose codes wrap round at their ends; the scale is a power of two."""
     data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
     round_each(source, target, how, numbers.wrapping, (settings_of(how.rounding, source.device), data))
 
@@ -114,14 +114,14 @@ def to_grids(
     source: torch.Tensor, target: torch.Tensor, layout: tuple[int, int], scales: torch.Tensor, zeros: torch.Tensor,
     codes: tuple[int, int], how: How,
 ) -> None:  # fmt: skip
-    """Likewise, with scales and zero points on the device.
+    """To equally spaced numbers, with scales and zero points on the device.
 
     Args:
         source: see above.
         target: see above.
         layout: of how many neighbours in row-major order each has the same scale, and how many scales there are.
         scales: of the dtype of ``source``, in order; after the last one the first comes again.
-        zeros: likewise.
+        zeros: zero points, of that dtype and as many.
         codes: smallest and largest.
         how: the mode.
     """

@@ -46,7 +46,7 @@ def shared_power(low: Any, high: Any, data: Any) -> Any:
 
 
 def scale_within(low: Any, high: Any, data: Any) -> Any:
-    """The scale of a block of NVFP4, likewise."""
+    """The scale of a block of NVFP4: (before, after, smallest, largest)."""
     settings, p, largest, tensor_scale = data
     return scale_in_tensor(unsigned(high), p[2], largest[0], tl.load(tensor_scale))
 

@@ -78,7 +78,7 @@ class Loop(NamedTuple):
         Args:
             sums: of :meth:`begin`, (B, M, N).
             a: (B, M, K), gapless, float32 or float64.
-            b: (B, K, N), likewise.
+            b: (B, K, N), gapless, of the dtype of ``a``.
             first: the first k.
             last: before which k to end; -1: after the last one.
         """

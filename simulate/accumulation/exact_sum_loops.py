@@ -146,9 +146,9 @@ def dot_products(
         a: (batches, rows, depth).
         b: (batches, columns, depth).
         start: (batches, rows, columns), or null.
-        target: likewise.
+        target: (batches, rows, columns).
         first: counts rows over all batches.
-        last: likewise.
+        last: one after the last row, counted in the same way.
         rows: of each batch.
         depth: summands of each result.
         columns: of the target.

@@ -26,7 +26,7 @@ def accumulate(
         a: (batches, rows, depth), part of gapless matrices (batches, rows, whole).
         b: (batches, depth, columns), part of gapless matrices (batches, whole, width).
         sums: (batches, rows, columns), gapless.
-        lost: likewise, what the sums have lost, if the step keeps that.
+        lost: what the sums have lost, of their shape, if the step keeps that.
         batches: how many matrices.
         rows: of ``a`` and the sums.
         depth: how many products go into each sum.

@@ -106,7 +106,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
 @cache
 def _precompile_header() -> Any:
     """Inductor's function, which remembers the headers it has made, without those it has made elsewhere."""
-    from torch._inductor import codecache  # noqa: PLC0415  likewise
+    from torch._inductor import codecache  # noqa: PLC0415  it takes seconds to import
 
     return cache(codecache._precompile_header.__wrapped__)  # noqa: SLF001
 

@@ -198,7 +198,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
-        if self.presence.leave(sys._getframe(1)):  # noqa: SLF001  likewise
+        if self.presence.leave(sys._getframe(1)):  # noqa: SLF001  the only access there is
             _process.leave()
             if self.policy.finfo == FinfoOf.FORMAT:
                 _finfo.leave()
@@ -488,7 +488,7 @@ def _shadow(shadow: str | None) -> Shadow | None:
         return None
     if shadow != "fp64":
         raise FormatError(f'shadow must be "fp64" or None, got {shadow!r}')
-    from ..shadow.shadow import Shadow  # noqa: PLC0415  likewise
+    from ..shadow.shadow import Shadow  # noqa: PLC0415  pandas costs half a second
 
     return Shadow()
 

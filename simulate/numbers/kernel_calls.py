@@ -27,7 +27,7 @@ def call_kernel(
     Args:
         func: the operation; of one in place, the other is meant.
         args: its arguments.
-        kwargs: likewise.
+        kwargs: its arguments by name.
         number_of: gives the tensor that stands for an argument, if that is such a number.
     """
     tensors: list[torch.Tensor] = []

@@ -129,7 +129,7 @@ class Places:
 
     def _owner(self) -> str:
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
-        number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  likewise
+        number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  the only access there is
         if number == _NO_FORWARD:
             return ""
         # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
@@ -139,7 +139,7 @@ class Places:
 
     def _owner_changes(self) -> None:
         thread = self._thread
-        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  the only access
         owner = thread.modules[-1] if thread.modules else ""
         self._latest = (thread.starts, thread.owners)
         if thread.starts and thread.starts[-1] == number:

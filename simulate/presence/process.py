@@ -107,19 +107,19 @@ class Process:
         self._flags.__enter__()  # type: ignore[no-untyped-call]
         _pop_mode()
         self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
-        eval_frame._set_stance(self._stance)  # noqa: SLF001  likewise
+        eval_frame._set_stance(self._stance)  # noqa: SLF001  the only access there is
         self._plain = threading.Thread.start
         self._start = watched(self._plain, self._at_work)
         threading.Thread.start = self._start  # type: ignore[method-assign]
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  the only access there is
     def _end(self) -> None:
-        from torch._dynamo import eval_frame  # noqa: PLC0415  likewise
+        from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds to import
 
         if threading.Thread.start is self._start:  # else others have wrapped it
             threading.Thread.start = self._plain  # type: ignore[method-assign]
-        stance: Any = eval_frame._stance  # noqa: SLF001  likewise
+        stance: Any = eval_frame._stance  # noqa: SLF001  the only access there is
         if stance is self._stance:  # else the program has set its own
-            eval_frame._set_stance(stance.found)  # noqa: SLF001  likewise
+            eval_frame._set_stance(stance.found)  # noqa: SLF001  the only access there is
         _push_mode(self._flags)
         self._flags.__exit__(None, None, None)  # type: ignore[no-untyped-call]

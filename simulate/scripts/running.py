@@ -100,7 +100,7 @@ def end_as_python(error: BaseException | None) -> NoReturn:
         raise SystemExit(error.code)
     if isinstance(error, KeyboardInterrupt):
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  python ends in this order
-        atexit._run_exitfuncs()  # noqa: SLF001  likewise
+        atexit._run_exitfuncs()  # noqa: SLF001  python ends in this order
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)

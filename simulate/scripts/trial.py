@@ -89,7 +89,7 @@ class _Logged:
         """A trial is never continued."""
 
     def restore(self) -> None:
-        """Likewise."""
+        """A trial begins anew each time."""
 
 
 def _end_with(parent: int) -> None:

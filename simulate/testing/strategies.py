@@ -83,7 +83,7 @@ def tensors(
             more than 64 elements repeat 64 values in a drawn order.
         finite: False: infinities and NaN too, where the format has them.
         min_value: smallest finite element; where numbers share a scale, before they are rounded together.
-        max_value: largest finite element, likewise.
+        max_value: largest finite element, before it is rounded in the same way.
 
     Returns:
         A strategy of dense tensors in the format's carrier, float32 or float64, that need no gradient.

@@ -65,7 +65,7 @@ def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[st
     Args:
         path: the file.
         overrides: ``key=value`` arguments; see :func:`plan_text`.
-        only: ``key=value`` arguments that choose runs; likewise.
+        only: ``key=value`` arguments that choose runs; see :func:`plan_text`.
 
     Raises:
         SweepError: the file cannot be read.

@@ -30,7 +30,7 @@ def sections(document: Located, outline: Outline) -> dict[str, Located]:
 
 
 def settings(document: Located, outline: Outline) -> dict[str, Located]:
-    """The settings in the file of a single run, likewise."""
+    """The settings in the file of a single run, without what is wrong, which is noted."""
     shape = shape_of(outline.subject.keys)
     return _checked(document, shape.run, shape, "a run", outline)
 

@@ -282,7 +282,7 @@ def _set_generators(states: dict[str, Any]) -> None:
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
     kind, keys, *rest = states["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  likewise
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  the one that programs use
     torch.set_rng_state(states["torch"])
     if "cuda" in states:
         torch.cuda.set_rng_state_all(states["cuda"])
@@ -291,5 +291,5 @@ def _set_generators(states: dict[str, Any]) -> None:
 def seed_generators(seed: int) -> None:
     """Seeds the generators that programs use without making them."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  likewise
+    np.random.seed(seed % 2**32)  # noqa: NPY002  the one that programs without a generator use
     torch.manual_seed(seed)

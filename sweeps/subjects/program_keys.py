@@ -63,7 +63,7 @@ def _setting(name: str) -> AfterValidator:
     """Checks a setting of the policy."""
 
     def check(value: str) -> str:
-        from ...formats import FormatError  # noqa: PLC0415  likewise
+        from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
         from ...simulate import Policy  # noqa: PLC0415
 
         try:
@@ -110,7 +110,7 @@ class ArithmeticKeys(BaseModel):
         Raises:
             FormatError: they do not go together.
         """
-        from ...formats import FormatError  # noqa: PLC0415  likewise
+        from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
         from ...simulate import Policy  # noqa: PLC0415
 
         settings = {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
@@ -228,7 +228,7 @@ class ProgramKeys(Subject):
         return self._annotation(key) is int if key in self._parameters else key in ("seed", "threads")
 
     def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
-        from ...formats import FormatError  # noqa: PLC0415  likewise
+        from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
 
         ours = {name: value for name, value in given.items() if name not in self._parameters}
         theirs = {name: value for name, value in given.items() if name in self._parameters}

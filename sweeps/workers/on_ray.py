@@ -32,7 +32,7 @@ class RayExecutor:
         address: of the cluster, as ``ray.init`` takes it; None for the one that RAY_ADDRESS names, or else a cluster
             of this machine alone, which ends with the sweep.
         cpus: of a node for each run; may be a fraction.
-        gpus: likewise.
+        gpus: of a node for each run; may be a fraction.
 
     Raises:
         MissingExtraError: Ray is not installed.

@@ -139,7 +139,7 @@ def _run_program(run: _HeldRun, stop: StopRequest) -> None:
     try:
         config = config_of(Program(run.program["text"], run.program["folder"]), run.config)
         run_program(config, Metric(**run.metric), run.directory, run.report, stop)
-    except Exception as error:  # noqa: BLE001  likewise
+    except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         run.end(error)
     else:
         run.end(None)

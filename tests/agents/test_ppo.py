@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import odd_environments  # noqa: F401  registers tasks
-import odd_goal  # noqa: F401  likewise
+import odd_goal  # noqa: F401  registers tasks
 import pytest
 import torch
 from pydantic import ValidationError

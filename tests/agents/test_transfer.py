@@ -92,7 +92,7 @@ def states(device, count=200):
 
 
 def images(device, count=200):
-    """Likewise of images."""
+    """A replay buffer of images, and a sample of it."""
     generator = torch.Generator(device).manual_seed(0)
     replay = FrameReplay(count + 1, (3, 8, 8), stack=2, row_size=4, dtype=torch.float32, device=device)
     intake = PixelIntake(replay, (3, 8, 8), Format.parse("e5m10"), torch.float32, device)

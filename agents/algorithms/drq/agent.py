@@ -33,7 +33,7 @@ class AugmentedBatch:
     Attributes:
         size: transitions, n.
         images: (2 n, channels, height, width).
-        next_images: likewise, shifted independently.
+        next_images: (2 n, channels, height, width), shifted on their own.
         actions: (2 n, action).
         rewards: (2 n, 1).
         discounts: (2 n, 1).

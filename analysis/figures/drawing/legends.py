@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FONT = 9.0  # points, of a legend on the screen
 _LETTER = 0.6  # width of a letter, in heights
 _MARK = 5.5  # room for the mark and between columns, in heights of a letter
-_LINE = 1.7  # from line to line, likewise
+_LINE = 1.7  # from line to line, in heights of a letter
 _FREE = 3  # lines for which a figure has room as it is
 
 

@@ -219,7 +219,7 @@ def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
 
     def compile_program() -> Callable[[list[torch.Tensor]], Any]:
         from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
-        from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  likewise
+        from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  it takes seconds to import
 
         settings = {
             "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit

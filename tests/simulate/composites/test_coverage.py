@@ -49,7 +49,7 @@ def assert_of_format(x):
 
 # Under any dispatch mode PyTorch computes singular vectors for these too, by another algorithm of LAPACK.
 OTHER_ALGORITHM = {"linalg_cond", "linalg_eigvalsh", "linalg_svdvals", "norm_nuc"}
-OTHER_DERIVATIVE = {"prod", "ormqr"}  # likewise by another formula
+OTHER_DERIVATIVE = {"prod", "ormqr"}  # by another formula under any dispatch mode
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -304,7 +304,7 @@ def test_rare_increments_of_stochastic_rounding_come_with_their_probability():
     n = 1 << 23
     with simulate("e8m7", rounding="stochastic", seed=0):
         ups = int((torch.ones(n) + torch.tensor(2.0**-26) > 1).sum())  # the probability is 2^-19
-        downs = int((torch.ones(n) - torch.tensor(2.0**-27) < 1).sum())  # of a place half as wide, likewise
+        downs = int((torch.ones(n) - torch.tensor(2.0**-27) < 1).sum())  # of a place half as wide: 2^-19 again
         roots = torch.full((n // 8,), 2.0).sqrt()
     assert 5 <= ups <= 30
     assert 5 <= downs <= 30
