@@ -32,7 +32,7 @@ def against(
         directory: the folder of a sweep, or of runs.
         margin: what difference is too small to matter, as a fraction of the reference's mean score.
         reference: settings of the runs that others are compared with, in place of ``format`` fp32: what each is, as
-            text, ``none`` where there is none.
+            text, ``none`` where there is none; of a policy or storage also the name of its case.
 
     Returns:
         The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as a table in Markdown,
@@ -45,24 +45,28 @@ def against(
     path = Path(directory)
     experiment = read_experiment(path)
     warnings = [*experiment.warnings, *about_open_runs(path, experiment, "the comparison")]
-    if reference:
-        _check(path, experiment, reference)
-    table = against_reference(experiment, margin, reference)
+    settings = _values(path, experiment, reference) if reference else None
+    table = against_reference(experiment, margin, settings)
     if table.empty:
         name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
     return table, markdown.table([_in_words(row, experiment) for row in records(table)]), tuple(warnings)
 
 
-def _check(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> None:
-    """Raises AnalysisError where no run is of the reference."""
+def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
+    """The reference with values in full, where a case gives them a name; raises AnalysisError where no run has them."""
     varying = ("format", *experiment.conditions.keys)
+    values = {}
     for key, value in reference.items():
         if key not in varying:
             raise AnalysisError(f"{path}: {key} does not vary; a reference is of {', '.join(varying)}")
-        found = sorted({as_text(one) for one in experiment.runs[key]})
-        if value not in found:
-            raise AnalysisError(f"{path}: no run has {key} {value}; there are {', '.join(found)}")
+        found = {as_text(one): experiment.conditions.name_of(key, one) for one in experiment.runs[key].unique()}
+        texts = {name: text for text, name in found.items() if name} | {text: text for text in found}
+        if value not in texts:
+            there = ", ".join(sorted(name or text for text, name in found.items()))
+            raise AnalysisError(f"{path}: no run has {key} {value}; there are {there}")
+        values[key] = texts[value]
+    return values
 
 
 def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from roundoff.analysis import read_experiment
+from roundoff.analysis import against, read_experiment
+from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.runs.conditions import as_text
 from roundoff.analysis.statistics.summary import summarize
@@ -67,6 +68,15 @@ def test_a_mapping_has_the_name_of_a_case_only_if_that_tells_it_from_others(expe
 def test_two_mappings_of_a_case_have_no_name(experiment):
     curves = table("curves", experiment(("eight", "e5m10", {"weights": "e5m2"})))
     assert len({line for line in curves["line"] if "weights" in line}) == 2
+
+
+def test_a_reference_goes_by_the_name_of_its_case(experiment, tmp_path):
+    full = as_text(next(one for one in experiment().runs["storage"] if as_text(one) != "none"))
+    table, text, _ = against(tmp_path, reference={"storage": "eight"})
+    assert table.equals(against(tmp_path, reference={"storage": full})[0])
+    assert "weights" not in text
+    with pytest.raises(AnalysisError, match=r"no run has storage six; there are eight, none$"):
+        against(tmp_path, reference={"storage": "six"})
 
 
 def test_numbers_that_are_nearly_the_same_have_words_of_their_own():
