@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.formats.base import memory
-from roundoff.simulate.dispatch.storages import Storages
+from roundoff.simulate.aten.storages import Storages
 
 CUDA = torch.device("cuda", 0)
 

@@ -40,6 +40,12 @@ def outputs(operation: OpOverload) -> Outputs:
     if packet in WITHOUT_NUMBERS or (communicates(operation) and not brings_results(operation)):
         return Outputs(results=False, viewing=(), written=(), lifts=False)
     viewing = tuple(value.alias_info is not None for value in schema.returns)
-    written = list(written_arguments(operation))
-    written += [(position, schema.arguments[position].name) for position in UNMARKED_WRITES.get(packet, ())]
-    return Outputs(results=not all(viewing), viewing=viewing, written=tuple(written), lifts=False)
+    return Outputs(results=not all(viewing), viewing=viewing, written=writes_of(operation), lifts=False)
+
+
+@cache
+def writes_of(operation: OpOverload) -> tuple[tuple[int, str], ...]:
+    """The arguments that the operation writes to, be it zeros: position and name."""
+    names = [argument.name for argument in schema_of(operation).arguments]
+    unmarked = UNMARKED_WRITES.get(operation.overloadpacket, ())
+    return *written_arguments(operation), *((position, names[position]) for position in unmarked)

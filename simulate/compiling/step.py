@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
 from ..numbers.host_numbers import NumberError, Record
-from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling
+from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling, whole_among
 from .refusals import last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..dispatch.graph_writer import FormatsAsData
     from ..dispatch.simulation import Simulation
+    from .graphs.tracing import Marks
     from .surroundings.state import Effects, State
 
 _P = ParamSpec("_P")
@@ -125,8 +126,19 @@ class CompiledStep(Generic[_P, _R]):
         computed = program.run(inputs)
         if self.simulation is not None:
             self.simulation.advance(program.traced.steps, program.traced.draws)
+            self._mark(program.traced.whole, tensors, computed)
         results = program.results(computed, tensors)
         return results if state is None else self._leave(program.effects, state, results)
+
+    def _mark(self, whole: Marks, tensors: list[torch.Tensor], computed: Any) -> None:
+        """Notes where the program has left whole numbers, as its step would have."""
+        known = None if self.simulation is None else self.simulation.whole
+        if known is None or not (known or any(whole.tensors) or any(whole.results)):
+            return
+        made = zip(computed or (), whole.results, strict=False)
+        for x, is_whole in (*zip(tensors, whole.tensors, strict=True), *made):
+            if is_whole != (x in known):
+                known.mark(x, whole=is_whole)
 
     def _have_stepped(self, state: State) -> bool:
         """Whether all optimizers have run in an earlier call: in their first step they make their state."""
@@ -165,7 +177,7 @@ class CompiledStep(Generic[_P, _R]):
         if self.simulation is not None:
             inputs = [self.simulation.place, *self._formats.tensors, *tensors]
         numbers = [] if state is None else state.numbers()
-        key = (given.key, settings(), None if state is None else state.key())
+        key = (given.key, settings(), None if state is None else state.key(), whole_among(self.simulation, tensors))
         try:
             programs = self._programs.setdefault(key, [])
         except TypeError as error:
@@ -230,7 +242,8 @@ class CompiledStep(Generic[_P, _R]):
             return made if result is None else [*made, result]
 
         try:
-            traced = trace(step, tensors, self.simulation, formats, numbers)
+            whole = whole_among(self.simulation, tensors)
+            traced = trace(step, tensors, self.simulation, formats, numbers, whole)
         except NewStateError:
             self._new_states += 1
             if self._new_states > _MOST_NEW_STATES:

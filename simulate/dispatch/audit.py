@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..policy.rules import Rule
     from .plan import Plan
 
-_COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded"]
+_COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded", "left whole"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,10 @@ class Audit:
 
     Attributes:
         table: one row per operation (with its overload), role and module; ``treatment`` says in words what happened,
-            ``format`` and ``rounding`` what the policy asked for, ``calls`` how often it ran and ``rounded`` how many
-            tensors were rounded. Role and module are empty where the policy does not ask for them. An operation
-            taken apart stands beside the operations it was taken apart into.
+            ``format`` and ``rounding`` what the policy asked for, ``calls`` how often it ran, ``rounded`` how many
+            tensors were rounded, and ``left whole`` how many calls made counts, positions or steps. Role and module
+            are empty where the policy does not ask for them. An operation taken apart stands beside the operations it
+            was taken apart into.
         unused: rules of the policy that name an operation or module, and matched nothing.
     """
 
@@ -46,6 +47,7 @@ class Audit:
                 str(plan.arithmetic.rounding),
                 plan.calls,
                 plan.rounded,
+                plan.left_whole,
             )
             for plan in plans
             if plan.calls  # else it was left alone at this place, in the program's own float32

@@ -27,6 +27,7 @@ def simulate(
     scalars: str | None = None,
     islands: str | None = None,
     finfo: str | None = None,
+    whole: str | None = None,
     seed: int = 0,
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
@@ -43,6 +44,10 @@ def simulate(
     accumulated in the carrier, and Python scalars stay exact. See :func:`roundoff.round` for infinities, NaN,
     signed zero, overflow and underflow; real and imaginary parts are rounded each on its own. A :class:`Policy`
     chooses the arithmetic by operation, module and role.
+
+    Whole numbers that are no data stay whole: casts of integers and booleans (but not of bytes, which are data),
+    ``arange``, zeros and ones, counts, the steps of optimizers, and what is added, multiplied and moved of such alone.
+    With data they give rounded results. Random numbers stay in the range that their operation promises.
 
     Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
     ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
@@ -63,6 +68,8 @@ def simulate(
         islands: ``"exact"``: what the program itself computes in float32, and not in float16 or bfloat16, is left
             alone; ``"rounded"`` is the default.
         finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.
+        whole: ``"rounded"``: counts, steps and positions that the program keeps in floating-point tensors are rounded
+            like all results; ``"exact"``, the default, leaves them whole.
         seed: of stochastic rounding.
         observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
             doubles the time.
@@ -87,7 +94,7 @@ def simulate(
     """
     settings = {
         "rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars,
-        "islands": islands, "finfo": finfo,
+        "islands": islands, "finfo": finfo, "whole": whole,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     return Simulation(

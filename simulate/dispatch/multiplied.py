@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..aten.contracted_axes import is_multiplied
+from ..aten.storages import Storages
 from ..policy.products import Product
 from ..policy.rules import Role
-from .storages import Storages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from ...formats import Format, round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, of_forward, round_along
 from ..aten.schemas import argument_names, number_names
+from ..aten.storages import Storages
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
 from ..policy.carriers import carrier_of
@@ -19,7 +20,6 @@ from ..policy.rules import Backward, Role
 from ..watching.watcher import Watcher
 from .multiplied import NOTHING, Multiplied, Told, is_backward, is_number
 from .separate_products import separate_products
-from .storages import Storages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

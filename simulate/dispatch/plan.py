@@ -19,10 +19,11 @@ from ..aten.outputs import Outputs, outputs
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
 from ..policy.policy import Policy
-from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars
+from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
 from ..watching.metrics import Changes, reading
 from ..watching.watcher import Place
+from .whole import OfCounts, above_zero, stays_below_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..rounded_once.carrier_rounding import CarrierRounding
     from ..rounded_once.operators import DrawAt
+    from ..watching.integers import Integers
 
     Operation = OpOverload | HigherOrderOperator
 
@@ -77,13 +79,15 @@ class Plan:
         settles: whether it has only begun when it returns, and must be waited for.
         takes_nested: whether the decomposition can be given nested tensors.
         taken_apart: how often the decomposition ran instead.
+        counts: what it has to do with counts and other whole numbers; None if the policy rounds these.
+        left_whole: how often its results were whole numbers, and left as they were.
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "contracts", "decomposition", "exact", "is_island",
-        "island", "kernel", "module", "moved", "moves", "multiplies", "name", "narrows", "operation", "outputs",
-        "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules", "settles", "spares", "taken_apart",
-        "takes_nested", "widened", "widens",
+        "accumulate", "accumulated", "arithmetic", "calls", "contracts", "counts", "decomposition", "exact",
+        "is_island", "island", "kernel", "left_whole", "module", "moved", "moves", "multiplies", "name", "narrows",
+        "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules", "settles",
+        "spares", "taken_apart", "takes_nested", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +99,7 @@ class Plan:
         draw: DrawAt,
         *,
         changes: Changes | None = None,
+        integers: Integers | None = None,
         fast_products: bool = False,
         narrow_products: bool = False,
         is_island: bool = False,
@@ -105,7 +110,8 @@ class Plan:
         self.place = Place(role, module, name)
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
-        self.accumulated = self.calls = self.moved = self.rounded = self.taken_apart = self.widened = 0
+        self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = 0
+        self.taken_apart = self.widened = 0
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.narrows = self.passes_on = self.widens = False
         self.spares = self.arithmetic.islands == Islands.EXACT
@@ -113,6 +119,7 @@ class Plan:
         self.is_island = is_island
         self.contracts = is_contraction(name) and policy != UNSIMULATED
         self.moves: Moves | None = None
+        self.counts: OfCounts | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
         if isinstance(operation, HigherOrderOperator):
@@ -121,6 +128,8 @@ class Plan:
             return
         self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
+        if self.operation is not None and policy.whole == Whole.EXACT:
+            self._leave_whole(self.operation)
         if operation is not None and name == _READING:
             self.widens = self.rounds
             if changes is not None:
@@ -143,7 +152,28 @@ class Plan:
         exact = exact_operations.kernel(operation, a.format, a.rounding, draw) if self.rounds else None
         if exact is not None:
             self.kernel, self.exact = exact, True
-        self.multiplies = policy.tells_products_apart and role != Role.OPTIMIZER and is_contraction(name)
+        self._look_at_numbers(operation, integers)
+        self._prepare(policy, operation, narrow_products=narrow_products)
+
+    def _leave_whole(self, operation: OpOverload) -> None:
+        """Finds out what the operation has to do with counts, and keeps random numbers below one."""
+        self.counts = OfCounts.by(operation, rounds=self.rounds)
+        self.outputs = self.outputs._replace(written=self.counts.written)
+        if stays_below_one(operation, self.arithmetic.format):
+            self.arithmetic = self.arithmetic._replace(rounding=Rounding.TOWARD_ZERO)
+
+    def _look_at_numbers(self, operation: OpOverload, integers: Integers | None) -> None:
+        """Keeps random numbers above zero, and has a word said on integers that are made of rounded numbers."""
+        assert self.kernel is not None
+        if self.counts is not None and self.rounds:
+            self.kernel = above_zero(operation, self.kernel, self.arithmetic.format)
+        if integers is not None:
+            self.kernel = integers.asking(self.kernel, self.name, self.arithmetic.format)
+
+    def _prepare(self, policy: Policy, operation: OpOverload, *, narrow_products: bool) -> None:
+        """Finds out what must be done before the operation runs."""
+        a = self.arithmetic
+        self.multiplies = policy.tells_products_apart and self.role != Role.OPTIMIZER and is_contraction(self.name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
         kernel = a.granularity == Granularity.KERNEL
@@ -172,10 +202,13 @@ class Plan:
             why = "float32 of the program's own" if self.is_island else "the policy says fp32"
             return f"left in the carrier: {why}"
         if not self.rounded:
-            return "left alone: data from outside" if how.lifts else "left alone: no floating-point results"
-        if self.accumulate:
-            return "rounded, and accumulated"
-        return self._how_often()
+            return self._why_not_rounded()
+        return "rounded, and accumulated" if self.accumulate else self._how_often()
+
+    def _why_not_rounded(self) -> str:
+        if self.left_whole:
+            return "left whole: counts, positions and steps"
+        return "left alone: data from outside" if self.outputs.lifts else "left alone: no floating-point results"
 
     def _how_often(self) -> str:
         if self.calls == self.moved:
@@ -183,6 +216,7 @@ class Plan:
         nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
         once = nearest or self.exact or is_exact_in_carrier(self.operation)
         rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
+        rounded += "; left whole where its numbers are counts, positions or steps" if self.left_whole else ""
         return f"{rounded}; exact move where its arguments make it one" if self.moved else rounded
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from ..presence.draws import Draws
+    from ..watching.integers import Integers
     from ..watching.metrics import Changes
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
@@ -38,14 +39,21 @@ class Results:
         draws: counts stochastic roundings.
         watchers: those that are told of each rounding.
         changes: where to note what rounding did to single numbers; None: nowhere.
+        integers: where to note which numbers it changed, of which integers may be made; None: nowhere.
 
     Attributes:
         writer: while a program is traced, writes roundings into its graph instead; else None.
     """
 
-    def __init__(self, draws: Draws, watchers: Sequence[Watcher], changes: Changes | None = None) -> None:
+    def __init__(
+        self,
+        draws: Draws,
+        watchers: Sequence[Watcher],
+        changes: Changes | None = None,
+        integers: Integers | None = None,
+    ) -> None:
         self._draws = draws
-        self._changes = changes
+        self._changes, self._integers = changes, integers
         self._watchers = [watcher for watcher in watchers if watcher.sees_roundings]
         self.writer: GraphWriter | None = None
 
@@ -70,6 +78,8 @@ class Results:
         """
         changes = None if self.writer else self._changes
         seen = None if changes is None else changes.before(plan.name, result)
+        integers = self._integers if plan.counts and plan.counts.noted and not self.writer else None
+        source = None if integers is None else integers.before(plan.name, args, result)
         how = plan.outputs
         if how.results:
             if isinstance(result, torch.Tensor):
@@ -88,6 +98,8 @@ class Results:
             self._round(result, plan, call)
         if changes is not None and seen is not None:
             changes.note(seen, plan.name, plan.arithmetic.format, args)
+        if integers is not None and source is not None:
+            integers.note(source)
 
     def round_all(self, value: Any, plan: Plan, call: Call | None, spared: Container[int] = ()) -> None:
         """Rounds a tensor, or every tensor of a list, but for those that are spared; other values are left alone."""

@@ -17,15 +17,17 @@ from ..numbers.host_numbers import recognized
 from ..policy.policy import Policy
 from ..policy.rules import Role
 from ..presence.entering import this_thread
+from ..watching.integers import Integers, counted, say_if_absorbed
 from ..watching.metrics import Changes
 from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
 from .operands import Operands
 from .plan import Plan
 from .results import Results
+from .whole import WholeNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from torch._ops import OpOverload
 
@@ -51,6 +53,7 @@ class Runner:
         plans: what is done with every operation that ran, by the operation and its place.
         results: rounds what operations have computed.
         watchers: those given, and what remembers where inputs lie, if a rule asks.
+        whole: remembers where whole numbers lie; None if none would be rounded, or the policy rounds them.
     """
 
     def __init__(
@@ -66,13 +69,15 @@ class Runner:
     ) -> None:
         self._mode = mode
         self._policy = policy
-        self._products = {"fast_products": fast_products, "narrow_products": narrow_products}
+        self._products: dict[str, Any] = {"fast_products": fast_products, "narrow_products": narrow_products}
         self._leaves_moves = leave_moves
         self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
         self.watchers = [*watchers, self._operands] if self._operands.tracks_inputs else list(watchers)
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
+        self.whole = WholeNumbers.under(policy)
         self._changes = Changes.in_formats(policy.formats())
-        self.results = Results(draws, watchers, self._changes)
+        self._integers = None if self.whole is None else Integers(self.whole.__contains__)
+        self.results = Results(draws, watchers, self._changes, self._integers)
         self.plans: dict[Any, Plan] = {}
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
         self._lock = threading.Lock()
@@ -87,7 +92,8 @@ class Runner:
     def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
         """A plan of an operation at a place, which is not kept."""
         draw = self.results.draw_apart
-        return Plan(self._policy, operation, role, module, draw, changes=self._changes, **self._products)
+        notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers}
+        return Plan(self._policy, operation, role, module, draw, **notes, **self._products)
 
     def island(self, plan: Plan) -> Plan:
         """What is done with an operation that the program itself computes in full precision."""
@@ -165,7 +171,6 @@ class Runner:
 
     def _run_itself(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None) -> Any:
         assert plan.operation is not None
-        assert plan.kernel is not None
         given, separate = (args, kwargs), None
         if plan.prepares:
             args, kwargs, separate = self._operands.ready(plan, args, kwargs, self.results.rounder(plan))
@@ -173,33 +178,60 @@ class Runner:
         if self.watchers:
             call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
             tokens = [watcher.before(call) for watcher in self.watchers]
-        result: Any
-        if plan.contracts and is_on_gpu(args):
-            with in_float32(plan.name):
-                result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)
-        elif separate is not None:
-            result = separate(partial(self._compute, plan))
-        elif plan.accumulate or self.results.writer:
-            result = self._compute(plan, args, kwargs)
-        else:
-            result = plan.kernel(*args, **kwargs) if kwargs else plan.kernel(*args)
-        if plan.settles:
-            settle(result)
+        whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
+        counted_before = self._counted(plan, args, whole=whole)
+        result = self._computed(plan, args, kwargs, separate, whole=whole)
         moved = plan.moves is not None and plan.moves.these(args, kwargs)
         plan.moved += moved
-        if (plan.rounds or self._sees_roundings) and not (moved and self._leaves_moves):
-            spared = () if narrow is None else narrow.wide_results(result)
-            self.results.round(plan, args, kwargs, result, call, spared)
+        if self.whole is not None and plan.counts is not None and (whole or plan.counts.writes):
+            self.whole.note(plan.counts, args, kwargs, result, whole=whole)
+            plan.left_whole += whole
+        if (plan.rounds or self._sees_roundings) and not (whole or (moved and self._leaves_moves)):
+            self.results.round(plan, args, kwargs, result, call, _spared(plan, narrow, result))
+            if counted_before is not None:
+                say_if_absorbed(counted_before, args, result, plan.arithmetic.format)
         if call is not None:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)
         return result
 
-    def _compute(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
-        """What the operation computes, with sums as the policy says."""
+    def _counted(self, plan: Plan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
+        """What may be a count, before the operation adds to it."""
+        if whole or self.whole is None or plan.counts is None or not plan.counts.adds or self.results.writer:
+            return None
+        return counted(plan.name, args)
+
+    def _computed(
+        self,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        separate: Callable[[Callable[..., Any]], Any] | None,
+        *,
+        whole: bool,
+    ) -> Any:
+        """What the operation returns, before it is rounded."""
+        assert plan.kernel is not None
+        if plan.contracts and is_on_gpu(args):
+            with in_float32(plan.name):
+                result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)
+        elif separate is not None:
+            result = separate(partial(self._compute, plan))
+        elif (plan.accumulate and not whole) or self.results.writer:
+            result = self._compute(plan, args, kwargs, whole=whole)
+        else:
+            result = plan.kernel(*args, **kwargs) if kwargs else plan.kernel(*args)
+        if plan.settles:
+            settle(result)
+        return result
+
+    def _compute(
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, whole: bool = False
+    ) -> Any:
+        """What the operation computes, with sums as the policy says, but for those of whole numbers."""
         assert plan.operation is not None
         assert plan.kernel is not None
-        if plan.accumulate:
+        if plan.accumulate and not whole:
             assert plan.arithmetic.accumulate is not None
             rounding = plan.arithmetic.rounding if plan.rounds else Rounding.NEAREST_EVEN
             how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
@@ -210,3 +242,11 @@ class Runner:
         if self.results.writer and plan.exact:  # which computes with numbers in Python
             args, kwargs = recognized(args, kwargs or {})
         return plan.kernel(*args, **(kwargs or {}))
+
+
+def _spared(plan: Plan, narrow: NarrowCall | None, result: Any) -> Container[int]:
+    """Which tensors are left as they are: their ``id``."""
+    spared = () if narrow is None else narrow.wide_results(result)
+    if plan.counts is None or not plan.counts.auxiliary:
+        return spared
+    return {*spared, *(id(result[i]) for i in plan.counts.auxiliary)}

@@ -72,6 +72,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watchers: those that are told of every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
+        whole: remembers which memory holds whole numbers that are left whole; None where the policy has none left.
     """
 
     supports_higher_order_operators = True
@@ -125,7 +126,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self, policy, self._draws, self._watching,
             fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
         )  # fmt: skip
-        self._plans = self._runner.plans
+        self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
 
     def change(self, policy: Policy | Format | str) -> None:
@@ -454,7 +455,14 @@ def _presence_at_work() -> Presence | None:
     return None if simulation is None else simulation.presence
 
 
-_process = Process(_presence_at_work, _is_inside)
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
+    """Has the simulation at work leave an optimizer's counts of steps whole, which it may have made elsewhere."""
+    simulation = None if this_thread.rounding else _at_work()
+    if simulation is not None and simulation.whole is not None:
+        simulation.whole.note_steps(optimizer)
+
+
+_process = Process(_presence_at_work, _is_inside, _before_step)
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:

@@ -20,6 +20,7 @@ from .rules import (
     Role,
     Rule,
     Scalars,
+    Whole,
     parse_settings,
     plain_data,
     text,
@@ -49,6 +50,8 @@ class Policy:
         islands: see :class:`Rule`.
         finfo: ``format``: inside the simulation ``torch.finfo`` describes ``format`` for every dtype that carries it;
             ``dtype``: as ever.
+        whole: ``exact`` leaves counts, steps and positions whole, which programs keep in floating-point tensors;
+            ``rounded`` rounds them like all results.
 
     Raises:
         FormatError: a setting does not exist.
@@ -63,6 +66,7 @@ class Policy:
     rules: tuple[Rule, ...] = field(default=())
     islands: Islands | str = Islands.ROUNDED
     finfo: Finfo | str = Finfo.DTYPE
+    whole: Whole | str = Whole.EXACT
 
     def __post_init__(self) -> None:
         parse_settings(self)
@@ -138,7 +142,7 @@ class Policy:
         """
         if isinstance(description, str):
             return cls.of(description)
-        settings = _mapping(description, "policy", {"preset", "rules", "finfo", *SETTINGS})
+        settings = _mapping(description, "policy", {"preset", "rules", "finfo", "whole", *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         if given is None and preset in RECIPES:

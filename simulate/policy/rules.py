@@ -78,6 +78,15 @@ class Finfo(StrEnum):
     FORMAT = "format"
 
 
+class Whole(StrEnum):
+    """What becomes of counts, steps, positions and the like, which programs keep in floating-point tensors."""
+
+    EXACT = "exact"
+    """They are left whole until something that is not a whole number is computed of them."""
+    ROUNDED = "rounded"
+    """They are rounded like all results."""
+
+
 class Arithmetic(NamedTuple):
     """How one operation is simulated."""
 
@@ -112,12 +121,14 @@ def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
 
 SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
 """What a policy says of all operations, and a rule of some."""
-_KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo}
+_OF_POLICIES = ("finfo", "whole")
+"""What a policy alone has."""
+_KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo, "whole": Whole}
 
 
 def parse_settings(owner: Any) -> None:
     """Turns the settings that were given as text into what they name."""
-    for name in (*SETTINGS, "finfo"):  # the last one policies alone have
+    for name in (*SETTINGS, *_OF_POLICIES):
         value = getattr(owner, name, None)
         if value is None:
             continue

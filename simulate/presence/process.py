@@ -7,12 +7,15 @@ import threading
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from .bystanders import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.utils.hooks import RemovableHandle
 
     from .entering import Presence
 
@@ -69,14 +72,23 @@ class Process:
       for good after modes that were left in another order than they were entered.
     - The stance of ``torch.compile``.
     - How threads are started: with a :class:`Bystander` where a simulation is at work.
+    - A hook before the steps of optimizers.
 
     Args:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
+        before_step: called with an optimizer before each of its steps, in any thread.
     """
 
-    def __init__(self, at_work: Callable[[], Presence | None], is_inside: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        at_work: Callable[[], Presence | None],
+        is_inside: Callable[[], bool],
+        before_step: Callable[[torch.optim.Optimizer], None],
+    ) -> None:
         self._at_work = at_work
+        self._before_step = before_step
+        self._hook: RemovableHandle | None = None
         self._is_inside = is_inside
         self._lock = threading.Lock()
         self._count = 0
@@ -108,6 +120,7 @@ class Process:
         _pop_mode()
         self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
         eval_frame._set_stance(self._stance)  # noqa: SLF001  the only access there is
+        self._hook = register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: self._before_step(optimizer))
         self._plain = threading.Thread.start
         self._start = watched(self._plain, self._at_work)
         threading.Thread.start = self._start  # type: ignore[method-assign]
@@ -116,6 +129,8 @@ class Process:
     def _end(self) -> None:
         from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds to import
 
+        if self._hook is not None:
+            self._hook.remove()
         if threading.Thread.start is self._start:  # else others have wrapped it
             threading.Thread.start = self._plain  # type: ignore[method-assign]
         stance: Any = eval_frame._stance  # noqa: SLF001  the only access there is

@@ -25,13 +25,15 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 def _moved(name: str, args: Sequence[Any]) -> Any:
-    """Where the operation adds something other than zero to its first operand; None if it adds no tensor.
+    """Where the operation adds something other than zero to its first operand; None if it adds nothing.
 
     The second operand itself stands for where it is not zero.
     """
     match name, args:
         case "add" | "sub", (_, torch.Tensor() as other, *_):
             return other
+        case "add" | "sub", (start, int() | float() as number, *_) if number:
+            return torch.ones((), dtype=start.dtype, device=start.device)
         case "addcmul", (_, factor, other, *_):
             return (factor != 0) & (other != 0)
         case "addcdiv", (_, numerator, _, *_):
@@ -69,8 +71,7 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         return None
     in_place = name.endswith("_")
     if name.startswith("_foreach_"):
-        lists = [argument if isinstance(argument, (list, tuple)) else None for argument in args]
-        calls = [[column[i] if column else None for column in lists] for i in range(len(args[0]))]
+        calls = [[x[i] if isinstance(x, (list, tuple)) else x for x in args] for i in range(len(args[0]))]
     else:
         calls = [list(args)]
     cases = []

@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
+class Marks(NamedTuple):
+    """Which tensors hold whole numbers when a step has run, for each in turn."""
+
+    tensors: Sequence[bool]
+    """The step's tensors."""
+    results: Sequence[bool]
+    """What it returns, without what lies in their memory."""
+
+
 class Traced(NamedTuple):
     """A step as a graph.
 
@@ -70,6 +79,8 @@ class Traced(NamedTuple):
     """How the numbers follow that the step reads from tensors."""
     chance: Sequence[Draw]
     """Random numbers that are drawn before the program runs: its last inputs."""
+    whole: Marks
+    """Where it leaves whole numbers."""
 
     def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
         """The inputs behind the step's tensors; None if the graph is made for other numbers.
@@ -97,6 +108,7 @@ class _Run:
         simulation: in which it runs; None for plain arithmetic.
         formats: of its policy.
         readings: what it reads from tensors.
+        whole: which of its tensors hold whole numbers, by position.
     """
 
     def __init__(
@@ -105,8 +117,11 @@ class _Run:
         simulation: Simulation | None,
         formats: FormatsAsData,
         readings: Readings,
+        whole: Sequence[int],
     ) -> None:
         self._step, self._simulation, self._formats, self._readings = step, simulation, formats, readings
+        self._whole = whole
+        self.marks = Marks((), ())
         self.of_formats = slice(simulation is not None, (simulation is not None) + len(formats.tensors))
         self.results: TreeSpec | None = None
         self.aliases: list[Alias | None] = []
@@ -126,10 +141,16 @@ class _Run:
         self.results = None if result is None else spec
         self.aliases = [alias_of(leaf, rest) for leaf in leaves]
         own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
+        known = None if self._simulation is None else self._simulation.whole
+        if known is not None:
+            self.marks = Marks([x in known for x in rest], [x in known for x in own])
         return (*own, *self._readings.tensors)
 
     def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
         writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
+        if simulation.whole is not None:
+            for i in self._whole:
+                simulation.whole.mark(rest[i])
         with simulation.writing(writer):
             result = self._step(rest)
             self.counts = (simulation.step, simulation.draws)
@@ -152,6 +173,7 @@ def trace(
     simulation: Simulation | None,
     formats: FormatsAsData,
     numbers: Record | None = None,
+    whole: Sequence[int] = (),
 ) -> Traced:
     """The graph of ``step`` for tensors like these: functional, but that it ends by writing to inputs.
 
@@ -161,6 +183,7 @@ def trace(
         simulation: in which it runs; None for plain arithmetic.
         formats: of its policy.
         numbers: where the step records what it does with Python numbers that are others in every call.
+        whole: which of them hold whole numbers, by position.
 
     Raises:
         FormatError: it cannot be traced.
@@ -176,7 +199,7 @@ def trace(
         for stand_in, x in zip(inputs, real, strict=True)
     ]
     readings = Readings(numbers, real, len(real) - len(tensors))
-    run = _Run(step, simulation, formats, readings)
+    run = _Run(step, simulation, formats, readings, whole)
     try:
         with stand_ins:
             with_writes = make_fx(run)(*leaves_of_autograd)
@@ -196,8 +219,9 @@ def trace(
     graph = tidied(graph)
     written = _written(graph, skipped=run.of_formats.stop)
     return Traced(
-        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance
-    )
+        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance,
+        run.marks,
+    )  # fmt: skip
 
 
 def for_members(traced: Traced, members: int) -> Traced:

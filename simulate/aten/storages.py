@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-
-if TYPE_CHECKING:
-    import torch
 
 _PURGE_EVERY = 1 << 12
 
@@ -30,5 +26,15 @@ class Storages:
             self._references = {key: ref for key, ref in self._references.items() if not ref.expired()}  # type: ignore[no-untyped-call]
             self._purge_at = 2 * len(self._references) + _PURGE_EVERY
 
+    def remove(self, x: torch.Tensor) -> None:
+        """Forgets the memory of ``x``, if it was remembered."""
+        if x.layout is torch.strided:
+            self._references.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001  what StorageWeakRef goes by
+
+    def __bool__(self) -> bool:
+        return bool(self._references)
+
     def __contains__(self, x: torch.Tensor) -> bool:
+        if not self._references or x.layout is not torch.strided:
+            return False
         return x.untyped_storage()._cdata in self._references  # noqa: SLF001  what StorageWeakRef goes by

@@ -1,0 +1,210 @@
+"""Which ATen operations make whole numbers: of their arguments alone, or of whole numbers.
+
+Counts, steps, positions and indices are whole numbers that programs keep in floating-point tensors. PyTorch's own
+half-precision programs keep them in float32 (``torch.optim``'s ``step``, ``ids.float()``, ``arange``).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from .moves import moves_of
+from .schemas import out_names, schema_of
+from .tables import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    IsWhole = Callable[[torch.Tensor], bool]
+    Asked = Callable[[Sequence[Any], Mapping[str, Any], IsWhole], bool]
+
+_KEEPING = frozenset(
+    [
+        "abs", "add", "addcmul", "ceil", "clamp", "clamp_max", "clamp_min", "cumprod", "cumsum", "floor",
+        "floor_divide", "fmod", "index_add", "mul", "nansum", "neg", "positive", "prod", "remainder", "round", "rsub",
+        "scatter_add", "sgn", "sign", "square", "sub", "sum", "trunc",
+    ]
+)  # fmt: skip
+"""Operations that compute whole numbers of whole numbers. Products of matrices are not among them: they are what
+hardware has units of the format for."""
+
+_ROUNDING_DIVISION = ("div", "divide", "true_divide")
+"""With a ``rounding_mode`` they give whole numbers."""
+
+_REDUCING_SCATTERS = ("scatter", "scatter_reduce", "index_reduce")
+_WHOLE_REDUCTIONS = ("add", "sum", "multiply", "prod", "amax", "amin")
+
+_COUNTING = frozenset(
+    ["histc", "poisson", "binomial", "geometric", "random", "randint", "randint_like", "randperm", "_amp_update_scale"]
+)
+"""Operations whose results are whole numbers whatever they are given; and the scale of a GradScaler, a power of two."""
+
+_LARGEST = 1 << 24
+"""Larger Python numbers, such as the -1e9 of a mask, count nothing: float32 does not have all whole numbers there."""
+
+_CONSTANT = frozenset(
+    ["zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones", "scalar_tensor", "eye", "arange"]
+)
+"""Operations that make whole numbers where the numbers that they are given are whole."""
+_FILLING = frozenset(["full", "full_like", "new_full", "fill"])
+"""Operations that count from where they begin: with zeros and ones, or a single number. Other constants are data."""
+
+MAKING = _KEEPING | _COUNTING | _CONSTANT | _FILLING
+"""The names, without ``_`` behind, of operations by which whole numbers come about."""
+
+_CASTS = frozenset(["_to_copy", "copy", "convert_element_type"])
+_LIFTS = frozenset(["lift_fresh", "lift", "lift_fresh_copy"])
+
+_BYTES = (torch.uint8, torch.int8)
+"""Images and quantized data come as bytes: floating-point tensors made of them are data."""
+
+AUXILIARY = {"nll_loss_forward": (1,), "nll_loss2d_forward": (1,)}
+"""Results, by position, that a kernel hands to its derivative: the number of targets, or the sum of their weights."""
+
+STEPS = "state_steps"
+"""The argument of fused optimizers that counts their steps; some kernels are said to write there."""
+
+FROM_ZERO_TO_ONE = frozenset(["rand", "rand_like", "uniform"])
+"""Random numbers that never reach the upper end of their range."""
+
+ABOVE_ZERO = frozenset(["exponential"])
+"""Random numbers that are never zero, and that rounding is not to make so."""
+
+
+class Making(NamedTuple):
+    """Whether a call of an operation makes whole numbers."""
+
+    are_made: Asked
+    """Asked with its arguments, those by name, and what tells whether a floating-point tensor holds whole numbers."""
+    of_first: bool
+    """Whether they are made of whole numbers in its first argument, among others."""
+
+
+@cache
+def making_of(operation: OpOverload) -> Making | None:
+    """Which calls of an operation make whole numbers; None if no call is known to."""
+    asked = _asked(operation)
+    if asked is None:
+        return None
+    name = plain_name(operation.overloadpacket.__name__)
+    first = schema_of(operation).arguments[:1]
+    of_first = bool(first) and "Tensor" in str(first[0].type) and first[0].name not in _CHOOSING
+    return Making(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS)
+
+
+def _asked(operation: OpOverload) -> Asked | None:
+    name = plain_name(operation.overloadpacket.__name__)
+    asked: Asked | None = None
+    if name in _COUNTING:
+        asked = _always
+    elif name in _LIFTS:
+        asked = _of_lifted
+    elif name in _CASTS:
+        source = 1 if name == "copy" else 0
+
+        def asked(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+            return holds(args[source], is_whole)
+
+    elif operation.overloadpacket is torch.ops.aten.reciprocal:
+        asked = _of_power_of_two
+    elif name in _CONSTANT:
+        asked = _all_of(operation, numbers_alone=True)
+    elif name in _FILLING:
+        number = 2 if name == "new_full" else 1
+
+        def asked(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+            value = args[number]
+            return holds(value, is_whole) and (_is_single(args[number - 1]) or value in (0, 1, -1))
+
+    elif name in _KEEPING or name in _REDUCING_SCATTERS or name in _ROUNDING_DIVISION or moves_of(operation):
+        asked = _all_of(operation)
+    return asked
+
+
+def _is_single(size: Any) -> bool:
+    """Whether a size, or what a tensor is made like, has no axes."""
+    return not (size.dim() if isinstance(size, torch.Tensor) else size)
+
+
+def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
+    return True
+
+
+def _of_lifted(args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
+    """Whether a tensor that was made of one Python number holds a whole one: ``torch.tensor(1.0)``."""
+    x = args[0]
+    if x.dim() or not x.dtype.is_floating_point or x.is_meta:
+        return False
+    constant = getattr(x, "constant", x)  # of what stands for it while a program is traced
+    return constant is not None and float(constant).is_integer()
+
+
+def _of_power_of_two(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+    """Whether the reciprocal of a tensor without axes, such as the scale of a GradScaler, is exact."""
+    x = args[0]
+    return is_whole(x) and not (x.dim() or x.is_meta or hasattr(x, "constant")) and math.frexp(abs(float(x)))[0] == 0.5
+
+
+def holds(value: Any, is_whole: IsWhole) -> bool:
+    """Whether an argument holds whole numbers alone.
+
+    Args:
+        value: a tensor, a number, or a list of them.
+        is_whole: of a floating-point tensor.
+    """
+    if isinstance(value, torch.Tensor):
+        dtype = value.dtype
+        if dtype.is_floating_point:
+            return is_whole(value)
+        return not dtype.is_complex and dtype not in _BYTES
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(holds(item, is_whole) for item in value)
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) <= _LARGEST
+    return value is None or (isinstance(value, int) and abs(value) <= _LARGEST)
+
+
+_BOUNDING = frozenset(["clamp", "clamp_min", "clamp_max"])
+"""A count stays one where it is kept away from zero: ``mask.sum().clamp(min=1e-9)``."""
+
+_CHOOSING = frozenset(["index", "indices", "mask", "condition", "repeats", "end"])
+_NUMBERS = ("number", "Scalar", "float")
+
+
+def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
+    """Whether all numbers that come into the results are whole: those of tensors, and Python's."""
+    overwritten, plain = out_names(operation), plain_name(operation.overloadpacket.__name__)
+    places: list[tuple[int, str]] = []
+    mode: tuple[int, str] | None = None
+    for position, argument in enumerate(schema_of(operation).arguments):
+        kind, name = str(argument.type), argument.name
+        if name in ("reduce", "rounding_mode"):
+            mode = position, name
+        elif name not in overwritten and name not in _CHOOSING and _holds_numbers(kind, name, plain, numbers_alone):
+            places.append((position, name))
+    allowed = ("floor", "trunc") if plain in _ROUNDING_DIVISION else (None, *_WHOLE_REDUCTIONS)
+
+    def are_whole(args: Sequence[Any], kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
+        given = len(args)
+        if mode is not None and (args[mode[0]] if mode[0] < given else kwargs.get(mode[1])) not in allowed:
+            return False
+        return all(holds(args[i] if i < given else kwargs.get(name), is_whole) for i, name in places)
+
+    return are_whole if mode is not None or plain not in _ROUNDING_DIVISION else _never
+
+
+def _holds_numbers(kind: str, name: str, plain: str, numbers_alone: bool) -> bool:
+    """Whether numbers of this argument come into the results."""
+    if "Tensor" in kind:
+        return not numbers_alone or name == "value"  # fill_ by a tensor
+    return any(word in kind for word in _NUMBERS) and plain not in _BOUNDING
+
+
+def _never(_args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
+    return False

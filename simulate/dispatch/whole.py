@@ -1,0 +1,174 @@
+"""Whole numbers in floating-point tensors, which are left whole: counts, steps, positions, sizes, scales.
+
+No hardware with a narrow format keeps them in it, and PyTorch's own half-precision programs keep them in float32. A
+mark on a piece of memory says that it holds whole numbers alone; it lasts until something else is written there. An
+operation whose operands are all marked, or Python's own whole numbers, and that makes whole numbers of such, is not
+rounded. With data it is rounded as ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+
+from ...formats.families.floats import FP32
+from ...formats.families.qtorch import QtorchFormat
+from ..aten.outputs import outputs, writes_of
+from ..aten.storages import Storages
+from ..aten.tables import plain_name
+from ..aten.whole_numbers import ABOVE_ZERO, AUXILIARY, FROM_ZERO_TO_ONE, MAKING, STEPS, making_of
+from ..policy.rules import Whole
+from ..presence.entering import this_thread
+from ..watching.integers import NOTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+    from ..aten.whole_numbers import Making
+    from ..policy.policy import Policy
+
+_CARRIERS = (torch.float32, torch.float64)
+
+
+class OfCounts(NamedTuple):
+    """What an operation has to do with counts, and with other whole numbers."""
+
+    making: Making | None
+    """Which calls make whole numbers; None if none does."""
+    writes: tuple[tuple[int, str], ...]
+    """The arguments that it writes to, be it zeros: position and name."""
+    written: tuple[tuple[int, str], ...]
+    """Those of them that are rounded."""
+    auxiliary: tuple[int, ...]
+    """The positions of results that are left as they are, since they are for its derivative alone."""
+    noted: bool
+    """Whether it is noted where rounding changes its results, of which integers may be made."""
+    adds: bool
+    """Whether it may add a number to a count that rounding stops, which is to be said."""
+
+    @classmethod
+    def by(cls, operation: OpOverload, *, rounds: bool) -> OfCounts:
+        """What is known of an ATen operation, which is rounded or not."""
+        name = operation.overloadpacket.__name__
+        return cls(
+            making_of(operation),
+            tuple(place for place in writes_of(operation) if place[1] != STEPS),
+            tuple(place for place in outputs(operation).written if place[1] != STEPS),
+            AUXILIARY.get(name, ()),
+            rounds and name in NOTED,
+            rounds and plain_name(name) in ("add", "sub"),
+        )
+
+
+def stays_below_one(operation: OpOverload, fmt: Format) -> bool:
+    """Whether an operation draws numbers from zero to one, which are rounded toward zero so that none becomes one.
+
+    PyTorch's own half precision draws such numbers, too. Formats of qtorch have one way to round, and keep it.
+    """
+    return plain_name(operation.overloadpacket.__name__) in FROM_ZERO_TO_ONE and not isinstance(fmt, QtorchFormat)
+
+
+def above_zero(operation: OpOverload, kernel: Callable[..., Any], fmt: Format) -> Callable[..., Any]:
+    """The kernel of an operation; of random numbers above zero none is less than the smallest number of the format."""
+    smallest = fmt.smallest
+    if smallest is None or plain_name(operation.overloadpacket.__name__) not in ABOVE_ZERO:
+        return kernel
+
+    def drawn_above_zero(*args: Any, **kwargs: Any) -> torch.Tensor:
+        drawn: torch.Tensor = kernel(*args, **kwargs)
+        return drawn.clamp_(min=smallest)
+
+    return drawn_above_zero
+
+
+@final
+class WholeNumbers:
+    """Remembers which memory holds whole numbers."""
+
+    def __init__(self) -> None:
+        self._marked = Storages()
+
+    @staticmethod
+    def under(policy: Policy) -> WholeNumbers | None:
+        """For a simulation with this policy; None if it rounds no whole numbers, or is to round them."""
+        rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
+        rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
+        return WholeNumbers() if rounds and policy.whole == Whole.EXACT else None
+
+    def __contains__(self, x: torch.Tensor) -> bool:
+        """Whether a floating-point tensor is known to hold whole numbers alone: never one that requires a gradient."""
+        return x in self._marked and x.dtype in _CARRIERS and not x.requires_grad
+
+    def __bool__(self) -> bool:
+        return bool(self._marked)
+
+    def mark(self, x: torch.Tensor, *, whole: bool = True) -> None:
+        """Notes that the memory of ``x`` holds whole numbers alone, or that it does not."""
+        if not whole:
+            self._marked.remove(x)
+        elif x.dtype in _CARRIERS and x not in self._marked:
+            self._marked.add(x)
+
+    def are_made(self, counts: OfCounts | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call of an operation makes whole numbers, to be asked before it runs."""
+        making = counts and counts.making
+        if making is None:
+            return False
+        if making.of_first:  # nearly always data, which is told at once
+            first: Any = args[0] if args else None
+            if type(first) is list and first:
+                first = first[0]
+            if isinstance(first, torch.Tensor) and first.dtype in _CARRIERS and first not in self:
+                return False
+        if (
+            this_thread.carrying
+            or _asks_for_another_dtype(kwargs)
+            or not making.are_made(args, kwargs, self.__contains__)
+        ):
+            return False
+        # Gradients are data: one of ones that is summed, too. A checkpoint computes positions again, with its mode on.
+        return torch.is_grad_enabled() or torch._C._current_autograd_node() is None  # noqa: SLF001  no other access
+
+    def note(
+        self, counts: OfCounts, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool
+    ) -> None:
+        """Notes what a call has left: marks for whole numbers, none where it wrote something else."""
+        if whole and not counts.writes:
+            for x in _tensors(result):
+                self.mark(x)
+            return
+        for position, name in counts.writes if whole or self._marked else ():
+            written = args[position] if position < len(args) else kwargs.get(name)
+            for x in written if isinstance(written, (list, tuple)) else (written,):
+                if not whole:
+                    self.mark(x, whole=False)
+                elif _covers_its_memory(x):
+                    self.mark(x)
+
+    def note_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """Marks the counts of steps that an optimizer keeps in tensors."""
+        for state in optimizer.state.values():
+            step = state.get("step") if isinstance(state, dict) else None
+            if isinstance(step, torch.Tensor):
+                self.mark(step)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _asks_for_another_dtype(kwargs: Mapping[str, Any]) -> bool:
+    dtype = kwargs.get("dtype") if kwargs else None
+    return dtype is not None and dtype not in _CARRIERS
+
+
+def _covers_its_memory(x: torch.Tensor) -> bool:
+    return x.numel() * x.element_size() == x.untyped_storage().nbytes()

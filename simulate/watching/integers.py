@@ -1,0 +1,183 @@
+"""A word on integers that follow from numbers which rounding has changed, and on counts that have stopped.
+
+Sizes, indices and ranks that a program computes in floating point (``ceil(n / 200)``, ``cumsum`` and ``searchsorted``)
+come out differently in few bits, without an error. So the simulation remembers where the results of a few small
+operations lie that rounding has changed, and speaks where such numbers become integers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+
+from ...formats import FloatFormat, round
+from ...formats.base.memory import in_memory
+from ..aten.storages import Storages
+from ..presence.entering import SimulationWarning
+from ..presence.user_code import user_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ...formats import Format
+
+_CHANGING = frozenset(
+    [
+        "add", "cumsum", "div", "exp", "linspace", "log", "log10", "log1p", "log2", "mean", "mul", "pow", "reciprocal",
+        "sqrt", "sub", "sum",
+    ]
+)  # fmt: skip
+"""Operations, by their whole name, of whose results integers are made."""
+_ALWAYS = ("cumsum", "linspace")
+"""Those of them that matter whatever they are given; the others if they are given counts."""
+
+_PASSING = frozenset(
+    [
+        "abs", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "floor", "gather", "index", "index_select",
+        "max", "maximum", "min", "minimum", "neg", "round", "sort", "stack", "trunc", "where",
+    ]
+)  # fmt: skip
+"""Operations whose results are changed if an operand is."""
+
+NOTED = _CHANGING | _PASSING
+"""Operations of which it is noted what rounding did to their results."""
+
+_ASKING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
+"""Operations that make integers of numbers: the positions of these."""
+
+_ENOUGH = 1 << 12
+"""So many elements of a tensor are compared: its first ones."""
+
+_INTEGERS = (torch.int16, torch.int32, torch.int64)
+
+_said: set[tuple[str, int]] = set()
+"""The lines that have been told."""
+
+
+class Before(NamedTuple):
+    """An operation before its result is rounded."""
+
+    result: torch.Tensor
+    numbers: torch.Tensor | None
+    """The result's first numbers, if rounding may change them."""
+    passed_on: bool
+    """Whether an operand has been changed already."""
+
+
+@final
+class Integers:
+    """Remembers numbers that were computed of counts, or by cumulative sums, and that rounding has changed.
+
+    Args:
+        is_whole: whether a tensor is known to hold whole numbers.
+    """
+
+    def __init__(self, is_whole: Callable[[torch.Tensor], bool]) -> None:
+        self._is_whole = is_whole
+        self._changed = Storages()
+
+    def before(self, name: str, args: Sequence[Any], result: Any) -> Before | None:
+        """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
+        changes = name in _ALWAYS or (name in _CHANGING and any(map(self._is_count, args)))
+        if not changes and not self._changed:
+            return None
+        x = result[0] if type(result) is tuple and result else result
+        if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
+            return None
+        passed_on = bool(self._changed) and any(arg in self._changed for arg in _tensors(args))
+        if not changes and not passed_on:
+            return None
+        return Before(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on)
+
+    def note(self, seen: Before) -> None:
+        """Notes what rounding did to it."""
+        x, numbers, passed_on = seen
+        if passed_on or (numbers is not None and not torch.equal(numbers, _first_numbers(x))):
+            self._changed.add(x)
+
+    def _is_count(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and (x.dtype in _INTEGERS or self._is_whole(x))
+
+    def asking(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
+        """The kernel of an operation; where it makes integers of changed numbers, with a word on them, once for a line.
+
+        Args:
+            kernel: the one.
+            name: of the operation.
+            fmt: what was rounded to.
+        """
+        if name not in _ASKING:
+            return kernel
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            if name != "_to_copy" or kwargs.get("dtype") in _INTEGERS:
+                numbers = _tensors([args[i] for i in _ASKING[name] if i < len(args)])
+                if any(x in self._changed or self._is_beyond(x, fmt) for x in numbers):
+                    _say(
+                        f"numbers that rounding to {fmt} has changed become integers here ({name}), as sizes, indices"
+                        " and ranks do: without rounding they may be others; compute them in `with roundoff.exact():`"
+                    )
+            return kernel(*args, **kwargs)
+
+        return ask
+
+    def _is_beyond(self, x: torch.Tensor, fmt: Format) -> bool:
+        """Whether numbers of the format are so large that it has not all whole numbers there."""
+        if not isinstance(fmt, FloatFormat) or type(x) is not torch.Tensor or self._is_whole(x) or not in_memory(x):
+            return False
+        first = _first_numbers(x)
+        reaches_beyond = bool((first.abs() > 2.0 ** (fmt.significand_bits + 1)).any())
+        return reaches_beyond and torch.equal(round(first, fmt), first)
+
+
+def counted(name: str, args: Sequence[Any]) -> torch.Tensor | None:
+    """What an addition is about to add a whole Python number to, as a copy; None: it does not.
+
+    That is looked at where it is one number, or where it is overwritten, as counts are.
+    """
+    number = args[1] if len(args) > 1 else None
+    if type(number) not in (int, float) or not number or number != int(number):
+        return None
+    x = args[0]
+    if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point or x.requires_grad or not x.numel():
+        return None
+    if not in_memory(x):
+        return None
+    return _first_numbers(x).clone() if x.numel() == 1 or name.endswith("_") else None
+
+
+def say_if_absorbed(before: torch.Tensor, args: Sequence[Any], result: torch.Tensor, fmt: Format) -> None:
+    """Says, once for each line, that a count has stopped where adding has changed a number by nothing."""
+    after = _first_numbers(result)
+    stopped = (after == before) & after.isfinite()
+    if stopped.any():
+        number = before[stopped].flatten()[0].item()
+        _say(
+            f"{number:.9g} stays {number:.9g} when {args[1]} is added to it or taken away, in {fmt}: if it counts"
+            " something, it has stopped; keep it in an integer, or count in `with roundoff.exact():`"
+        )
+
+
+def _say(text: str) -> None:
+    level, module, place = user_level()
+    if not module.startswith("roundoff.") and place not in _said:
+        _said.add(place)
+        warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
+
+
+def _first_numbers(x: torch.Tensor) -> torch.Tensor:
+    """Some elements of a tensor, one after the other."""
+    if x.numel() <= _ENOUGH:
+        return x
+    return x.view(-1)[:_ENOUGH] if x.is_contiguous() else x.reshape(-1)[:_ENOUGH]
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.dtype.is_floating_point:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -1,0 +1,92 @@
+"""What is said of integers that are made of rounded numbers, and of counts that rounding stops."""
+
+import warnings
+
+import pytest
+import torch
+
+import roundoff
+from roundoff import SimulationWarning, simulate
+
+
+def told(compute, fmt="e8m7"):
+    """The warnings of a computation in a simulation."""
+    with warnings.catch_warnings(record=True) as said, simulate(fmt):
+        warnings.simplefilter("always")
+        compute()
+    return [str(one.message) for one in said if issubclass(one.category, SimulationWarning)]
+
+
+MADE = {
+    "sizes": lambda: (torch.tensor([2401, 100]) / 200).ceil().int(),
+    "of counts as floats": lambda: torch.floor(torch.tensor([299]).float() / 300 * 300).long().clone(),
+    "ranks": lambda: torch.quantile(torch.arange(2001) / 1.0, torch.tensor(0.51)),
+    "edges": lambda: torch.searchsorted(torch.full((300,), 0.7).cumsum(0), torch.tensor([3.0])),
+    "buckets": lambda: (torch.arange(1200).float() / 37).log().mul(20).trunc().to(torch.int64),
+    "large numbers of data": lambda: (torch.full((3,), 0.7) * 1500).round().long(),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_integers_of_rounded_numbers_are_spoken_of(name):
+    (text,) = told(MADE[name])
+    assert "numbers that rounding to e8m7 has changed become integers here" in text
+    assert "roundoff.exact()" in text
+
+
+NOT_CHANGED = {
+    "counts": lambda: torch.arange(1000.0).long(),
+    "a sum of counts": lambda: (torch.arange(1000) > 7).float().sum().int(),
+    "exact division": lambda: (torch.tensor([2400, 100]) / 100).ceil().int(),
+    "bytes": lambda: (torch.rand(3) * 255).round().to(torch.uint8),
+    "labels": lambda: (torch.rand(8) * 9).round().long(),
+    "exact": roundoff.exact()(MADE["sizes"]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CHANGED)
+def test_of_others_nothing_is_said(name):
+    assert told(NOT_CHANGED[name]) == []
+
+
+def test_it_is_said_once_for_each_line():
+    def compute():
+        for _ in range(3):
+            (torch.tensor([2401]) / 200).int()
+
+    assert len(told(compute)) == 1
+
+
+def test_labels_from_outside_are_as_they_are():
+    times = torch.tensor([1001.0, 70001.0])
+    assert told(times.long) == []
+
+
+COUNTING = [
+    lambda c: c.add_(1),  # each on a line of its own, for which it is said
+    lambda c: c + 1,
+    lambda c: c.sub_(-1.0),
+]
+
+
+@pytest.mark.parametrize("count", COUNTING)
+def test_a_count_that_has_stopped_is_spoken_of(count):
+    outside = torch.tensor([255.5])  # no whole number when it comes in
+    (text,) = told(lambda: count(count(outside)))
+    assert text.startswith("256 stays 256 when")
+
+
+def test_small_numbers_that_are_added_are_no_counts():
+    assert told(lambda: torch.full((1,), 300.7).add_(1e-8)) == []
+    assert told(lambda: torch.full((3,), 300.7) + 1) == []
+
+
+@pytest.mark.parametrize("how", ["add_", "foreach"])
+def test_absorbed_additions_of_numbers_are_counted(how):
+    x = torch.tensor([1.5])
+    with simulate("e5m3", observe=True) as simulation, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(40):
+            x.add_(1) if how == "add_" else torch._foreach_add_([x], 1)
+    row = simulation.report().table.set_index("operation").loc["add_" if how == "add_" else "_foreach_add_"]
+    assert (row["additions"], row["absorbed"]) == (40, 25)
