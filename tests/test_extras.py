@@ -13,7 +13,7 @@ import pytest
 from roundoff.extras import EXTRAS, from_extras, missing, require
 
 ROOT = Path(__file__).parents[1]
-SWEEP = "name: tiny\nbase: {steps: 4000}\ngrid: {format: [fp32, e5m10]}\n"
+SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
 # What None stands for cannot be imported, nor found.
 HIDING = "import sys; sys.modules |= dict.fromkeys({hidden})\n"
 COMMANDS = """
@@ -54,12 +54,12 @@ def run_commands(hidden, commands, folder):
             "rl",
             "dm_control",
             [
-                "train steps=1000",
-                "train steps=1000 observations=pixels",
-                "blame steps=1000 format=e5m1",
+                "train steps=6000",
+                "train steps=6000 observations=pixels",
+                "blame steps=6000 format=e5m1",
                 "sweep tiny.yaml --workers 1",
                 "reproduce table7",
-                "sweep tiny.yaml --dry-run --no-estimate task=humanoid_run steps=7 --executor ray",
+                "sweep tiny.yaml --dry-run --no-estimate task=humanoid_run steps=7000 --executor ray",
             ],
         ),
         ("rl", "gymnasium", ["train task=gym:Pendulum-v1", "train task=gym:odd_environments:Odd-v0"]),
@@ -68,7 +68,7 @@ def run_commands(hidden, commands, folder):
             "yaml",
             ["schema", "sweep tiny.yaml", "train", "blame", "status .", "presets", "collect . -o x.parquet"],
         ),
-        ("sweep", "tensorboard", ["train steps=1000", "sweep tiny.yaml --workers 1"]),
+        ("sweep", "tensorboard", ["train steps=6000", "sweep tiny.yaml --workers 1"]),
         (
             "sweep",
             "matplotlib",
@@ -98,7 +98,7 @@ def test_a_missing_package_is_one_message_with_the_command(extra, package, comma
 @pytest.mark.parametrize(
     ("extra", "package", "statement"),
     [
-        ("rl", "dm_control", "from roundoff.agents import *; train(TrainConfig(steps=1), 'out')"),
+        ("rl", "dm_control", "from roundoff.agents import *; train(TrainConfig(), 'out')"),
         ("rl", "dm_control", "from roundoff.agents.environments.opening import *; open_environment('walker_run', 1)"),
         ("rl", "gymnasium", "from roundoff.agents import TrainConfig; TrainConfig(task='gym:Pendulum-v1')"),
         ("sweep", "pydantic", "from roundoff.agents import TrainConfig"),

@@ -25,7 +25,9 @@ def test_versions_processor_and_time():
 
 
 def test_a_run_records_it(tmp_path):
-    config = TrainConfig(action_repeat=50, steps=500, eval_every=500, eval_episodes=1, hidden_units=8, batch_size=8)
+    config = TrainConfig(
+        action_repeat=50, steps=500, eval_every=500, eval_episodes=1, hidden_units=8, batch_size=8, seed_steps=5
+    )
     train(config, tmp_path)
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert timing.items() >= {key: value for key, value in origin().items() if key != "ended"}.items()

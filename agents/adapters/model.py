@@ -27,6 +27,10 @@ class Model(Protocol):
     observation_space: Any
     """As the environments to learn in have it."""
 
+    @property
+    def updates(self) -> int | None:
+        """How many updates were made; None if the library does not tell."""
+
     def learn(self, steps: int) -> None:
         """Learns for so many agent steps, or a little longer, where the library takes whole rollouts."""
 

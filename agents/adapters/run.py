@@ -282,10 +282,11 @@ class AdaptedRun:
     def _finish(self, crash: Crash | None) -> Result:
         assert self.model is not None
         if crash:
-            result = Result("crashed", 0.0, 0.0, self._step, crash)
+            result = Result("crashed", 0.0, 0.0, self._step, crash, updates=self.model.updates)
         else:
             assert self._last is not None
-            result = Result("done", self._last.mean, self._last.std, self._step, quantized=self._last_quantized)
+            told: dict[str, Any] = {"quantized": self._last_quantized, "updates": self.model.updates}
+            result = Result("done", self._last.mean, self._last.std, self._step, **told)
         weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
         write_ending(self.files, result, weights, self._numerics, self.stopwatch, self.profile)
         return result

@@ -90,6 +90,12 @@ class SB3:
         learned = {"log_ent_coef": temperature.detach()} if isinstance(temperature, torch.Tensor) else {}
         return {**self.network.state_dict(), **learned}
 
+    @property
+    def updates(self) -> int | None:
+        """As the library counts them: gradient steps, of PPO and its kind passes over a rollout."""
+        made = getattr(self._model, "_n_updates", None)
+        return made if type(made) is int else None
+
     def logged(self) -> dict[str, float]:  # noqa: D102
         return dict(self._log.values)
 

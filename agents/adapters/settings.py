@@ -12,7 +12,7 @@ from roundoff.errors import check_name
 from ..config.fields import Panel, key
 from ..config.train_config import TrainConfig
 from .parts import check_parts
-from .signatures import parameters
+from .signatures import default, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,8 @@ class AdapterConfig(TrainConfig):
     """The algorithms by name, and the classes that options are handed to: ``<package>.<module>:<class>``."""
     own_options: ClassVar[tuple[str, ...]]
     """Options that no constructor takes, and the adapter does."""
+    own_defaults: ClassVar[Mapping[str, Any]] = {}
+    """What the adapter takes for some of them where they are not given."""
     set_by_run: ClassVar[Mapping[str, str]]
     """What constructors take and the run hands them, and the key that says what."""
 
@@ -89,6 +91,29 @@ class AdapterConfig(TrainConfig):
                 raise ValueError(f"{name} is for roundoff's own agents, not for {self.algorithm}; leave it out")
         if self.seed + self.environments > _LARGEST_SEED:
             raise ValueError(f"seed must be below 2^32 - environments for {self.algorithm}, got {self.seed}")
+        return self
+
+    @property
+    def steps_before_learning(self) -> int:
+        """Agent steps before the first update, as far as the library's constructor tells."""
+        return self._before_learning() or 0
+
+    def _before_learning(self) -> int | None:
+        """``learning_starts``; None where there is none, or nobody can tell."""
+        given = self.options.get("learning_starts", self.own_defaults.get("learning_starts"))
+        if given is None and self.name in self.places:
+            given = default(self.places[self.name][0], "learning_starts")
+        return given if type(given) is int else None
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        before = self._before_learning()
+        if before is not None and before >= self.transitions:
+            raise ValueError(
+                f"nothing would be learned: {self.algorithm} takes {before} steps before it learns (its"
+                f" learning_starts), and the run has {self.transitions}; allowed are more steps, or"
+                f" options.learning_starts below {self.transitions}"
+            )
         return self
 
     @classmethod
@@ -157,6 +182,7 @@ class TianshouConfig(AdapterConfig):
         "hidden_sizes", "optimizer_class", "optimizer_kwargs", "buffer_size", "learning_starts", "batch_size",
         "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps", "alpha", "beta", "noisy_std",
     )  # fmt: skip
+    own_defaults: ClassVar[Mapping[str, Any]] = {"learning_starts": 1000}
     set_by_run: ClassVar[Mapping[str, str]] = {
         "policy": "the algorithm says which",
         "model": "say hidden_sizes",

@@ -6,9 +6,9 @@ import ast
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
-@cache
 def parameters(place: str) -> tuple[str, ...] | None:
     """The names of what a class is made with.
 
@@ -19,6 +19,24 @@ def parameters(place: str) -> tuple[str, ...] | None:
         The parameters of its constructor, without ``self``; None where the package is not installed, or has another
         class there.
     """
+    found = _constructor(place)
+    return None if found is None else tuple(one.arg for one in (*found.args, *found.kwonlyargs) if one.arg != "self")
+
+
+def default(place: str, name: str) -> Any:
+    """What a class takes where a parameter is not given; None if it is not known, or no literal."""
+    found = _constructor(place)
+    if found is None:
+        return None
+    given = dict(zip((one.arg for one in reversed(found.args)), reversed(found.defaults), strict=False))
+    given |= {one.arg: value for one, value in zip(found.kwonlyargs, found.kw_defaults, strict=True) if value}
+    value = given.get(name)
+    return value.value if isinstance(value, ast.Constant) else None
+
+
+@cache
+def _constructor(place: str) -> ast.arguments | None:
+    """What the constructor of a class takes; None where there is none."""
     module, _, name = place.partition(":")
     package, *rest = module.split(".")
     spec = find_spec(package)
@@ -31,7 +49,4 @@ def parameters(place: str) -> tuple[str, ...] | None:
         return None
     bodies = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     found = [part for body in bodies for part in body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-    if not found:
-        return None
-    arguments = found[0].args
-    return tuple(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs) if argument.arg != "self")
+    return found[0].args if found else None

@@ -96,9 +96,10 @@ class Tianshou:
             buffer = VectorReplayBuffer(size, len(worlds))
         self._collector = Collector(self._policy, self._worlds, buffer, exploration_noise=True)
         self._log = _Latest()
+        self._before_learning = config.steps_before_learning
 
     def learn(self, steps: int) -> None:  # noqa: D102
-        start = min(self._options.get("learning_starts", 1000), steps)
+        start = min(self._before_learning, steps)
         self._collector.reset()
         if start:
             self._collector.collect(n_step=start, random=True)
@@ -123,6 +124,11 @@ class Tianshou:
     def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
         state = self._algorithm.state_dict()
         return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+    @property
+    def updates(self) -> None:
+        """The library does not tell."""
+        return
 
     def logged(self) -> dict[str, float]:  # noqa: D102
         return dict(self._log.values)

@@ -284,6 +284,19 @@ class OffPolicyKeys(OptimizerKeys):
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}
 
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        own = self.share()
+        least = own.seed_steps + math.ceil(1 / Fraction(own.updates_per_transition))
+        if own.transitions < least:
+            who = f"each of the {self.learners} learners" if self.learners > 1 else "the run"
+            raise ValueError(
+                f"nothing would be learned: with seed_steps {self.seed_steps} the first update falls due after {least}"
+                f" agent steps, and {who} has {own.transitions}; allowed are as many steps or more, or fewer"
+                " seed_steps"
+            )
+        return self
+
 
 class OnPolicyKeys(OptimizerKeys):
     """Learning from what the policy has just done; the defaults are PPO's for continuous control.

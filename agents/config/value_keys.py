@@ -26,7 +26,7 @@ class ValueKeys(WithActors):
     """The values between which a categorical head has its atoms, where none are given."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = with_default(WithActors, "tau", 1.0)
-    target_every: Positive = key(10_000, "Updates between those of the target networks; with `tau` 1 they copy.")
+    target_every: Positive = key(500, "Updates between those of the target networks; with `tau` 1 they copy.")
     atoms: Positive = key(
         1,
         "1: the network gives Q values. More: probabilities of so many values between `v_min` and `v_max`; Bellemare et"

@@ -33,6 +33,8 @@ class Result:
         step: environment steps taken.
         crash: when and why, if it crashed.
         quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
+        updates: how many were made, of several learners by the first; None where a library does not tell, and in the
+            results of older versions.
     """
 
     status: Literal["done", "crashed"]
@@ -41,6 +43,7 @@ class Result:
     step: int
     crash: Crash | None = None
     quantized: dict[str, float] = field(default_factory=dict)
+    updates: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
@@ -51,6 +54,7 @@ class Result:
             "return_std": self.return_std,
             "step": self.step,
             "crash": crash,
+            "updates": self.updates,
             **({"in": self.quantized} if self.quantized else {}),
         }
 
@@ -62,7 +66,8 @@ class Result:
             raise ValueError(value["status"])
         quantized = {str(name): _real(mean) for name, mean in dict(value.get("in", {})).items()}
         numbers = _real(value["return"]), _real(value["return_std"]), _whole(value["step"])
-        return cls(value["status"], *numbers, crash, quantized)
+        updates = value.get("updates")
+        return cls(value["status"], *numbers, crash, quantized, None if updates is None else _whole(updates))
 
 
 def _whole(value: Any) -> int:

@@ -348,11 +348,12 @@ class Run:
     def _finish(self, crash: Crash | None) -> Result:
         """Writes what a finished run leaves; the result comes last, since it says that all else is there."""
         if crash:
-            result = Result("crashed", 0.0, 0.0, self.state.step, crash)
+            result = Result("crashed", 0.0, 0.0, self.state.step, crash, updates=self.learner.updates)
         else:
             last = self.last_evaluation or Evaluation(())
             assert self.last_evaluation or not self.learners.leads
-            result = Result("done", last.mean, last.std, self.state.step, quantized=self.last_quantized)
+            told: dict[str, Any] = {"quantized": self.last_quantized, "updates": self.learner.updates}
+            result = Result("done", last.mean, last.std, self.state.step, **told)
         if not self.learners.leads:
             return result
         if self.config.keep_networks:

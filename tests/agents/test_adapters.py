@@ -137,6 +137,7 @@ def test_the_folder_is_that_of_any_run(tmp_path):
 def test_whole_rollouts_are_taken(tmp_path):
     result = train(config("PPO", steps=100), tmp_path)
     assert result.step == 128
+    assert result.updates == 4 * 2  # passes over rollouts, as the library counts
     assert [record["step"] for record in records(tmp_path, "eval")] == [64, 128]
 
 
@@ -192,7 +193,7 @@ def test_an_action_chosen_by_nan_is_none(tmp_path, monkeypatch):
         return model
 
     monkeypatch.setattr(AdaptedRun, "_make", made)
-    result = train(config("DQN", options={**OFF, "learning_starts": 10_000}), tmp_path)
+    result = train(config("DQN", options={**OFF, "gradient_steps": 0}), tmp_path)
     assert result.crash.reason == "the policy took a non-finite action in evaluation"
 
 
@@ -283,7 +284,7 @@ def test_episodes_are_remembered_each_for_itself():
 
 
 def test_initial_weights_are_numbers_of_the_format(tmp_path):
-    train(config("DQN", format="e8m7", options={**OFF, "learning_starts": 10_000}), tmp_path)
+    train(config("DQN", format="e8m7", options={**OFF, "gradient_steps": 0}), tmp_path)
     for tensor in weights(tmp_path).values():
         assert torch.equal(tensor, tensor.to(torch.bfloat16).float())
 
@@ -301,6 +302,11 @@ def test_initial_weights_are_numbers_of_the_format(tmp_path):
         ({"fixes": "none"}, ["fixes is a key of", "not of sb3:PPO"]),
         ({"native": True, "format": "e5m10"}, ["native is for roundoff's own agents"]),
         ({"keep_networks": True}, ["keep_networks is for roundoff's own agents"]),
+        (
+            {"algorithm": "sb3:SAC", "task": "gym:Pendulum-v1", "steps": 100},
+            ["nothing would be learned: sb3:SAC takes 100 steps before it learns", "options.learning_starts below 100"],
+        ),
+        ({"algorithm": "tianshou:DQN", "task": "gym:CartPole-v1", "steps": 1000}, ["tianshou:DQN takes 1000 steps"]),
         ({"seed": 2**40}, ["seed must be below 2^32"]),
         ({"algorithm": "sb3:DQN", "task": "gym:Pendulum-v1"}, ["sb3:DQN takes discrete actions"]),
         ({"algorithm": "sb3:SAC", "task": "gym:CartPole-v1"}, ["sb3:SAC takes continuous actions"]),
@@ -365,7 +371,10 @@ TIANSHOU = {"C51": {}, "DQN": {"is_double": False}, "IQN": {"num_quantiles": 16}
 @pytest.mark.skipif(find_spec("tianshou") is not None, reason="tianshou is installed")
 def test_a_library_that_is_missing_is_named(tmp_path):
     with pytest.raises(MissingExtraError, match=r'this needs tianshou: pip install "roundoff\[tianshou\]"'):
-        train(TrainConfig(algorithm="tianshou:IQN", options={"whatever": 1}, **CARTPOLE), tmp_path / "run")
+        train(
+            TrainConfig(algorithm="tianshou:IQN", options={"whatever": 1, "learning_starts": 1}, **CARTPOLE),
+            tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 

@@ -79,6 +79,28 @@ def test_bad_values_are_refused_with_the_reason(keys, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "least"),
+    [
+        ({"algorithm": "sac"}, 5001),
+        ({"algorithm": "drq", "observations": "pixels"}, 5001),
+        ({"algorithm": "td3"}, 1001),
+        ({"algorithm": "d4pg"}, 1001),
+        ({"algorithm": "d4pg", "atoms": 1, "n_steps": 1}, 1001),
+        ({"algorithm": "dqn", "task": "gym:CartPole-v1"}, 1004),  # one update for four transitions
+        ({"algorithm": "dqn", "task": "gym:CartPole-v1", "atoms": 51, "prioritized": True}, 1004),
+        ({"algorithm": "sac", "seed_steps": 0, "action_repeat": 2}, 1),
+        ({"algorithm": "sac", "seed_steps": 7, "learners": 2, "environments": 2}, 9),
+    ],
+)
+def test_runs_in_which_no_update_falls_due_are_refused(keys, least):
+    own = keys.get("action_repeat", 1)
+    assert TrainConfig(**keys, steps=least * own).steps == least * own
+    short = keys | ({"seed_steps": 4} if least == 1 else {"steps": least - 1})
+    with pytest.raises(ValidationError, match="nothing would be learned: with seed_steps"):
+        TrainConfig(**({"steps": 4 * own} | short))
+
+
 def test_a_config_does_not_change():
     with pytest.raises(ValidationError):
         TrainConfig().lr = 1.0

@@ -150,11 +150,11 @@ def check_against_the_book(**keys):
     assert float((agent.networks["critic"].flat - start).abs().max()) > 1e-3
 
 
-def test_the_defaults_are_the_papers():
+def test_the_defaults_are_the_papers_at_the_pace_of_a_small_task():
     config = TrainConfig(algorithm="dqn", task="gym:CartPole-v1")
-    assert (config.batch_size, config.training_intensity, config.target_every, config.tau) == (32, 8.0, 10_000, 1.0)
-    assert (config.exploration_start, config.exploration_end, config.exploration_steps) == (1.0, 0.1, 1_000_000)
-    assert (config.seed_steps, config.replay_capacity, config.discount, config.loss) == (50_000, 10**6, 0.99, "huber")
+    assert (config.batch_size, config.training_intensity, config.target_every, config.tau) == (32, 8.0, 500, 1.0)
+    assert (config.exploration_start, config.exploration_end, config.exploration_steps) == (1.0, 0.1, 10_000)
+    assert (config.seed_steps, config.replay_capacity, config.discount, config.loss) == (1000, 10**6, 0.99, "huber")
     assert config.adam_eps == 1e-8
     assert TrainConfig(algorithm="dqn", task="gym:CartPole-v1", atoms=51, batch_size=2048).adam_eps == 0.01 / 2048
     assert config_of(atoms=51, adam_eps=1e-5).adam_eps == 1e-5

@@ -104,7 +104,7 @@ def test_the_replay_holds_what_the_environment_gave(painted, tmp_path, monkeypat
     watch(pixel_environment.PixelEnvironment, "reset", lambda _, observation: stacks.append(observation))
     watch(pixel_environment.PixelEnvironment, "step", lambda _, transition: stacks.append(transition.observation))
     watch(FrameReplay, "__init__", lambda replay, _: replays.append(replay))
-    train(config(seed_steps=1000, eval_every=2000), tmp_path)
+    train(config(seed_steps=79, eval_every=2000), tmp_path)
     following = {before.tobytes(): after.tobytes() for before, after in pairwise(stacks)}
     batch = replays[0].sample(300, torch.Generator())
     assert len({observation.numpy().tobytes() for observation in batch.observations}) == len(replays[0]) > 25

@@ -334,7 +334,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("keys", "words"), REFUSED)
 def test_refused_in_one_message(keys, words):
-    file = {"name": "x", "base": {"algorithm": "dqn", "task": "gym:CartPole-v1", "steps": 100, **keys}}
+    file = {"name": "x", "base": {"algorithm": "dqn", "task": "gym:CartPole-v1", "steps": 2000, **keys}}
     with pytest.raises(SweepError) as refused:
         plan_text(json.dumps(file), "x.yaml")
     assert words in str(refused.value)

@@ -43,6 +43,11 @@ def outcome(directory):
     return (directory / "metrics.jsonl").read_bytes(), (directory / "result.json").read_bytes(), weights(directory)
 
 
+def unlearned(**keys):
+    """A run that only collects experience, which no config may ask for."""
+    return config(**keys).model_copy(update={"seed_steps": 1000})
+
+
 def records(directory, kind):
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [record for line in lines if (record := json.loads(line))["kind"] == kind]
@@ -110,7 +115,7 @@ def test_returns_are_those_of_each_episode(tmp_path, monkeypatch):
     rows = []
     add = "roundoff.agents.experience.replay.Replay.add"
     monkeypatch.setattr(add, lambda self, row: rows.append(row.tolist()))
-    train(config(environments=3, seed_steps=1000), tmp_path)
+    train(unlearned(environments=3), tmp_path)
     expected, sums, lengths = [], [0.0] * 3, [0] * 3
     for i, row in enumerate(rows):
         sums[i % 3] += row[-2]
@@ -241,7 +246,7 @@ def test_random_actions_at_the_start_are_no_experience_but_part_of_the_episode(t
         return begin(self, given)
 
     monkeypatch.setattr(Sampler, "begin", watched)
-    train(config(environments=4, random_start=9, seed_steps=1000), tmp_path)
+    train(unlearned(environments=4, random_start=9), tmp_path)
     lengths = [len(start) for start in starts]
     assert len(lengths) == 4
     assert len(set(lengths)) > 1
@@ -280,8 +285,8 @@ def test_a_random_start_continues_to_the_same_bytes(tmp_path, keys):
 def test_clipped_rewards_are_learned_from_and_returns_are_whole(tmp_path, monkeypatch):
     rows = []
     monkeypatch.setattr("roundoff.agents.experience.replay.Replay.add", lambda self, row: rows.append(row.tolist()))
-    keys = {"task": "gym:Pendulum-v1", "seed_steps": 1000, "steps": 400, "eval_every": 400, "eval_episodes": 1}
-    train(config(clip_rewards=True, **keys), tmp_path)
+    keys = {"task": "gym:Pendulum-v1", "steps": 400, "eval_every": 400, "eval_episodes": 1}
+    train(unlearned(clip_rewards=True, **keys), tmp_path)
     rewards = [row[-2] for row in rows]
     assert min(rewards) == -1
     assert max(rewards) > -1

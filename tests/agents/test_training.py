@@ -47,7 +47,9 @@ def test_a_run_leaves_what_the_architecture_says(tmp_path):
         "return_std": result.return_std,
         "step": 6000,
         "crash": None,
+        "updates": result.updates,
     }
+    assert result.updates == config().transitions - config().seed_steps
     evaluations = [r for r in records(run) if r["kind"] == "eval"]
     assert [r["step"] for r in evaluations] == [1500, 3000, 4500, 6000]
     assert evaluations[-1]["return_mean"] == result.return_mean == pytest.approx(np.mean(evaluations[-1]["returns"]))

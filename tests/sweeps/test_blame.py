@@ -78,7 +78,7 @@ def blame(tmp_path, monkeypatch):
     def run(watcher=None, out="out", over="operation", config=None, **options):
         monkeypatch.setenv("OVER", over)
         return blame_returns(
-            config or TrainConfig(format="e5m3", steps=400), tmp_path / out,
+            config or TrainConfig(format="e5m3", steps=6000), tmp_path / out,
             lambda: LocalProcesses(1, (sys.executable, "-c", WORKER)), watcher or Watcher(), over=over, **options,
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_roles_in_fp32_are_the_runs_of_the_preset(blame):
 def test_the_rules_of_a_case(blame):
     own = {"rules": [{"operation": "mm", "accumulate": "e5m10"}]}
     watcher = Watcher()
-    blame(watcher, config=TrainConfig(format="e5m3", steps=400, policy=own), seeds=2)
+    blame(watcher, config=TrainConfig(format="e5m3", steps=6000, policy=own), seeds=2)
     rules = {run.case: run.config.policy.get("rules", []) for run in watcher.started}
     moves = {"operation": sorted(MOVES), "format": "fp32"}
     others = [f"op{i}" for i in range(9)]
@@ -174,14 +174,14 @@ def test_the_rules_of_a_case(blame):
 
 def test_what_cannot_be_blamed(blame, tmp_path):
     for config, over, message in [
-        (TrainConfig(steps=400), "role", "format is fp32, which rounds nothing"),
+        (TrainConfig(steps=6000), "role", "format is fp32, which rounds nothing"),
         (
-            TrainConfig(format="e5m3", steps=400, storage={"weights": "mxint8"}),
+            TrainConfig(format="e5m3", steps=6000, storage={"weights": "mxint8"}),
             "role",
             "storage keeps numbers in formats",
         ),
-        (TrainConfig(format="e5m3", steps=400), "module", "over must be operation or role, got 'module'"),
-        (TrainConfig(format="fp16", steps=400, native=True), "role", "this one does not allow: native: true"),
+        (TrainConfig(format="e5m3", steps=6000), "module", "over must be operation or role, got 'module'"),
+        (TrainConfig(format="fp16", steps=6000, native=True), "role", "this one does not allow: native: true"),
     ]:
         with pytest.raises(BlameError, match=message):
             blame(config=config, over=over)
@@ -208,7 +208,7 @@ def test_what_cannot_be_blamed(blame, tmp_path):
 )
 def test_options_that_do_not_go_together(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["roundoff", "blame", "format=e5m3", "steps=400", *options])
+    monkeypatch.setattr(sys, "argv", ["roundoff", "blame", "format=e5m3", "steps=6000", *options])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

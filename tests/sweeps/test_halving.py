@@ -83,7 +83,7 @@ def test_halving(scores, seeds):
 
 def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path):
     (tmp_path / "s.yaml").write_text(
-        "search: {for: best}\nbase: {task: 'gym:Pendulum-v1', steps: 2000}\ngrid: {format: [e5m10, e4m3], seed: [0, 1]}"
+        "search: {for: best}\nbase: {task: 'gym:Pendulum-v1', steps: 6000}\ngrid: {format: [e5m10, e4m3], seed: [0, 1]}"
     )
     made = plan_file(tmp_path / "s.yaml")
     SweepDirectory(tmp_path / "out").claim(made)
@@ -111,7 +111,7 @@ def test_another_metric_is_asked_for_after_the_end(search, monkeypatch):
 
 def test_candidates_are_what_varies_but_tasks_and_seeds_and_what_follows_from_them(tmp_path):
     (tmp_path / "s.yaml").write_text(
-        "search: {for: best}\nbase: {steps: 2000}\ncases:\n  - {name: a, format: e5m2}\n  - {name: b, lr: 1e-3}\n"
+        "search: {for: best}\nbase: {steps: 60000}\ncases:\n  - {name: a, format: e5m2}\n  - {name: b, lr: 1e-3}\n"
         "zip: {task: [cartpole_swingup, finger_spin], action_repeat: [8, 2]}\ngrid: {tau: [0.1, 0.2], seed: [0, 1]}"
     )
     made = plan_file(tmp_path / "s.yaml")

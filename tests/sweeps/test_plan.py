@@ -8,7 +8,7 @@ from roundoff.sweeps.language.plan import plan_run
 
 SMALL = """
 name: small
-base: {task: cartpole_swingup, steps: 1000, lr: 3e-4}
+base: {task: cartpole_swingup, steps: 6000, lr: 3e-4}
 grid:
   format: [fp32, e5m10]
   seed: [0, 1, 2]
@@ -22,13 +22,13 @@ def test_the_plan_is_the_product_in_file_order():
     assert [(run.config.format, run.config.seed) for run in plan.runs] == [
         ("fp32", 0), ("fp32", 1), ("fp32", 2), ("e5m10", 0), ("e5m10", 1), ("e5m10", 2),
     ]  # fmt: skip
-    assert all(run.config.lr == 3e-4 and run.config.steps == 1000 for run in plan.runs)
+    assert all(run.config.lr == 3e-4 and run.config.steps == 6000 for run in plan.runs)
     assert len({run.id for run in plan.runs}) == 6
 
 
 def test_a_run_is_known_by_its_config_alone():
     here = plan_text(SMALL, "f").runs[4]
-    there = plan_text("grid: {lr: [3e-4], steps: [1000]}\nbase: {seed: 1, format: FP16}", "g").runs[0]
+    there = plan_text("grid: {lr: [3e-4], steps: [6000]}\nbase: {seed: 1, format: FP16}", "g").runs[0]
     assert here == there
     assert here.id.startswith("cartpole_swingup-e5m10-s1-")
 
@@ -50,7 +50,9 @@ def test_policies_are_swept_like_any_key():
 
 
 def test_overrides():
-    plan = plan_text(SMALL, "f", ["seed=7", "steps=[10, 20]", "fixes=[all, none, [hadam, normal_fix]]", "lr=1"])
+    plan = plan_text(
+        SMALL, "f", ["seed=7", "steps=[10, 20]", "seed_steps=5", "fixes=[all, none, [hadam, normal_fix]]", "lr=1"]
+    )
     assert len(plan.runs) == 2 * 2 * 3
     assert {run.config.seed for run in plan.runs} == {7}
     assert {run.config.lr for run in plan.runs} == {1.0}

@@ -8,7 +8,7 @@ from roundoff.sweeps import plan_text
 from roundoff.sweeps.display.progress import ProgressDisplay
 from roundoff.sweeps.workers.pool import Event
 
-RUNS = plan_text("name: mine\nbase: {steps: 4000}\ngrid: {seed: [0, 1, 2]}", "mine").runs
+RUNS = plan_text("name: mine\nbase: {steps: 4000, seed_steps: 100}\ngrid: {seed: [0, 1, 2]}", "mine").runs
 PROGRESS = {"step": 1000, "return": 12.34, "rate": 99.6, "loss_scale": 1024.0}
 
 

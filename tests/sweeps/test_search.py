@@ -197,7 +197,7 @@ def test_a_score_that_is_none_is_a_damaged_result(ended, tmp_path, key, damage):
 def test_agents_are_compared_with_fp32_whatever_their_baseline(tmp_path):
     """Baselines, fixes, policies: each row of formats has a run in fp32 that differs in nothing else."""
     text = (
-        "base: {task: cartpole_swingup, steps: 2000}\nsearch: {}\n"
+        "base: {task: cartpole_swingup, steps: 6000}\nsearch: {}\n"
         "grid: {format: [e5m2, e5m10], policy: [{}, {rounding: stochastic}],"
         f" baseline: [{', '.join(BASELINES)}], algorithm: [sac, td3]}}"
     )

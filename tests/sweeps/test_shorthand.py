@@ -23,7 +23,7 @@ def values(text, key, *arguments, only=()):
         ("grid: {seed: 3..3}", "seed", [3]),
         ("grid: {format: {e5mX: 1..10}}", "format", E5),
         ("grid: {format: [fp32, {e5mX: 1..10}, {eXm7: 8..8}]}", "format", ["fp32", *E5, "e8m7"]),
-        ("zip: {seed: 0..2, steps: [1e3, 2000, 3.5e3]}", "steps", [1000, 2000, 3500]),
+        ("zip: {seed: 0..2, steps: [1e4, 20000, 3.5e4]}", "steps", [10_000, 20_000, 35_000]),
         ("grid: {seed: 0..9}\nexclude: [{seed: 0..7}]", "seed", [8, 9]),
         ("grid: {format: [{e5mX: 1..10}]}\nexclude: [{format: {e5mX: 2..10}}]", "format", ["e5m1"]),
         ("base: {steps: 1e4}", "steps", [10_000]),
@@ -54,13 +54,13 @@ def test_arguments():
     assert values(base, "seed", "seed=[0..1, 5]") == [0, 1, 5]
     assert values(base, "seed", "grid.seed=0..3", only=["seed=2..7"]) == [2, 3]
     assert values(base, "format", "format={e5mX: 1..10}") == E5
-    assert values(base, "steps", "steps=1e3") == [1000]
-    assert plan_run(None, ["steps=1e3"]) == plan_run(None, ["steps=1000"])
+    assert values(base, "steps", "steps=1e4") == [10_000]
+    assert plan_run(None, ["steps=1e4"]) == plan_run(None, ["steps=10000"])
 
 
 def test_the_same_runs_as_written_out():
-    short = plan_text("grid: {format: {e5mX: 1..3}, seed: 0..1}\nbase: {steps: 1e3}", "a.yaml")
-    long = plan_text("grid: {format: [e5m1, e5m2, e5m3], seed: [0, 1]}\nbase: {steps: 1000}", "a.yaml")
+    short = plan_text("grid: {format: {e5mX: 1..3}, seed: 0..1}\nbase: {steps: 1e4}", "a.yaml")
+    long = plan_text("grid: {format: [e5m1, e5m2, e5m3], seed: [0, 1]}\nbase: {steps: 10000}", "a.yaml")
     assert short.runs == long.runs
 
 

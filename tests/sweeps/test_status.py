@@ -15,7 +15,7 @@ from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.folder.leases import STALE, this_process
 from roundoff.sweeps.folder.status import read_status
 
-PLAN = plan_text("name: mine\nbase: {steps: 4000}\ngrid: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}", "mine")
+PLAN = plan_text("name: mine\nbase: {steps: 4000, seed_steps: 100}\ngrid: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}", "mine")
 CRASH = {"step": 5, "reason": "the policy took a non-finite action"}
 
 

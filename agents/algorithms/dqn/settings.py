@@ -18,7 +18,10 @@ _OUTSIDE = Role.OUTSIDE_UPDATES | Role.TIMELESS
 
 
 class DQNConfig(ValueKeys):
-    """DQN; the defaults are those of the paper's Atari agent, with Adam for RMSProp.
+    """DQN; the defaults are those of the paper's Atari agent with Adam for RMSProp, at the pace of a small task.
+
+    The paper's agent takes 50 million steps: it explores for a million, copies its target network every 10,000 updates,
+    and begins to learn after 50,000 steps. Here these are 10,000, 500 and 1000, with which it learns CartPole.
 
     Source:
         Mnih et al., "Human-level control through deep reinforcement learning", Extended Data Table 1; for the
@@ -39,7 +42,7 @@ class DQNConfig(ValueKeys):
     hidden_layers: Positive = with_default(ValueKeys, "hidden_layers", 1)
     batch_size: Positive = with_default(ValueKeys, "batch_size", 32)
     lr: PositiveFloat = with_default(ValueKeys, "lr", 2.5e-4)
-    seed_steps: Count = with_default(ValueKeys, "seed_steps", 50_000)
+    seed_steps: Count = with_default(ValueKeys, "seed_steps", 1000)
     training_intensity: PositiveFloat | None = with_default(ValueKeys, "training_intensity", 8.0)
     initial_weights: Literal["orthogonal", "uniform"] = key(
         "uniform",
@@ -56,7 +59,7 @@ class DQNConfig(ValueKeys):
     )
     exploration_start: Share = key(1.0, "Share of random actions after those of `seed_steps`, at first.", _OUTSIDE)
     exploration_end: Share = key(0.1, "The same, at last.", _OUTSIDE)
-    exploration_steps: Count = key(1_000_000, "Agent steps in which it falls linearly from one to the other.", _OUTSIDE)
+    exploration_steps: Count = key(10_000, "Agent steps in which it falls linearly from one to the other.", _OUTSIDE)
 
     def share(self) -> Self:
         """With a share of the steps in which exploration falls, too."""
