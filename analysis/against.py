@@ -72,6 +72,7 @@ def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) ->
 def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"], "format": row["format"]}
     cells |= {"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {}
+    cells |= {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
     cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}

@@ -106,9 +106,8 @@ class Standings:
         if not self.finished:
             return "not finished: which is best is not known yet"
         if best.mean is None:
-            return "none is best: each has a run without a score"
-        crashed = f" ({best.crashed} of its runs crashed)" if best.crashed else ""
-        return f"best: {best.candidate}{crashed}; chosen by these seeds, so confirm it with others"
+            return "none is best: each has a run that crashed"
+        return f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
 
 
 def _shown(score: float | None) -> str:
@@ -121,8 +120,7 @@ def run_halving(
     """Runs what is needed of a plan to find its best candidate, round by round: see :func:`rounds`.
 
     Candidates are those of :func:`~.language.candidates.candidates`. The score of one is the mean over seeds and tasks;
-    of equal ones, the first in the file is the best. A run without a score makes its candidate the worst: an agent's
-    that crashed, or a program's for whose crashes the metric has none.
+    of equal ones, the first in the file is the best. A crash makes its candidate the worst, whatever it is scored.
 
     Args:
         plan: with ``search: {for: best}``.
@@ -145,7 +143,6 @@ class _Search:
             for run in runs:
                 self._runs.setdefault(name, {}).setdefault(run.config.seed, []).append(run)
         self._seeds = list(dict.fromkeys(run.config.seed for run in plan.runs))
-        self._agents = plan.metric is None
         self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
     def asked(self, store: SweepDirectory) -> list[Run]:
@@ -184,10 +181,15 @@ class _Search:
         return all(store.has_ended(run) for run in self._runs[name][seed])
 
     def _score(self, store: SweepDirectory, name: str, seed: int) -> float | None:
-        results = [store.result(run) for run in self._runs[name][seed]]
-        # Of agents, a crash counts as a return of 0 elsewhere, which is more than many tasks give.
-        crashed = self._agents and any(result["status"] == "crashed" for result in results)
-        return None if crashed else mean_score([result["return"] for result in results])
+        return mean_score([score_of(store.result(run)) for run in self._runs[name][seed]])
+
+
+def score_of(result: Mapping[str, Any]) -> float | None:
+    """The score of a run by its result; None if it crashed, which may be scored more than others that ended well."""
+    if result["status"] == "crashed":
+        return None
+    score: float | None = result["return"]
+    return score
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from roundoff.files import write_json
 
 from .folder.directory import SweepDirectory
-from .halving import Standings, mean_score, run_halving
+from .halving import Standings, mean_score, run_halving, score_of
 from .language.plan import branches
 from .language.search_goal import REFERENCE
 from .sweep import Summary, run_in_rounds
@@ -38,9 +38,10 @@ class Finding:
         given: the other keys that vary.
         reference: mean of fp32 over seeds; None if it is not known, or has no score.
         enough: the narrowest format that is good enough; None if there is none.
-        means: of the formats that were run, the fewest bits first; None for one of which a run has no score.
+        means: of the formats that were run, the fewest bits first; None for one of which a run crashed.
         formats: how many there are.
         finished: whether nothing is left to be run; else ``enough`` is what is known so far.
+        reason: why nothing can be said, since fp32 itself has learned nothing; else empty.
     """
 
     given: dict[str, Any]
@@ -49,12 +50,15 @@ class Finding:
     means: dict[str, float | None]
     formats: int
     finished: bool
+    reason: str = ""
 
     def __str__(self) -> str:
         named = ", ".join(f"{key} {value}" for key, value in self.given.items())
         where = f"{named}: " if named else ""
         if self.reference is None:
             return f"{where}{REFERENCE} has no score to compare with"
+        if self.reason:
+            return f"{where}cannot be said: {self.reason} ({REFERENCE} {_shown(self.reference)})"
         tried = ", ".join(f"{name} {_shown(mean)}" for name, mean in self.means.items())
         found = f"{self.enough} is enough" if self.enough else "none is good enough"
         found = found if self.finished else f"not finished, so far {found}"
@@ -137,7 +141,8 @@ class _Branch:
         means = {name: self._mean(store, name) for name in self._formats if name in ended}
         enough = next((name for name in means if self._is_enough(store, name)), None)
         reference = self._mean(store, REFERENCE) if self._ended(store, REFERENCE) else None
-        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked)
+        unlearned = self._unlearned(store) if reference is not None else ""
+        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
 
     def _asked(self, store: SweepDirectory) -> Iterator[str]:
         """The formats of which the results are wanted, up to the first that is not there."""
@@ -163,11 +168,23 @@ class _Branch:
         return all(store.has_ended(run) for run in self._runs[name])
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
-        return mean_score([store.result(run)["return"] for run in self._runs[name]])
+        """Over seeds; None if one crashed, whatever that is scored."""
+        return mean_score([score_of(store.result(run)) for run in self._runs[name]])
+
+    def _unlearned(self, store: SweepDirectory) -> str:
+        """Why runs in fp32 have learned nothing, as far as they tell; else empty."""
+        results = [store.result(run) for run in self._runs[REFERENCE]]
+        if any(result.get("updates") == 0 for result in results):
+            return f"{REFERENCE} itself made no update"
+        before = mean_score([result.get("untrained") for result in results])
+        after = self._mean(store, REFERENCE)
+        if before is None or after is None or after - before > self._margin * abs(after):
+            return ""
+        return f"before it learned, {REFERENCE} was as good, {_shown(before)}"
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
         reference, mean = self._mean(store, REFERENCE), self._mean(store, name)
-        if reference is None or mean is None:
+        if reference is None or mean is None or self._unlearned(store):
             return False
         lost = reference - mean if self._maximize else mean - reference
         return lost <= self._margin * abs(reference)

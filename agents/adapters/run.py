@@ -100,6 +100,7 @@ class AdaptedRun:
         self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
         self._last: Evaluation | None = None
         self._last_quantized: dict[str, float] = {}
+        self._untrained: float | None = None
         self._last_report = 0.0
 
     def profile(self) -> Profile:
@@ -169,6 +170,7 @@ class AdaptedRun:
                 self._enter()
                 warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
                 _round_(model)
+                self._look_at_untrained()
                 model.learn(self.config.transitions)
             self._be_quantized()
             self._evaluate()  # behind the last update
@@ -279,14 +281,21 @@ class AdaptedRun:
             self._log.write("numerics", self._step, self._numerics.record())
         self._report()
 
+    def _look_at_untrained(self) -> None:
+        """Evaluates the model before it learns, in a run that others are compared with."""
+        if self.config.format == "fp32" and self._simulation is None:
+            found, _ = self._evaluation.episodes(0)
+            self._untrained = None if found.crashed else found.mean
+
     def _finish(self, crash: Crash | None) -> Result:
         assert self.model is not None
+        known: dict[str, Any] = {"updates": self.model.updates, "untrained": self._untrained}
         if crash:
-            result = Result("crashed", 0.0, 0.0, self._step, crash, updates=self.model.updates)
+            result = Result("crashed", 0.0, 0.0, self._step, crash, **known)
         else:
             assert self._last is not None
-            told: dict[str, Any] = {"quantized": self._last_quantized, "updates": self.model.updates}
-            result = Result("done", self._last.mean, self._last.std, self._step, **told)
+            last = self._last
+            result = Result("done", last.mean, last.std, self._step, quantized=self._last_quantized, **known)
         weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
         write_ending(self.files, result, weights, self._numerics, self.stopwatch, self.profile)
         return result

@@ -35,6 +35,8 @@ class Result:
         quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
         updates: how many were made, of several learners by the first; None where a library does not tell, and in the
             results of older versions.
+        untrained: mean return before the first update, in runs that others are compared with: those in fp32; None
+            where it was not looked at, or was not finite.
     """
 
     status: Literal["done", "crashed"]
@@ -44,6 +46,7 @@ class Result:
     crash: Crash | None = None
     quantized: dict[str, float] = field(default_factory=dict)
     updates: int | None = None
+    untrained: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
@@ -55,6 +58,7 @@ class Result:
             "step": self.step,
             "crash": crash,
             "updates": self.updates,
+            **({} if self.untrained is None else {"untrained": self.untrained}),
             **({"in": self.quantized} if self.quantized else {}),
         }
 
@@ -66,8 +70,9 @@ class Result:
             raise ValueError(value["status"])
         quantized = {str(name): _real(mean) for name, mean in dict(value.get("in", {})).items()}
         numbers = _real(value["return"]), _real(value["return_std"]), _whole(value["step"])
-        updates = value.get("updates")
-        return cls(value["status"], *numbers, crash, quantized, None if updates is None else _whole(updates))
+        updates, untrained = value.get("updates"), value.get("untrained")
+        known = None if updates is None else _whole(updates), None if untrained is None else _real(untrained)
+        return cls(value["status"], *numbers, crash, quantized, *known)
 
 
 def _whole(value: Any) -> int:

@@ -109,6 +109,7 @@ class Run:
         self.last_checkpoint = 0
         self.last_evaluation: Evaluation | None = None
         self.last_quantized: dict[str, float] = {}
+        self.untrained: float | None = None
         on_gpu = device.type == "cuda"
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
         self._waited = wait if on_gpu else None
@@ -147,6 +148,7 @@ class Run:
         self._report()
         with self._log() as log:
             crash = None
+            self._look_at_untrained()
             try:
                 while self.state.step < self.config.steps and crash is None:
                     if self.learners.is_to_stop(self.stop.made):
@@ -282,6 +284,14 @@ class Run:
         self._report()
         return None
 
+    def _look_at_untrained(self) -> None:
+        """Evaluates the policy before it learns, in a run in fp32: to tell later whether that has learned at all."""
+        if self.state.step or self.config.format != "fp32" or self.learner.simulation or not self.learners.leads:
+            return
+        with self.stopwatch.measure("evaluation"):
+            found = self._episodes(0, self.learner)
+        self.untrained = None if found.crashed else found.mean
+
     def _episodes(self, step: int, learner: Learner, quantization: Quantization | None = None) -> Evaluation:
         """The episodes of an evaluation, which the step and the seed decide."""
         policy = EvaluationPolicy(learner, self.intake, quantization)
@@ -310,6 +320,7 @@ class Run:
                 "config": self.config.as_json(),
                 **self.state.state_dict(),
                 "seconds": self.stopwatch.total,
+                "untrained": self.untrained,
                 "metrics_length": log.synced_length(),
             }
             if not learners.leads:
@@ -338,6 +349,7 @@ class Run:
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
+            self.untrained = state.get("untrained")  # older versions did not look at it
             self.log_length = state["metrics_length"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
@@ -347,13 +359,13 @@ class Run:
 
     def _finish(self, crash: Crash | None) -> Result:
         """Writes what a finished run leaves; the result comes last, since it says that all else is there."""
+        known: dict[str, Any] = {"updates": self.learner.updates, "untrained": self.untrained}
         if crash:
-            result = Result("crashed", 0.0, 0.0, self.state.step, crash, updates=self.learner.updates)
+            result = Result("crashed", 0.0, 0.0, self.state.step, crash, **known)
         else:
             last = self.last_evaluation or Evaluation(())
             assert self.last_evaluation or not self.learners.leads
-            told: dict[str, Any] = {"quantized": self.last_quantized, "updates": self.learner.updates}
-            result = Result("done", last.mean, last.std, self.state.step, **told)
+            result = Result("done", last.mean, last.std, self.state.step, quantized=self.last_quantized, **known)
         if not self.learners.leads:
             return result
         if self.config.keep_networks:

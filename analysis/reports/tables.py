@@ -54,6 +54,19 @@ def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
     return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
 
 
+def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """Which formats crashed, how many of their runs, and in which operation first; None if none did."""
+    if failures.empty:
+        return None
+    items = []
+    for row in records(failures):
+        first = f", first {row['first_non_finite']}" if row["first_non_finite"] else ""
+        first += f", {row['line']}" if row["line"] else ""
+        where = f"{_task(row['task'])}, {row['format']}{_condition(row, experiment)}: "
+        items.append(element("li", where, element("b", f"{row['crashed']} of {row['runs']} crashed"), f"{first}."))
+    return element("ul", *items)
+
+
 def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
     """Which formats are equivalent to fp32, which differ, and which neither is shown of: a sentence per task."""
     said: dict[str, dict[str, list[str]]] = {}

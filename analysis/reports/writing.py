@@ -98,7 +98,9 @@ def _counts(experiment: Experiment) -> str:
 
 def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame) -> Safe:
     """The first thing that is read."""
-    parts = [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
+    crashed = tables.crash_answers(first_failures(experiment), experiment)
+    parts = [element("p", element("b", "What crashed?")), crashed] if crashed else []
+    parts += [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
     if len(against):
         parts += [element("p", element("b", f"As good as {REFERENCE}?")), tables.same_answers(against, experiment)]
     return element("div", *parts, class_="answer")

@@ -38,7 +38,8 @@ class Experiment:
         runs: one row per run: ``id``; ``status`` (done, crashed, failed or waiting: see :func:`.outcome.read_outcome`);
             ``return``, which is the score, of a program the metric (0 for the crash of an agent, NaN before the end);
             ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
-            or a failure, else empty); ``task``, of a program its function; every key of the config (``fixes`` as text).
+            or a failure, else empty); ``updates`` and ``untrained`` (NaN where not known); ``task``, of a program its
+            function; every key of the config (``fixes`` as text).
         curves: one row per evaluation, or record that holds the metric: ``id``, ``step`` and ``return``.
         exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
             ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.

@@ -11,7 +11,7 @@ from .metric import read_metric
 if TYPE_CHECKING:
     from pathlib import Path
 
-COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason")
+COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason", "updates", "untrained")
 """What :func:`read_outcome` tells of a run."""
 
 
@@ -27,7 +27,8 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         numbers that it returned, by name. ``status`` has the names of ``roundoff status``: ``done`` and ``crashed``,
         which are results; ``failed``, which the next sweep tries again; ``waiting``, which is every other run: who is
         at work on one is not looked up, so none is ``running`` here. ``return`` is the score: 0 for the crash of an
-        agent, what its metric says for that of a program; NaN where there is none.
+        agent, what its metric says for that of a program; NaN where there is none. ``updates`` is how many were made,
+        and ``untrained`` the return before the first one; NaN where that is not known.
     """
     path = folder / "result.json"
     result = read_json(path, warnings)
@@ -62,11 +63,18 @@ def _ended(result: dict[str, Any]) -> dict[str, Any]:
         "step": int(result["step"]),
         "crash_step": float(int(crash["step"])) if crash else math.nan,
         "reason": str(crash.get("reason", "unknown")) if crash else "",
+        "updates": _if_known(result.get("updates")),
+        "untrained": _if_known(result.get("untrained")),
         "metric": read_metric(result["metric"]) if result.get("metric") is not None else None,
         "values": {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))},
     }
 
 
+def _if_known(value: Any) -> float:
+    return math.nan if value is None else finite(value)
+
+
 def _open(status: str, reason: str = "") -> dict[str, Any]:
     nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
-    return {"status": status, **nothing, "reason": reason, "metric": None, "values": {}}
+    unknown = {"updates": math.nan, "untrained": math.nan}
+    return {"status": status, **nothing, "reason": reason, **unknown, "metric": None, "values": {}}

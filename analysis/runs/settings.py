@@ -15,8 +15,9 @@ _UNSAID = "default"
 # Names of columns that tables have already; a key of a user's function that is called so gets another one.
 _TAKEN = {
     "additions", "bits", "ci_high", "ci_low", "condition", "crash_step", "crashed", "draw", "drop", "exponent_bits",
-    "first_non_finite", "id", "iqm", "kind", "max", "mean", "metric", "min", "n", "panel", "reason", "return",
-    "return_std", "run", "score", "seconds", "series", "significand_bits", "status", "std", "step", "task",
+    "first_non_finite", "id", "iqm", "kind", "line", "max", "mean", "metric", "min", "n", "panel", "reason", "return",
+    "return_std", "run", "runs", "score", "seconds", "series", "significand_bits", "status", "std", "step", "task",
+    "untrained", "updates",
 }  # fmt: skip
 
 

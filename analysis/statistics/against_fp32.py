@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..runs.conditions import as_text
 from .comparisons import Difference, difference, holm, probability_of_improvement
 from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
 from .needed_bits import needed_bits
+from .sides import selections, sides, why_unsaid
 from .summary import (
     ALL_TASKS,
-    REFERENCE,
     ended,
     exponent_bits,
     in_order,
@@ -24,13 +23,11 @@ from .summary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..runs.experiment import Experiment
     from ..runs.metric import Metric
-
-    Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of that seed
-    ByTask = dict[str, Scores]
+    from .sides import ByTask, Scores, Side
 
 
 def against_reference(
@@ -42,12 +39,15 @@ def against_reference(
     compared with those that are alike in all other settings, or with the only ones that there are.
 
     Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
-    fp32, in words), ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run
-    is better than one of fp32, and its 95 % interval), ``difference`` with ``difference_low`` and
-    ``difference_high`` (mean score minus that of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share
-    a seed; 0: compared unpaired), ``p`` (of no difference) and ``p_holm``; ``share`` with ``share_low`` and
-    ``share_high`` (the difference as a share of fp32's mean, 90 %), ``p_equivalent`` (of
+    fp32, in words), ``runs`` and how many of them ``crashed``, ``improvement`` with ``improvement_low`` and
+    ``improvement_high`` (the probability that a run is better than one of fp32, and its 95 % interval), ``difference``
+    with ``difference_low`` and ``difference_high`` (mean score minus that of fp32, 95 %; of runs that have a score),
+    ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no difference) and ``p_holm``; ``share`` with
+    ``share_low`` and ``share_high`` (the difference as a share of fp32's mean, 90 %), ``p_equivalent`` (of
     :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``; ``answer``, in words.
+
+    A format with crashes is answered by them. Where the reference crashed, or made no update, or is not shown to have
+    learned, nothing can be said of others. The return of an agent's crash is no score here.
 
     Either p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
     differences are looked for in all rows, and by ``p_equivalent``, since equivalence is claimed of a row: where its
@@ -56,21 +56,27 @@ def against_reference(
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
     rows: list[dict[str, Any]] = []
-    for values, tasks, (plain, theirs) in _matched(runs, keys, experiment.metric, reference):
-        for task, names in _selections(tasks, set(runs["task"])):
-            if not set(names) <= theirs.keys():
+    answers: list[str] = []
+    for side, plain in sides(runs, keys, experiment.metric, reference):
+        for task, names in selections(side.scores, set(runs["task"])):
+            if not set(names) <= plain.scores.keys():
                 continue
-            x, y = [tasks[name] for name in names], [theirs[name] for name in names]
-            scores = [[list(scores.values()) for scores in side] for side in (x, y)]
-            generator = generator_for("against", task, *map(str, values.values()))
+            x, y = ([one.scores[name] for name in names] for one in (side, plain))
+            scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
+            generator = generator_for("against", task, *map(str, side.where.values()))
             better = probability_of_improvement(scores[0], scores[1], generator)
             apart = _difference(x, y, experiment.metric)
             same = _as_measured(equivalence(x, y, margin), experiment.metric)
+            crashed, ended_runs = side.crashed(names)
+            unsaid = why_unsaid(side, plain, names, margin)
+            answers.append(side.crashed_in_words(names) or (f"cannot be said: {unsaid}" if unsaid else ""))
             rows.append(
                 {
                     "task": task,
-                    **values,
-                    "reference": experiment.conditions.label(plain) if keys else "",
+                    **side.where,
+                    "reference": experiment.conditions.label(plain.where) if keys else "",
+                    "runs": ended_runs,
+                    "crashed": crashed,
                     **_with_ends("improvement", better.value, better.interval),
                     **_with_ends("difference", apart.value, apart.interval),
                     "pairs": apart.pairs,
@@ -80,7 +86,7 @@ def against_reference(
                     "margin": margin,
                 }
             )
-    columns = ["task", "format", *keys, "reference"]
+    columns = ["task", "format", *keys, "reference", "runs", "crashed"]
     columns += [f"{name}{end}" for name in ("improvement", "difference") for end in ("", "_low", "_high")]
     columns += ["pairs", "p", "p_holm", "share", "share_low", "share_high"]
     columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer"]
@@ -92,7 +98,8 @@ def against_reference(
         for name in ("p", "p_equivalent"):
             table.loc[family, f"{name}_holm"] = holm(table.loc[family, name])
     table["answer"] = [
-        in_words(p, same, margin) for p, same in zip(table["p_holm"], table["p_equivalent"], strict=True)
+        answer or in_words(p, same, margin)
+        for answer, p, same in zip(answers, table["p_holm"], table["p_equivalent"], strict=True)
     ]
     return in_order(table, keys, experiment.formats)[columns]
 
@@ -109,20 +116,26 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
     """
     runs = ended(experiment.runs)
     keys = experiment.conditions.keys
-    families: dict[tuple[Any, ...], dict[int, ByTask]] = {}
-    references: dict[tuple[Any, ...], ByTask] = {}
-    for values, tasks, reference in _matched(runs, keys, experiment.metric):
-        name, width = _family(values["format"])
-        family = (name, *(values[key] for key in keys))
-        families.setdefault(family, {}).setdefault(width, tasks)
-        references[family] = reference[1]
+    families: dict[tuple[Any, ...], dict[int, Side]] = {}
+    references: dict[tuple[Any, ...], Side] = {}
+    for side, reference in sides(runs, keys, experiment.metric):
+        name, width = _family(side.where["format"])
+        family = (name, *(side.where[key] for key in keys))
+        families.setdefault(family, {}).setdefault(width, side)
+        references[family] = reference
     rows: list[dict[str, Any]] = []
     for family, widths in families.items():
-        for task, names in _selections(references[family], set(runs["task"])):
-            tested = {m: [tasks[name] for name in names] for m, tasks in widths.items() if set(names) <= tasks.keys()}
+        reference = references[family]
+        for task, names in selections(reference.judged, set(runs["task"])):
+            there = {m: side for m, side in widths.items() if set(names) <= side.judged.keys()}
+            tested: dict[int, ByTask] = {m: {name: side.judged[name] for name in names} for m, side in there.items()}
             if not tested:
                 continue
-            found = needed_bits([references[family][name] for name in names], tested, margin=margin)
+            scores = {m: list(by_task.values()) for m, by_task in tested.items()}
+            found = needed_bits([reference.judged[name] for name in names], scores, margin=margin)
+            unsaid = (why_unsaid(side, reference, names, margin) for side in there.values())
+            if why := next(filter(None, unsaid), ""):
+                found = found._replace(bits=None, confidence=float("nan"), reason=found.reason or why)
             answer = {key: value for key, value in found._asdict().items() if key != "confidences"}
             floats = isinstance(family[0], int)
             values = {"family": "" if floats else family[0], "exponent_bits": family[0] if floats else pd.NA}
@@ -142,51 +155,6 @@ def _family(name: str) -> tuple[int | str, int]:
         return int(exponent_bits(name)), int(significand_bits(name))
     numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
     return (f"{numbered[1]}X", int(numbered[2])) if numbered else (name, 0)
-
-
-def _matched(
-    runs: pd.DataFrame, keys: list[str], metric: Metric, reference: Mapping[str, str] | None = None
-) -> Iterator[tuple[dict[str, Any], ByTask, tuple[dict[str, Any], ByTask]]]:
-    """Every format and condition but the reference's, and what it is compared with: values and scores by task of both.
-
-    Of the scores more is better, and a crashed run without one has the worst there is.
-    """
-    runs = runs.assign(**{"return": metric.sign * runs["return"].fillna(metric.worst)})
-    everything = [
-        (dict(zip(["format", *keys], where, strict=True)), _by_task(group))
-        for where, group in runs.groupby(["format", *keys], dropna=False)
-    ]
-    wanted = reference or {"format": REFERENCE}
-
-    def is_reference(values: dict[str, Any]) -> bool:
-        return all(as_text(values[key]) == text for key, text in wanted.items())
-
-    others = [key for key in ("format", *keys) if key not in wanted]
-    plain = [(values, tasks) for values, tasks in everything if is_reference(values)]
-    for values, tasks in everything:
-        if is_reference(values):
-            continue
-        same = [one for one in plain if all(str(one[0][key]) == str(values[key]) for key in others)] or plain
-        if len(same) == 1:
-            yield values, tasks, same[0]
-
-
-def _by_task(runs: pd.DataFrame) -> ByTask:
-    """Scores by task and seed, in the order of seeds; runs without one are told apart by their name."""
-    seeds = (runs["seed"] if "seed" in runs else runs["id"]).astype(str)
-    numbers = runs.groupby([runs["task"], seeds]).cumcount()
-    result: ByTask = {}
-    for task, seed, number, score in sorted(zip(runs["task"], seeds, numbers, runs["return"], strict=True)):
-        result.setdefault(str(task), {})[seed, int(number)] = float(score)
-    return result
-
-
-def _selections(tasks: ByTask, all_tasks: set[str]) -> list[tuple[str, list[str]]]:
-    """Single tasks, and all of them together if there are several."""
-    selections = [(task, [task]) for task in tasks]
-    if len(all_tasks) > 1 and set(tasks) == all_tasks:
-        selections.append((ALL_TASKS, sorted(tasks)))
-    return selections
 
 
 def _with_ends(name: str, value: float, interval: Interval) -> dict[str, float]:

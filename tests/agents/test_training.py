@@ -48,7 +48,10 @@ def test_a_run_leaves_what_the_architecture_says(tmp_path):
         "step": 6000,
         "crash": None,
         "updates": result.updates,
+        "untrained": result.untrained,
     }
+    assert 0 < result.untrained < 1000
+    assert result.untrained != result.return_mean
     assert result.updates == config().transitions - config().seed_steps
     evaluations = [r for r in records(run) if r["kind"] == "eval"]
     assert [r["step"] for r in evaluations] == [1500, 3000, 4500, 6000]

@@ -153,7 +153,7 @@ def test_a_metric_to_be_minimized(losses):
     assert shares == pytest.approx([0.1 / 2.015] * 3, abs=0.001)  # of the loss as it is: this is worse
     answers = against_reference(experiment, 0.1).set_index(["accumulate", "format"])["answer"]
     assert answers["default", "e5m10"] == "shown to differ, yet equivalent within 10 %"
-    assert answers["e8m7/32", "e5m7"] == "shown to differ"  # one crash has no score: not equivalent
+    assert answers["e8m7/32", "e5m7"] == "crashed (1 of 4)"
     needed = needed_table(experiment, 0.1).set_index("accumulate")
     assert needed.loc["default", "bits"] == 7  # 2.15 is within 10 % above 2.0
     assert needed.loc["e8m7/32", "bits"] == 10  # a crash without a score is within no margin
@@ -307,7 +307,8 @@ def test_what_failed_first(families):
     ]  # fmt: skip
     (row,) = pd.read_csv(families / "failures.csv").to_dict("records")
     assert row == {
-        "task": "train", "format": "e5m3", "crashed": 2, "first_step": 150, "observed": 2, "share": 1,
+        "task": "train", "format": "e5m3", "crashed": 2, "runs": 3, "first_step": 150, "line": "train.py:12",
+        "observed": 2, "share": 1,
         "first_non_finite": "overflow in aten.exp.default (forward in net.1)",
     }  # fmt: skip
     page = report(families)[0].read_text()

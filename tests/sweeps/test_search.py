@@ -227,3 +227,30 @@ def test_the_bits_of_actors_are_searched_whatever_the_family(tmp_path):
     assert [(finding.given, finding.enough) for finding in found] == [({"lr": 1e-3}, "e2m1"), ({"lr": 1e-4}, "e2m1")]
     assert list(found[0].means) == ["int3", "e2m1", "int8"]  # what a bisection asks for
     assert all(run.config.format == "fp32" for run in made.runs)
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"e5m2": None}, "e5m4 is enough (fp32 -150; e5m2 crashed, e5m4 -150)"),
+        ({"updates": 0}, "cannot be said: fp32 itself made no update (fp32 -150)"),
+        ({"untrained": -151.0}, "cannot be said: before it learned, fp32 was as good, -151 (fp32 -150)"),
+        ({"untrained": -1400.0}, "e5m2 is enough (fp32 -150; e5m2 -150, e5m4 -150)"),
+    ],
+)
+def test_crashes_and_runs_that_learned_nothing_are_never_enough(tmp_path, known, said):
+    (tmp_path / "s.yaml").write_text(
+        "base: {task: 'gym:Pendulum-v1', steps: 6000}\nsearch: {until: within 10 %}\n"
+        "grid: {format: [e5m2, e5m4], seed: [0, 1]}"
+    )
+    made = plan_file(tmp_path / "s.yaml")
+    store = SweepDirectory(tmp_path / "out")
+    store.claim(made)
+    for run in made.runs:
+        crash = {"step": 1, "reason": "NaN"} if run.config.format in known and run.config.seed == 1 else None
+        result = {"status": "crashed", "return": 0.0} if crash else {"status": "done", "return": -150.0}
+        store.run_path(run).mkdir(parents=True)
+        told = known if run.config.format == "fp32" else {}
+        (store.run_path(run) / "result.json").write_text(json.dumps(result | {"crash": crash, "step": 1} | told))
+    _, (finding,) = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), Watcher())
+    assert str(finding).startswith(said)

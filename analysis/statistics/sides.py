@@ -1,0 +1,142 @@
+"""Formats and conditions beside what they are compared with: scores, crashes, and whether anything was learned."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from ..runs.conditions import as_text
+from .comparisons import matched
+from .equivalence import ALPHA
+from .summary import ALL_TASKS, REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from ..runs.metric import Metric
+
+    Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of that seed
+    ByTask = dict[str, Scores]
+
+
+@final
+@dataclass(frozen=True)
+class Side:
+    """The runs that have ended of a format under a condition.
+
+    Attributes:
+        where: the format, and the condition.
+        scores: by task and seed; more is better. A crash without a score has -infinity, and so has that of an agent:
+            its return of 0 is more than many tasks give.
+        judged: the same, where each crash has -infinity, whatever it is scored.
+        untrained: the returns of policies before they learned, of runs that know them.
+        idle: by task, the runs that are known to have made no update.
+    """
+
+    where: dict[str, Any]
+    scores: ByTask
+    judged: ByTask
+    untrained: ByTask
+    idle: dict[str, int]
+
+    def crashed(self, tasks: Sequence[str]) -> tuple[int, int]:
+        """How many runs on these tasks have crashed, and how many there are."""
+        judged = [score for task in tasks for score in self.judged[task].values()]
+        return judged.count(-math.inf), len(judged)
+
+    def crashed_in_words(self, tasks: Sequence[str]) -> str:
+        """``crashed (2 of 3)``; empty if no run has."""
+        crashed, runs = self.crashed(tasks)
+        return f"crashed ({crashed} of {runs})" if crashed else ""
+
+    def has_learned(self, task: str, margin: float) -> bool | None:
+        """Whether its runs are shown to be better than they were before they learned, by more than a margin.
+
+        A policy that has learned nothing would be equivalent to one that is not. The test is that of
+        :func:`~.equivalence.equivalence`, turned round.
+
+        Returns:
+            None where it is not known what they were.
+        """
+        before, after = self.untrained.get(task, {}), self.scores[task]
+        if len(after) < 2 or not after.keys() <= before.keys() or self.crashed([task])[0]:
+            return None
+        sides = matched([{seed: before[seed] for seed in after}], [after])
+        return (-sides.contrast(1 - math.copysign(margin, sides.reference))).p_above < ALPHA
+
+
+def why_unsaid(side: Side, reference: Side, tasks: Sequence[str], margin: float) -> str:
+    """Why nothing can be said of a side beside its reference, in words; empty if something can."""
+    name = str(reference.where["format"])
+    if crashed := reference.crashed_in_words(tasks):
+        return f"{name} itself {crashed}"
+    for whose, one in ((f"{name} itself", reference), (str(side.where["format"]), side)):
+        if any(one.idle.get(task) for task in tasks):
+            return f"{whose} made no update"
+    if any(reference.has_learned(task, margin) is False for task in tasks):
+        return f"that {name} has learned is not shown"
+    return ""
+
+
+def sides(
+    runs: pd.DataFrame, keys: list[str], metric: Metric, reference: Mapping[str, str] | None = None
+) -> Iterator[tuple[Side, Side]]:
+    """Every format and condition but the reference's, and what it is compared with.
+
+    Args:
+        runs: that have ended.
+        keys: of the conditions.
+        metric: what they are scored by.
+        reference: settings of the runs that others are compared with; None: fp32.
+    """
+    everything = [
+        _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
+        for where, group in runs.groupby(["format", *keys], dropna=False)
+    ]
+    wanted = reference or {"format": REFERENCE}
+
+    def is_reference(side: Side) -> bool:
+        return all(as_text(side.where[key]) == text for key, text in wanted.items())
+
+    others = [key for key in ("format", *keys) if key not in wanted]
+    plain = [side for side in everything if is_reference(side)]
+    for side in everything:
+        if is_reference(side):
+            continue
+        same = [one for one in plain if all(str(one.where[key]) == str(side.where[key]) for key in others)] or plain
+        if len(same) == 1:
+            yield side, same[0]
+
+
+def selections(tasks: ByTask, all_tasks: set[str]) -> list[tuple[str, list[str]]]:
+    """Single tasks, and all of them together if there are several."""
+    found = [(task, [task]) for task in tasks]
+    if len(all_tasks) > 1 and set(tasks) == all_tasks:
+        found.append((ALL_TASKS, sorted(tasks)))
+    return found
+
+
+def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
+    crashed = runs["status"] == "crashed"
+    unscored = crashed if metric.of_agents else runs["return"].isna()
+    scores = (metric.sign * runs["return"]).mask(unscored, -math.inf)
+    idle = Counter(map(str, runs.loc[runs["updates"] == 0, "task"]))
+    untrained = _by_task(runs, metric.sign * runs["untrained"])
+    known = {
+        task: {seed: score for seed, score in of.items() if math.isfinite(score)} for task, of in untrained.items()
+    }
+    return Side(values, _by_task(runs, scores), _by_task(runs, scores.mask(crashed, -math.inf)), known, idle)
+
+
+def _by_task(runs: pd.DataFrame, scores: pd.Series[float]) -> ByTask:
+    """Scores by task and seed, in the order of seeds; runs without one are told apart by their name."""
+    seeds = (runs["seed"] if "seed" in runs else runs["id"]).astype(str)
+    numbers = runs.groupby([runs["task"], seeds]).cumcount()
+    result: ByTask = {}
+    for task, seed, number, score in sorted(zip(runs["task"], seeds, numbers, scores, strict=True)):
+        result.setdefault(str(task), {})[seed, int(number)] = float(score)
+    return result
