@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
@@ -28,7 +30,6 @@ from .recorder import ProgramStopped, Recorder, number, seed_generators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ..subjects.metric import Metric
     from ..subjects.program import Program
@@ -189,8 +190,8 @@ def _outcome(
 
 @contextmanager
 def _surroundings(threads: int) -> Iterator[None]:
-    """What one run changes of PyTorch's settings is put back before the next."""
-    before, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    """What one run changes of PyTorch's settings and of the working directory is put back before the next."""
+    before, dtype, here = torch.get_num_threads(), torch.get_default_dtype(), Path.cwd()
     torch.set_num_threads(threads)
     try:
         with torch.enable_grad():
@@ -198,6 +199,7 @@ def _surroundings(threads: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
         torch.set_default_dtype(dtype)
+        os.chdir(here)
 
 
 def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:

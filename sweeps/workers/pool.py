@@ -248,10 +248,10 @@ class _Pool:
         for run, number in numbers:
             self._tries[run.id] += 1
             slot.runs[run.id] = run
-            lease = {"folder": str(self._leases.folder), "run": run.id, "number": number}
+            lease = {"folder": str(self._leases.folder.absolute()), "run": run.id, "number": number}
             module = module_of(run.config.task)
             imports = [module] if module and may_import(module, self._allow_imports) else []
-            where = {"directory": str(self._directories[run.id]), "lease": lease}
+            where = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
             orders.append({"config": run.config.as_json(), "imports": imports, **where, **self._of_program(run)})
         slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules})
         for run, _ in numbers:

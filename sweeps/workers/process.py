@@ -42,9 +42,10 @@ def main() -> None:
     # Events have the pipe for themselves: whatever libraries print goes to standard error, which is a log file.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    lines = _take_standard_input()
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     stop, serving = StopRequest(), threading.Event()
-    threading.Thread(target=_read_orders, args=(orders, stop, serving), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(lines, orders, stop, serving), daemon=True).start()
     import roundoff.agents.training.together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
@@ -58,8 +59,19 @@ def main() -> None:
             _exit_stopped()
 
 
-def _read_orders(orders: queue.SimpleQueue[dict[str, Any]], stop: StopRequest, serving: threading.Event) -> None:
-    for line in sys.stdin:
+def _take_standard_input() -> TextIO:
+    """The pipe of orders, under a number of its own; whatever a program reads from standard input is at its end."""
+    lines = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    return lines
+
+
+def _read_orders(
+    lines: TextIO, orders: queue.SimpleQueue[dict[str, Any]], stop: StopRequest, serving: threading.Event
+) -> None:
+    for line in lines:
         order = json.loads(line)
         if "stop" not in order:
             orders.put(order)

@@ -93,6 +93,13 @@ def anything(**options):
     return 1.0
 
 
+def unruly(x: int = 0):
+    elsewhere, here = Path(__file__).with_name("elsewhere"), Path.cwd()
+    elsewhere.mkdir(exist_ok=True)
+    __import__("os").chdir(elsewhere)
+    return {"first": here != elsewhere, "read": len(__import__("sys").stdin.read())}
+
+
 def needs(lr: float):
     return lr
 
@@ -390,6 +397,17 @@ def test_a_failed_run_does_not_stop_the_sweep(folder):
     failed = [reason for kind, *_, reason in watcher.events if kind == "failed"]
     assert "[][0]" in failed[0]
     assert [reason for kind, state, _, reason in watcher.events if state == "crashed"] == ["loss is nan"]
+
+
+def test_what_a_run_does_to_its_process_does_not_reach_the_next(folder, monkeypatch):
+    """It changes the working directory, and reads standard input, which is at its end and not the worker's orders."""
+    made = plan(folder, "metric: first\ngrid: {x: [0, 1, 2]}", "unruly")
+    monkeypatch.chdir(folder)
+    summary = run_sweep(made, Path("out"), executor=LocalProcesses(1), watcher=Watcher())
+    assert (summary.done, summary.crashed, summary.failed) == (3, 0, 0)
+    results = [json.loads(path.read_bytes()) for path in Path("out").glob("runs/*/result.json")]
+    assert [one["values"] for one in results] == [{"first": 1.0, "read": 0.0}] * 3
+    assert not list((folder / "elsewhere").iterdir())
 
 
 @pytest.mark.parametrize(
