@@ -17,7 +17,7 @@ from .curves import thinned
 from .drawing.axes import from_wide_to_narrow, spans_decades
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
-from .drawing.style import SCREEN, Look, Size, figure, look, ordered_looks, points
+from .drawing.style import SCREEN, Look, Size, drawable, figure, look, ordered_looks, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,13 +122,13 @@ def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
 def _of_agents(value: str) -> Panel:
     """How a value is drawn that an algorithm, or an observed run, has logged."""
     if value.endswith(_NORM):
-        return Panel(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}", log=True)
-    return panels().get(value, Panel(value))
+        return Panel(drawable(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}"), log=True)
+    return panels().get(value, Panel(drawable(value)))
 
 
 def _plain(values: pd.Series[float]) -> Panel:
     """How a value is drawn that nobody has said anything about."""
-    return Panel(str(values.name), log=spans_decades(values))
+    return Panel(drawable(str(values.name)), log=spans_decades(values))
 
 
 def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:

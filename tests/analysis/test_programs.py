@@ -252,6 +252,12 @@ def test_what_a_program_logs_is_drawn_under_its_name(tmp_path):
     assert curve["return"].tolist() == pytest.approx([step / 1000 for step in range(10, 500, 10)])
 
 
+def test_a_logged_name_is_no_formula(tmp_path):
+    logs = [{"step": step, r"a $\foo$ b": step / 10} for step in range(1, 9)]
+    write_sweep(tmp_path, [write_run(tmp_path, "e5m10", seed, 0.5, logs=logs) for seed in range(2)])
+    plot(tmp_path, formats=["svg"])
+
+
 def test_keys_of_a_program_may_have_any_name(tmp_path):
     """Also those of columns, and of keys that agents have with another meaning."""
     keys = {"task": "mnist", "status": "mine", "n": 3, "mean": 0.5, "algorithm": "adam", "threads": 1, "steps": None}
