@@ -11,7 +11,9 @@ BEGINNING = """\
 #include <float.h>
 #include <stdint.h>
 
-#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
+/* 16 and 32 widen narrower types alone (_Float16, as with AVX512-FP16): float and double are computed as they are */
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) \\
+                               && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 && FLT_EVAL_METHOD != 32)
 #error "results are to the bit: compile without -ffast-math, for arithmetic that is float where it says float"
 #endif
 #if defined(__clang__)

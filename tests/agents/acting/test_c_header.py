@@ -99,6 +99,30 @@ def test_a_header_that_would_have_other_bits_does_not_compile(tmp_path):
             Compiled(text, tmp_path, discrete=False, flags=flags)
 
 
+def compiles(text, folder, *flags):
+    """Whether gcc takes a header; the test is skipped where gcc does not know the flags."""
+    (folder / "policy.h").write_text(text)
+    for name, source in (("flags", "int flags;"), ("policy", '#include "policy.h"')):
+        (folder / f"{name}.c").write_text(source + "\n")
+        command = ["gcc", *flags, "-ffreestanding", "-fsyntax-only", "-Wno-unused-function", folder / f"{name}.c"]
+        taken = subprocess.run(command, check=False, capture_output=True).returncode == 0
+        if name == "flags" and not taken:
+            pytest.skip(f"this gcc has no {' '.join(flags)}")
+    return taken
+
+
+@pytest.mark.parametrize("standard", ["-std=c99", "-std=gnu11"])
+@pytest.mark.parametrize("machine", ["-march=sapphirerapids", "-march=x86-64"])
+def test_a_header_compiles_for_processors_that_compute_float16(standard, machine, tmp_path):
+    text = c_header(PackedPolicy.of(perceptron([3, 4, 2]), "int8"))
+    assert compiles(text, tmp_path, standard, machine, "-ffp-contract=off", "-DPOLICY_CONTRACT_OFF")
+
+
+def test_a_header_does_not_compile_where_float_is_computed_in_more_bits(tmp_path):
+    text = c_header(PackedPolicy.of(perceptron([3, 4, 2]), "int8"))
+    assert not compiles(text, tmp_path, "-std=c99", "-m32", "-mno-sse", "-mfpmath=387")
+
+
 def test_weights_take_the_bytes_of_their_format(tmp_path):
     policy = perceptron([64, 64, 64, 4])
     sizes = {}
