@@ -1,4 +1,4 @@
-"""Operations by which processes communicate: which of them compute, and waiting until their results are there."""
+"""Operations by which processes communicate: what they write, which of them compute, and waiting for their results."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 _NAMESPACES = ("c10d", *_FUNCTIONAL)
+_SENDING = ("send", "barrier", "monitored_barrier_")
 _REDUCING = frozenset(
     [
         "allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
@@ -32,6 +33,14 @@ def brings_results(operation: OpOverload) -> bool:
     """
     name = operation.overloadpacket.__name__
     return name == "wait_tensor" if operation.namespace in _FUNCTIONAL else name in _REDUCING
+
+
+def overwrites(operation: OpOverload) -> bool:
+    """Whether it writes into its first argument, tensors that numbers of processes are put into.
+
+    Operations of ``c10d`` do, all but those that only send; their schemas do not say so. Functional ones make new tensors.
+    """
+    return operation.namespace == "c10d" and operation.overloadpacket.__name__ not in _SENDING
 
 
 def settle(result: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .collectives import brings_results, communicates
+from .collectives import brings_results, communicates, overwrites
 from .schemas import schema_of, written_arguments
 from .tables import UNMARKED_WRITES, WITHOUT_NUMBERS
 
@@ -39,6 +39,8 @@ def outputs(operation: OpOverload) -> Outputs:
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)
     if packet in WITHOUT_NUMBERS or (communicates(operation) and not brings_results(operation)):
         return Outputs(results=False, viewing=(), written=(), lifts=False)
+    if overwrites(operation):  # what some of them return are the tensors that they write to
+        return Outputs(results=False, viewing=(), written=writes_of(operation), lifts=False)
     viewing = tuple(value.alias_info is not None for value in schema.returns)
     return Outputs(results=not all(viewing), viewing=viewing, written=writes_of(operation), lifts=False)
 
@@ -47,5 +49,5 @@ def outputs(operation: OpOverload) -> Outputs:
 def writes_of(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     """The arguments that the operation writes to, be it zeros: position and name."""
     names = [argument.name for argument in schema_of(operation).arguments]
-    unmarked = UNMARKED_WRITES.get(operation.overloadpacket, ())
+    unmarked = (0,) if overwrites(operation) else UNMARKED_WRITES.get(operation.overloadpacket, ())
     return *written_arguments(operation), *((position, names[position]) for position in unmarked)

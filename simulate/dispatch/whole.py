@@ -143,7 +143,7 @@ class WholeNumbers:
             return
         for position, name in counts.writes if whole or self._marked else ():
             written = args[position] if position < len(args) else kwargs.get(name)
-            for x in written if isinstance(written, (list, tuple)) else (written,):
+            for x in _tensors(written):
                 if not whole:
                     self.mark(x, whole=False)
                 elif _covers_its_memory(x):

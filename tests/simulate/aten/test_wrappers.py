@@ -83,6 +83,53 @@ def test_collectives(mesh):
     assert torch.equal(gathered[0], x)  # as it was sent
 
 
+def reductions(x):
+    """Names of c10d's reductions, and what runs each on one process: it writes the complete sum into ``x``."""
+    return {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced([x]),
+        "reduce": lambda: dist.reduce(x, 0),
+        "reduce, not waiting": lambda: dist.reduce(x, 0, async_op=True).wait(),
+        "reduce_scatter": lambda: dist.reduce_scatter(x, [x.clone()]),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, x.clone()),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", reductions(None))
+def test_what_a_reduction_leaves_is_rounded_once(name, dtype, mesh):
+    x = torch.linspace(0.1, 1, 7).to(dtype)
+    expected = roundoff.round(x.float(), "e5m3", rounding="down")
+    with simulate("e5m3", rounding="down", observe=True) as simulation:
+        reductions(x)[name]()
+    assert torch.equal(x.float(), expected)
+    rows = simulation.audit().table.set_index("operation")
+    assert [int(count) for name, count in rows["rounded"].items() if "reduce" in name] == [1]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda x, out: dist.all_gather([out], x),
+        lambda x, out: dist.all_gather_into_tensor(out, x),
+        lambda x, out: dist.all_to_all_single(out, x),
+        lambda x, out: dist.scatter(out, [x], 0),
+        lambda x, out: dist.gather(x, [out], 0),
+        lambda x, out: dist.reduce_scatter(out, [x]),
+    ],
+    ids=["all_gather", "all_gather_into_tensor", "all_to_all", "scatter", "gather", "reduce_scatter"],
+)
+def test_zeros_that_a_collective_has_filled_are_data(receive, mesh):
+    x = torch.linspace(0.1, 1, 7)
+    with simulate("e5m3"):
+        out = torch.zeros(7)  # whole numbers, of which products are left whole
+        receive(x, out)
+        assert of_format(out * 3, "e5m3")
+        assert of_format(out + 1, "e5m3")
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("islands", ["rounded", "exact"])
 def test_sharded_training_in_mixed_precision(islands, mesh):
