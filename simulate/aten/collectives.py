@@ -38,7 +38,8 @@ def brings_results(operation: OpOverload) -> bool:
 def overwrites(operation: OpOverload) -> bool:
     """Whether it writes into its first argument, tensors that numbers of processes are put into.
 
-    Operations of ``c10d`` do, all but those that only send; their schemas do not say so. Functional ones make new tensors.
+    Operations of ``c10d`` do, all but those that only send; their schemas do not say so.
+    Functional ones make new tensors.
     """
     return operation.namespace == "c10d" and operation.overloadpacket.__name__ not in _SENDING
 

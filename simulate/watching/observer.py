@@ -43,10 +43,10 @@ class Observer(Watcher):
             return
         with self._lock:
             counters = self._tallies[call.place].counters
-            counter = counters.get(x.dtype)
+            key = x.dtype, call.format
+            counter = counters.get(key)
             if counter is None:
-                smallest_normal = call.format.smallest_normal or 0.0
-                counter = counters[x.dtype] = Counter(x.dtype, smallest_normal)
+                counter = counters[key] = Counter(x.dtype, call.format.smallest_normal or 0.0)
             if not x.is_cpu:
                 seen = counter.count_there(exact, x)
                 if seen is not None and self._birth is None:

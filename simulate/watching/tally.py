@@ -12,6 +12,7 @@ from .counting import COUNTED, EXPONENTS
 if TYPE_CHECKING:
     import torch
 
+    from ...formats import Format
     from .counting import Counter
 
 
@@ -22,7 +23,7 @@ class Tally:
     calls: int = 0
     additions: int | torch.Tensor = 0
     absorbed: int | torch.Tensor = 0
-    counters: dict[torch.dtype, Counter] = field(default_factory=dict)
+    counters: dict[tuple[torch.dtype, Format], Counter] = field(default_factory=dict)
     # what a checkpoint brought
     earlier: dict[str, Any] = field(default_factory=dict)
 

@@ -57,7 +57,11 @@ class Watcher:
         """Called before the operation runs, which may overwrite its operands; what it returns :meth:`after` gets."""
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
-        """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before."""
+        """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before.
+
+        Both are float32 or float64. Of a result that is left in a narrower dtype of the program's own they are equal
+        copies in float32, and ``call.format`` is that dtype, where a format is.
+        """
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Called when the numbers of a tensor were copied to one of another dtype, for an operation or behind it."""

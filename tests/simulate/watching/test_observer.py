@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import roundoff
 from roundoff.formats import Format, FormatError
-from roundoff.simulate import simulate
+from roundoff.simulate import Policy, Rule, simulate
 from roundoff.simulate.watching.counting import EXPONENTS, LOWEST_EXPONENT, Counter
 
 
@@ -64,6 +64,69 @@ def observed(x, *, finite=False):
         if not finite:
             y.mul_(1e30).sub_(y)
     return sim
+
+
+LEAVING = {
+    "fp32": "fp32",
+    "products": Policy.mixed_precision("e5m7"),
+    "storage": Policy.storage("e5m7"),
+    "operands": Policy("fp32").with_rules(Rule(["mm", "addmm"], operands="mxfp8_e4m3")),
+    "one": Policy("e5m7").with_rules(Rule("gelu", format="fp32")),
+}
+"""Policies that leave operations of a half-precision program in its own dtype."""
+
+
+@pytest.mark.filterwarnings("ignore::roundoff.PolicyWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", LEAVING)
+def test_programs_in_half_precision_are_observed_and_keep_their_bits(name, dtype, autocast):
+    """``model.half()`` with AdamW; and autocast with a GradScaler and clipped gradients, as trainers have it."""
+
+    def trained(simulation):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+        net, x = (net, torch.randn(5, 6)) if autocast else (net.to(dtype), torch.randn(5, 6).to(dtype))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-3)
+        scaler = torch.amp.GradScaler("cpu", enabled=autocast, init_scale=256.0)
+        with simulation:
+            for _ in range(2):
+                with torch.autocast("cpu", dtype, enabled=autocast):
+                    loss = net(x).square().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        return [loss.detach(), *(parameter.detach() for parameter in net.parameters())]
+
+    observing = simulate(LEAVING[name], observe=True)
+    assert all(map(torch.equal, trained(observing), trained(simulate(LEAVING[name]))))
+    table = observing.report().table.set_index(["operation", "role"])
+    assert table.loc[("gelu", "forward"), "results"] == 2 * 5 * 8
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 2.0**-14), (torch.bfloat16, 2.0**-126)], ids=str)
+def test_results_left_in_a_dtype_of_the_programs_own_are_counted_as_its_numbers(dtype, scale):
+    x = (torch.tensor([0.5, 1.0, 0.25, 3.0, 0.0]) * scale).to(dtype)  # two subnormal, two normal, and a zero
+    with simulate("fp32", observe=True) as simulation:
+        torch.neg(x)
+        torch.neg(x.float())
+        torch.div(x[:1], 0)
+    table = simulation.report().table.set_index("operation")
+    assert table.loc["neg", ["results", "subnormal", "inexact"]].tolist() == [10, 2 + 2 * (dtype == torch.bfloat16), 0]
+    assert table.loc["neg", ["smallest", "largest"]].tolist() == [0.25 * scale, 3 * scale]
+    assert simulation.report().birth[2:4] == ("div", "infinity")
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.float8_e5m2], ids=str)
+def test_other_narrow_dtypes_that_the_policy_leaves_alone_are_observed(dtype):
+    with simulate("fp32", observe=True) as simulation:
+        y = torch.tensor([3.0, 0.5]).to(dtype).clone()
+    assert y.dtype == dtype
+    assert simulation.report().table["largest"].tolist() == [3.0] * 3
 
 
 @pytest.mark.parametrize("finite", [True, False])
