@@ -7,6 +7,7 @@ from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
 from .dispatch.pausing import exact
 from .dispatch.simulation import Simulation, store
+from .policy.places import in_role
 from .policy.policy import Policy
 from .policy.rules import Rule
 from .presence.entering import SimulationWarning
@@ -29,6 +30,7 @@ __all__ = [
     "blame",
     "compile",
     "exact",
+    "in_role",
     "simulate",
     "store",
 ]

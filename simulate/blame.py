@@ -15,7 +15,7 @@ from .aten.tables import plain_name
 from .dispatch.narrow_tensors import NotHeldError
 from .dispatch.simulation import Simulation
 from .policy.policy import Policy
-from .policy.rules import Role, Rule
+from .policy.rules import OPERATION_ROLES, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ class Blame:
 
 def everywhere(policy: Policy) -> Policy:
     """The same policy, under which a simulation follows every place, so that modules and roles are known."""
-    return policy.with_rules(Rule(role=list(Role)[:3], rounding=policy.rounding))
+    return policy.with_rules(Rule(role=OPERATION_ROLES, rounding=policy.rounding))
 
 
 def units_of(simulation: Simulation, over: Over) -> set[str]:

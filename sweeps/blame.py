@@ -16,9 +16,8 @@ from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
 from ..simulate import BlameError
 from ..simulate.aten.tables import MOVES
 from ..simulate.blame import HIGH
-from ..simulate.policy.rules import Role
 from .folder.directory import SweepDirectory
-from .halving import rounds
+from .halving import FEW, rounds
 from .language.plan import Plan
 from .language.run import Run, run_id
 from .sweep import Summary, run_in_rounds
@@ -140,7 +139,7 @@ def blame_returns(
     by seed.
 
     Each question is a search by successive halving (:func:`~.halving.rounds`), which drops the half of the units with
-    the smaller mean gain or cost; of roles, of which there are three, none is dropped. A unit that was kept while
+    the smaller mean gain or cost; of roles, of which there are few, none is dropped. A unit that was kept while
     others were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards:
     confirm it with other seeds (``seed=100``). The runs of one case can train as a population.
 
@@ -241,7 +240,8 @@ class _Halving:
                 return None
             return {unit: self._gained(store, question, runs) for unit, runs in cases.items()}
 
-        return rounds(self._units(store), self._count, gained)
+        few = len(self._config.roles) if self._over == "role" else FEW  # of roles none is dropped
+        return rounds(self._units(store), self._count, gained, few)
 
     def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
         """The mean gain or cost of runs that have ended."""
@@ -281,7 +281,7 @@ class _Halving:
     def _units(self, store: SweepDirectory) -> list[str]:
         """What can be blamed; nothing as long as that is not known."""
         if self._over == "role":
-            return [str(role) for role in list(Role)[:3]]
+            return list(self._config.roles)
         observed = self._references[_DATA][0]
         return sorted(units_of_run(store.run_path(observed), self._over)) if store.has_ended(observed) else []
 

@@ -28,12 +28,15 @@ FEW = 4
 
 
 def rounds(
-    candidates: Sequence[str], seeds: int, scores: Callable[[Sequence[str], int], Mapping[str, float] | None]
+    candidates: Sequence[str],
+    seeds: int,
+    scores: Callable[[Sequence[str], int], Mapping[str, float] | None],
+    few: int = FEW,
 ) -> Iterator[tuple[Sequence[str], int]]:
     """The candidates of each round, and how many seeds each of them gets in all.
 
     Round k gives the candidates that are left 2, 4, 8, ... of the seeds; then the half with the lower scores is
-    dropped. At most four that are left all get all the seeds at once. Seeds double as candidates halve, so that all
+    dropped. At most ``few`` that are left all get all the seeds at once. Seeds double as candidates halve, so that all
     rounds have as many runs, those of earlier rounds among them.
 
     Args:
@@ -41,17 +44,18 @@ def rounds(
         seeds: how many there are.
         scores: of candidates, given how many seeds they have; the higher, the better. None if some of their runs are
             still to do: that round is the last one for now.
+        few: so many candidates are never dropped.
 
     Source:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016.
     """
     left, count = list(candidates), FIRST
     while left:
-        count = seeds if len(left) <= FEW else min(count, seeds)
+        count = seeds if len(left) <= few else min(count, seeds)
         yield left, count
         if count == seeds or (found := scores(left, count)) is None:
             return
-        kept = sorted(left, key=found.__getitem__, reverse=True)[: max(FEW, math.ceil(len(left) / 2))]
+        kept = sorted(left, key=found.__getitem__, reverse=True)[: max(few, math.ceil(len(left) / 2))]
         left = [candidate for candidate in left if candidate in kept]
         count *= 2
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from ...formats import Format, round
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..config.baselines import BASELINES
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
@@ -17,6 +19,7 @@ from ..errors import RunError
 from ..experience.replay import batch_of
 from ..models.stored_layers import StoredLayers
 from ..optimizers.coercion import coerce_
+from ..optimizers.decisions import add_product
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
@@ -362,12 +365,19 @@ class Learner(ABC):
             **{name: average.average for name, average in self.averages.items()},
         }
 
+    @in_role(Role.TARGETS)
+    def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """What values are moved towards, (n, 1): rewards + discounts * discount * (the value of what follows)."""
+        return add_product(rewards, discounts, following, self.numbers["discount"])
+
+    @in_role(Role.AVERAGES)
     def update_averages(self, of: dict[str, str]) -> None:
         """Moves slow copies a step towards the networks they are copies of: ``{average: network}``."""
         for average, network in of.items():
             self.averages[average].update_(self.optimizers[network].parameters)
             self._coerced(self.averages[average].average)
 
+    @in_role(Role.AVERAGES)
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
         """The slow copy of parameters as the config asks for it; changes ``flat``, which is where it starts."""
         config = self.config

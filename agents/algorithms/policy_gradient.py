@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...formats import round
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..errors import RunError
 from ..experience.on_policy import JUDGEMENTS, minibatch_of
 from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
 from ..models.policies import Categorical, DiagonalNormal, gumbel
 from ..models.policy_layers import Decision, PolicyLayers
-from ..optimizers.decisions import add_product, filled_like
+from ..optimizers.decisions import filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
 from ..streams import Stream, torch_generator
 from .learner import Learner
@@ -190,10 +192,12 @@ class PolicyGradient(Learner):
             outputs, values = self.both(self.network.layers, rollout.observations)
             following = self.values(rollout.next_observations)
             log_prob = self.policy.log_prob(outputs, actions)
-            deltas = add_product(rollout.rewards, rollout.discounts, following, discount) - values
-            weights = rollout.discounts.masked_fill(last, 0.0) * (discount * self.config.gae_lambda)
-            advantages = _summed_backwards(deltas, weights, self.config.environments)
-            return torch.cat((log_prob, advantages, advantages + values), dim=1)
+            with in_role(Role.TARGETS):
+                deltas = self.targets_of(rollout.rewards, rollout.discounts, following) - values
+                weights = rollout.discounts.masked_fill(last, 0.0) * (discount * self.config.gae_lambda)
+                advantages = _summed_backwards(deltas, weights, self.config.environments)
+                returns = advantages + values
+            return torch.cat((log_prob, advantages, returns), dim=1)
 
     def update_actor(self, batch: Minibatch) -> Metrics:
         """Moves policy and value by a step."""

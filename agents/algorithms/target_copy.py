@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..optimizers.kahan_momentum import TraceableAverage
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class TargetCopy(TraceableAverage):
         self.average = average
 
     @torch.no_grad()
+    @in_role(Role.AVERAGES)
     def update_(self, source: torch.Tensor) -> None:
         """Copies ``source``."""
         self.average.copy_(source)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...formats import round
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..config.baselines import BASELINES
 from .categorical import projected
 from .learner import Learner
@@ -48,6 +50,7 @@ class ValueLearner(Learner, ABC):
         assert isinstance(atoms, torch.Tensor)
         return atoms
 
+    @in_role(Role.TARGETS)
     def projected_target(self, following: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What a critic is moved towards, (n, atoms), where what follows has these distributions, (n, atoms)."""
         return projected(

@@ -97,6 +97,11 @@ class OptimizerKeys(TrainConfig):
     )
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """As every run's, and ``targets``."""
+        return (*super().roles, "targets")
+
+    @property
     def anneal_over(self) -> int | None:
         """Steps of optimizers in which the learning rate falls to 0; None: it is constant."""
         return None
@@ -259,6 +264,12 @@ class OffPolicyKeys(OptimizerKeys):
         Role.OUTSIDE_UPDATES,
         since="0.2",
     )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """As every learner's, and ``averages``, unless target networks are copies."""
+        *others, targets = super().roles
+        return (*others, targets) if self.tau == 1 else (*others, "averages", targets)
 
     @property
     def updates_per_transition(self) -> Fraction | int:

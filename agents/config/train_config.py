@@ -213,6 +213,11 @@ class TrainConfig(BaseModel):
         super().__init__(**keys)
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that its operations have, for rules of ``policy``."""
+        return ("forward", "backward", "optimizer")
+
+    @property
     def kinds_of_actions(self) -> tuple[str, ...]:
         """Those that the algorithm can choose, of ``acts``."""
         return self.acts

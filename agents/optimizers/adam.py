@@ -14,7 +14,8 @@ import torch
 from torch import _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
 from ...formats.base.memory import apart
-from ...simulate.policy.places import optimizing
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..errors import RunError
 from .decisions import (
     add_number_,
@@ -154,7 +155,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return loss
 
     @torch.no_grad()
-    @optimizing()
+    @in_role(Role.OPTIMIZER)
     def rescale_(self, factor: float | Tensor) -> None:
         """Changes the loss scale by ``factor`` and with it the buffers, so that the next step is the same as before.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 
 from ...formats.base.memory import apart
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
 from ..errors import RunError
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import kahan_add_
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class MovingAverage(ABC):
-    """An average that follows a tensor: average <- average + tau (source - average)."""
+    """An average that follows a tensor: average <- average + tau (source - average).
+
+    Operations of its updates have the role ``averages``, by which rules of policies name them.
+    """
 
     average: torch.Tensor
 
@@ -70,6 +75,7 @@ class PlainEMA(TraceableAverage):
         self.taken: float | torch.Tensor = tau
 
     @torch.no_grad()
+    @in_role(Role.AVERAGES)
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         self.average.mul_(self.kept).add_(source * self.taken)
@@ -116,6 +122,7 @@ class StoredEMA(TraceableAverage):
         self.compensation = None if keep_compensation is None else torch.zeros_like(average)
 
     @torch.no_grad()
+    @in_role(Role.AVERAGES)
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         step = self._step(source)
@@ -202,6 +209,7 @@ class KahanEMA(TraceableAverage):
         return float(self._scale)
 
     @torch.no_grad()
+    @in_role(Role.AVERAGES)
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         factor, scale = self._make_room(source)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..runs.experiment import Experiment
 
-ROLES = ("forward", "backward", "optimizer")
+ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white
 
 
@@ -58,7 +58,7 @@ def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws :func:`exponents_table`: a row per format and a column per role.
+    """Draws :func:`exponents_table`: a row per format and a column per role that operations had.
 
     Each column of pixels is one interval between evaluations, over all observed runs of the format; its shade is the
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
@@ -66,8 +66,9 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     """
     formats = ordered(table["format"])
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
-    panels = [(fmt, role) for fmt in formats for role in ROLES]
-    columns = min(len(ROLES), size.columns)
+    roles = [role for role in ROLES if (table["role"] == role).any()]
+    panels = [(fmt, role) for fmt in formats for role in roles]
+    columns = len(roles) if size.width is None else min(len(roles), size.columns)
     with figure(
         len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
     ) as (canvas, axes):

@@ -13,7 +13,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .rules import Role
+from ...formats import FormatError
+from .rules import OPERATION_ROLES, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,25 +26,37 @@ _NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradient
 
 
 class _Said(threading.local):
-    """What the code of one thread says of itself: how many blocks of :func:`optimizing` it is in."""
+    """What the code of one thread says of itself: the roles of the blocks of :func:`in_role` it is in."""
 
-    blocks = 0
+    def __init__(self) -> None:
+        self.roles: list[str] = []
 
 
 _said = _Said()
 
 
 @contextmanager
-def optimizing() -> Iterator[None]:
-    """Operations in the block have the role of optimizers: what one does between its steps, such as a change of scale.
+def in_role(role: Role | str) -> Iterator[None]:
+    """Operations in the block have this role, which nothing else could tell of them. Also a decorator.
 
-    Steps of ``torch.optim`` optimizers have that role anyway. Also a decorator.
+    ``with roundoff.in_role("averages"): ema.lerp_(weight, 0.005)`` gives a moving average its role, so that rules of
+    policies, observers and blame tell it from the forward pass. Steps of ``torch.optim`` optimizers have the role
+    ``optimizer`` anyway; what an optimizer does between its steps, a change of scale, has it by this. Of blocks inside
+    each other the innermost one counts. Outside of simulations it does nothing.
+
+    Args:
+        role: ``forward``, ``backward``, ``optimizer``, ``averages`` or ``targets``.
+
+    Raises:
+        FormatError: operations have no such role.
     """
-    _said.blocks += 1
+    if role not in OPERATION_ROLES:
+        raise FormatError(f"role must be {', '.join(OPERATION_ROLES)}, got {role!r}")
+    _said.roles.append(Role(role).value)
     try:
         yield
     finally:
-        _said.blocks -= 1
+        _said.roles.pop()
 
 
 class _Thread(threading.local):
@@ -115,11 +128,13 @@ class Places:
     def here(self) -> tuple[str, str]:
         """The role and the path of the innermost module of the operation that runs now.
 
-        The path begins with the class of the outermost module; it is empty outside of modules and in optimizers. An
-        operation of the backward pass belongs to the module whose operation it derives.
+        The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
+        the program says the role. An operation of the backward pass belongs to the module whose operation it derives.
         """
         thread = self._thread
-        if thread.optimizers or _said.blocks:
+        if _said.roles:
+            return _said.roles[-1], ""
+        if thread.optimizers:
             return Role.OPTIMIZER.value, ""
         inside = thread.modules[-1] if thread.modules else ""
         if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine

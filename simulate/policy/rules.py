@@ -25,6 +25,8 @@ class Role(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    AVERAGES = "averages"
+    TARGETS = "targets"
     PARAMETERS = "parameters"
     INPUTS = "inputs"
     WEIGHTS = "weights"
@@ -32,6 +34,8 @@ class Role(StrEnum):
     GRADIENTS = "gradients"
 
 
+OPERATION_ROLES = (Role.FORWARD, Role.BACKWARD, Role.OPTIMIZER, Role.AVERAGES, Role.TARGETS)
+"""Where operations run; the other roles are those of operands."""
 MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
 """What matrix products and convolutions multiply."""
 OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
@@ -172,12 +176,13 @@ class Rule:
             optimizer: gradients are rounded before it, parameters and buffers after it.
         module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
             a module is matched too. Operations of the backward pass belong to the module of their forward operation.
-        role: ``forward``, ``backward`` or ``optimizer``: where the operation runs. Or the rule is about operands of
-            forward and backward operations, whose ``format`` it sets, and their ``rounding`` if it says: they are seen
-            rounded, and stay as they are in memory. ``parameters`` are leaves that require a gradient, ``inputs`` come
-            from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what matrix products and
-            convolutions multiply: parameters; in the forward pass all else; in the backward pass what was no operand of
-            a product before. A bias, which is added, is none of them.
+        role: ``forward``, ``backward``, ``optimizer``, ``averages`` (moving averages of weights, such as target
+            networks) or ``targets`` (what values are moved towards): where the operation runs. Or the rule is about
+            operands of operations outside of optimizers, whose ``format`` it sets, and their ``rounding`` if it says:
+            they are seen rounded, and stay as they are in memory. ``parameters`` are leaves that require a gradient,
+            ``inputs`` come from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what
+            matrix products and convolutions multiply: parameters; in the forward pass all else; in the backward pass
+            what was no operand of a product before. A bias, which is added, is none of them.
         product: of a rule about weights, activations or gradients: for which product they are rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
         backward: of a rule about weights and activations: what the backward products see of them, ``rounded`` (the

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         blame,
         compile,  # noqa: A004  the name that torch has for it
         exact,
+        in_role,
         simulate,
         store,
     )
@@ -70,6 +71,7 @@ __all__ = [
     "compile",
     "exact",
     "fake_round",
+    "in_role",
     "log",
     "register",
     "restore",

@@ -36,7 +36,7 @@ def test_a_naive_run_cannot_square_small_numbers_in_half_precision(tmp_path):
 
 def test_by_role(tmp_path):
     found = blame_run(TrainConfig(**SHORT), tmp_path, over="role")
-    assert set(found.units) == {"forward", "backward", "optimizer"}
+    assert set(found.units) == {"forward", "backward", "optimizer", "averages", "targets"}
     assert "optimizer" in found.culprits  # eps = 1e-8 is 0, and v underflows
 
 
@@ -47,3 +47,17 @@ def test_what_cannot_be_blamed(tmp_path):
         blame_run(TrainConfig(**SHORT), tmp_path, over="module")
     fixed = TrainConfig(**{**SHORT, "fixes": "all"})
     assert blame_run(fixed, tmp_path).culprits == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "roles"),
+    [
+        ({}, ["averages", "targets"]),
+        ({"algorithm": "dqn", "task": "gym:CartPole-v1"}, ["targets"]),  # whose target network is a copy
+        ({"algorithm": "ppo"}, ["targets"]),
+        ({"algorithm": "sb3:SAC", "task": "gym:Pendulum-v1"}, []),  # which says nothing of what it computes
+    ],
+    ids=str,
+)
+def test_roles_of_algorithms(keys, roles):
+    assert list(TrainConfig(**keys).roles) == ["forward", "backward", "optimizer", *roles]

@@ -66,6 +66,7 @@ RESTLESS = {"initial_loss_scale": 2.0**22, "loss_scale_growth_interval": 3, "kah
         {"format": "e5m4", "policy": {"rules": [{"role": ["backward", "optimizer"], "format": "fp32"}]}, **RESTLESS},
         {"format": "e5m4", "policy": {"rules": [{"role": "forward", "format": "e5m7"}]}, **RESTLESS},
         {"format": "e5m4", "policy": {"rules": [{"role": ["forward", "backward"], "format": "fp32"}]}, **RESTLESS},
+        {"format": "e5m4", "policy": {"rules": [{"role": ["averages", "targets"], "format": "e5m7"}]}, **RESTLESS},
     ],
     ids=lambda keys: f"{keys['format']}-{keys.get('fixes', 'all')}-{keys.get('policy', {}).get('rules', '')}",
 )

@@ -20,7 +20,7 @@ from roundoff.sweeps.workers.local import LocalProcesses
 NOISE = [0, 40, -30, 10, 25, -5, 60, -80]  # of the seeds, the same in all cases
 COSTS = {
     "operation": {f"op{i}": 10.0 * i for i in range(10)},
-    "role": {"forward": 300.0, "backward": 200.0, "optimizer": 0.0},
+    "role": {"forward": 300.0, "backward": 200.0, "optimizer": 0.0, "averages": 90.0, "targets": 30.0},
 }
 
 WORKER = f"""
@@ -134,16 +134,18 @@ def test_interrupted_anywhere_it_is_continued_to_the_same_table(blame, tmp_path)
 def test_of_roles_none_is_dropped_and_crashes_are_counted(blame):
     watcher = Watcher()
     _, found = blame(watcher, over="role")
-    assert watcher.rounds == [9 * 8]  # three that everything is compared with, two for each role
+    assert watcher.rounds == [13 * 8]  # three that everything is compared with, two for each role
     assert {one.seeds for one in (*found.gains, *found.costs)} == {8}
     costs = {one.unit: one for one in found.costs}
-    assert list(costs) == ["everything", "forward", "backward", "what comes from outside", "optimizer"]
-    assert [costs[unit].crashed for unit in costs] == [3, 3, 0, 0, 0]  # below 500: seeds 2, 5 and 7
+    units = ["everything", "forward", "backward", "averages", "targets", "what comes from outside", "optimizer"]
+    assert list(costs) == units
+    assert [costs[unit].crashed for unit in costs] == [3, 3, 0, 0, 0, 0, 0]  # below 500: seeds 2, 5 and 7
     assert costs["forward"].mean == sum(500 + noise for noise in NOISE if noise >= 0) / 8
     assert costs["backward"].effect == 200
     assert "| 8, 3 crashed | shown to differ" in str(found)
     gains = {one.unit: one.effect for one in found.gains}
-    assert gains == {"forward": 600 + sum(NOISE) / 8 - costs["everything"].mean, "backward": 0, "optimizer": 0}
+    assert gains.pop("forward") == 600 + sum(NOISE) / 8 - costs["everything"].mean
+    assert gains == dict.fromkeys(["backward", "optimizer", "averages", "targets"], 0)
 
 
 def test_roles_in_fp32_are_the_runs_of_the_preset(blame):

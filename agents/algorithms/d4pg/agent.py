@@ -9,7 +9,7 @@ import torch
 from ....formats import round
 from ...experience.off_policy import record_steps
 from ...models.networks import forward
-from ...optimizers.decisions import add_product, filled_like
+from ...optimizers.decisions import filled_like
 from ..categorical import divergence, expected, slope_of_expected
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
@@ -96,7 +96,7 @@ class D4PG(DeterministicActor, ValueLearner):
 
     def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """By the derivative of the mean squared error by Q values, (1, n, 1)."""
-        target = add_product(batch.rewards, batch.discounts, following, self.numbers["discount"])
+        target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
         metrics = step_critics(self, q, target, len(batch.rows), weights)
         return {**metrics, **self.priorities(metrics["td_error"][0].abs())}

@@ -11,7 +11,6 @@ from ...experience.off_policy import record_steps
 from ...experience.replay import Batch, batch_of
 from ...models.planes import PlanesNetwork, convolutions_for
 from ...models.policy_layers import Decision, PolicyLayers
-from ...optimizers.decisions import add_product
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
 from ..part import Metrics, Part
@@ -165,7 +164,7 @@ class DQN(ValueLearner):
                 if config.double
                 else next_q.amax(1, keepdim=True)
             )
-            target = add_product(batch.rewards, batch.discounts, best, self.numbers["discount"])
+            target = self.targets_of(batch.rewards, batch.discounts, best)
         q = self._outputs(self.network.trainable, batch.observations)
         taken = batch.actions.argmax(dim=1, keepdim=True)
         error = q.detach().gather(1, taken) - target

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from ....simulate.policy.places import in_role
+from ....simulate.policy.rules import Role
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...models.squashed_normal import SquashedNormal
-from ...optimizers.decisions import add_product, filled_like
+from ...optimizers.decisions import filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
@@ -140,12 +142,13 @@ class SoftActorCritic(Learner):
         """The flat parameters of the networks, by name, and the logarithm of the temperature."""
         return super().weights() | {"log_temperature": self.log_temperature}
 
+    @in_role(Role.TARGETS)
     def targets(
         self, rewards: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, next_log_prob: torch.Tensor
     ) -> torch.Tensor:
         """What the critics are moved towards; all (n, 1)."""
         next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
-        return add_product(rewards, discounts, next_value, self.numbers["discount"])
+        return self.targets_of(rewards, discounts, next_value)
 
     def step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""

@@ -8,7 +8,7 @@ import torch
 
 from ...experience.off_policy import record_states
 from ...models.networks import forward
-from ...optimizers.decisions import add_product, filled_like
+from ...optimizers.decisions import filled_like
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
@@ -63,7 +63,7 @@ class TD3(DeterministicActor):
             smoothing = (noise * config.policy_noise).clamp(-config.noise_clip, config.noise_clip)
             actions = (self.target_actions(batch.next_observations) + smoothing).clamp(-1, 1)
             next_q = self.target_outputs(batch.next_observations, actions).amin(0)
-            target = add_product(batch.rewards, batch.discounts, next_q, self.numbers["discount"])
+            target = self.targets_of(batch.rewards, batch.discounts, next_q)
         q = forward(self.networks["critic"].trainable, batch.observations_and_actions)
         return step_critics(self, q, target, len(batch.rows))
 
