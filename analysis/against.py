@@ -13,7 +13,7 @@ from .runs.experiment import read_experiment
 from .statistics import markdown
 from .statistics.against_fp32 import against_reference
 from .statistics.equivalence import MARGIN
-from .statistics.summary import ALL_TASKS, REFERENCE, records
+from .statistics.summary import ALL_TASKS, REFERENCE, failed, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,6 +73,8 @@ def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"], "format": row["format"]}
     cells |= {"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {}
     cells |= {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
+    if len(failed(experiment.runs)):
+        cells |= {"failed": str(row["failed"] or "")}
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
     cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}

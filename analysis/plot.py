@@ -161,7 +161,7 @@ def about_open_runs(path: Path, experiment: Experiment, where: str = "the degrad
     if open_runs.empty:
         return []
     counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
-    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and are not in {where}"]
+    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and have no score in {where}"]
 
 
 def read_table(content: bytes) -> pd.DataFrame:

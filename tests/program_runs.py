@@ -34,6 +34,15 @@ def write_run(root, fmt, seed, score, *, metric=ACCURACY, program="train.py:trai
     return {"id": identity, "config": config}
 
 
+def write_failed(root, fmt, seed, *, reason="KeyError: 'best'", program="train.py:train", **keys):
+    """One run that could not be brought to its end."""
+    run = write_run(root, fmt, seed, 0.0, program=program, **keys)
+    folder = root / "runs" / run["id"]
+    (folder / "result.json").unlink()
+    (folder / "failed.json").write_text(json.dumps({"reason": reason}))
+    return run
+
+
 def write_sweep(root, runs, metric=ACCURACY, program="train.py:train"):
     """The file of the sweep; returns the folder."""
     content = {"layout": 1, "name": "mine", "description": "", "varying": [], "runs": runs}

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from roundoff.errors import RoundoffError
-
 from ...simulate import exact
+from ...simulate.watching.lost_numbers import OTHER_REASONS, damaged_weight, lost_numbers
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
@@ -28,7 +27,6 @@ from ..run.restored import take_over
 from ..run.stopping import Stopped
 from ..run.stopwatch import Stopwatch
 from .evaluation import STEPS_OF_TRAINING, ModelEvaluation
-from .finite import damaged_weight, nan_among_locals
 from .model import make_model
 from .randomness import seeded
 
@@ -179,17 +177,19 @@ class AdaptedRun:
                 raise Stopped(self._step, saved=False) from None
             return left.crash
         except Exception as error:
-            if isinstance(error, RoundoffError):  # an environment's, or a disk's
-                raise
-            if damaged := damaged_weight(model.weights()):
-                found = f"the weights {damaged} are not finite"
-            elif where := nan_among_locals(error):
-                found = f"there was NaN in {where}"
-            else:
+            if (found := self._lost_numbers(error)) is None:
                 raise
             text = str(error).partition("\n")[0][:200]
             return Crash(self._step, f"{found}, and {self.config.algorithm} raised {type(error).__name__}: {text}")
         return None
+
+    def _lost_numbers(self, error: Exception) -> str | None:
+        """What was not finite when the library raised; None if all was, or an environment or a disk is to blame."""
+        assert self.model is not None
+        found = lost_numbers(error, self.model.weights())
+        if found is None and self._simulation is not None and not isinstance(error, OTHER_REASONS):
+            return str(self._simulation.last_read) or None
+        return found
 
     def _enter(self) -> None:
         if self._simulation is not None:

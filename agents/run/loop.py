@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
+from ...simulate.watching.lost_numbers import lost_numbers
 from ..actors.sampler import RemoteSampler
 from ..errors import FileError
 from ..experience.replay import Replay
@@ -151,9 +152,7 @@ class Run:
             self._look_at_untrained()
             try:
                 while self.state.step < self.config.steps and crash is None:
-                    if self.learners.is_to_stop(self.stop.made):
-                        self._save(log)
-                        raise Stopped(self.state.step)
+                    self._stop_if_asked(log)
                     if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
                         self._save(log)
                     crash = yield from self._agent_step(log)
@@ -161,12 +160,25 @@ class Run:
                 crash = self.learners.why_lost()
                 if crash is None:
                     raise
+            except Stopped:
+                raise
+            except Exception as error:
+                found = lost_numbers(error, self.learner.weights())
+                if found is None:
+                    raise
+                text = str(error).partition("\n")[0][:200]
+                crash = Crash(self.state.step, f"{found}, and the agent raised {type(error).__name__}: {text}")
             if crash is None and self._evaluated_at != self.state.step:
                 crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
             if crash and self.state.numerics:
                 crash = Crash(crash.step, f"{crash.reason}; {self.state.numerics.first_nonfinite()}")
                 log.write("numerics", self.state.step, self.state.numerics.record())
         return self._finish(crash)
+
+    def _stop_if_asked(self, log: MetricsLog | NoLog) -> None:
+        if self.learners.is_to_stop(self.stop.made):
+            self._save(log)
+            raise Stopped(self.state.step)
 
     def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""

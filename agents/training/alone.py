@@ -15,7 +15,6 @@ from ..actors.stage import open_stage
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
 from ..errors import RunError
-from ..learners.single import LearnerLost
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.directory import Result, RunDirectory
@@ -148,8 +147,9 @@ def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Call
             began = time.perf_counter()
             try:
                 metrics = run.learner.update(batch)
-            except LearnerLost as lost:
-                training.throw(lost)
+            except Exception as error:  # noqa: BLE001  the run knows what it means
+                batch = training.throw(error)
+                continue
             run.stopwatch.wait()
             batch = training.send((metrics, time.perf_counter() - began))
     except StopIteration as end:

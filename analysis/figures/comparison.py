@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, ended, records
 from .drawing.axes import is_logarithmic, score_limits, titles
-from .drawing.marks import draw_crashes, marks, side_by_side
-from .drawing.style import SCREEN, Size, figure, look, points
+from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
+from .drawing.style import FAILED, SCREEN, Size, figure, look, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,8 @@ def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFr
 def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws a line of the page for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
 
-    A panel per task, and one for their mean if there are several; the best stands on top.
+    A panel per task, and one for their mean if there are several; the best stands on top. A line is hatched where all
+    runs failed.
 
     Args:
         name: of the experiment.
@@ -74,6 +75,8 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
 
 def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     color = look(0).color
+    if len(only_failed(rows[rows["kind"] == "mean"])):
+        axis.axhspan(height - 0.3, height + 0.3, **FAILED)
     for _, scores in rows[rows["kind"] == "mean"].iterrows():
         ends = [scores["ci_low"], scores["ci_high"]]
         axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.patches import Patch
+
 from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
 from ..statistics.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
-from .drawing.marks import draw_crashes, marks, side_by_side
-from .drawing.style import CRASH, REFERENCE, SCREEN, Size, figure, look, points, slant
+from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
+from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, points, slant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +45,8 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
 
     Columns: ``task``, ``series`` (the other width or the family of the format, and condition; or fp32), ``format``,
     ``exponent_bits``, ``significand_bits``, ``kind`` (mean or run), ``seed`` and ``status`` of runs, ``n`` and
-    ``crashed`` of means, ``return`` (the score), ``ci_low`` and ``ci_high`` of means; and ``bits``, if it varies.
+    ``crashed`` and ``failed`` of means, ``return`` (the score), ``ci_low`` and ``ci_high`` of means; and ``bits``, if
+    it varies.
     """
 
     def series(row: dict[str, Any]) -> str:
@@ -93,6 +96,8 @@ def draw_degradation(
 ) -> Figure:
     """Draws the mean score with its 95 % interval against bits, every run as a dot, crashes as crosses.
 
+    What was tried and failed in every run is hatched.
+
     A panel per task, and one for their mean if there are several. fp32 is a band across. A line for each
     ``series``: width of the other part of the number, and condition (keys other than task, format and seed that vary).
 
@@ -137,6 +142,8 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
     for number, series in enumerate(lines):
         style = look(number)
         line = means[means["series"] == series].sort_values("place")
+        for place in only_failed(line)["place"]:
+            axis.axvspan(place - 0.3, place + 0.3, **FAILED)
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
         at = line["place"].to_numpy(float)
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
@@ -202,5 +209,7 @@ def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x
     if (shown == "crashed").any():
         cross = axis.plot([], [], "x", color=CRASH, markersize=points(7), markeredgewidth=points(1.6))[0]
         entries.append((cross, f"crashed ({metric.scored})"))
+    if len(only_failed(table[table["kind"] == "mean"])):
+        entries.append((Patch(**FAILED), "all runs failed"))
     handles, labels = zip(*entries, strict=True)
     legend_under(canvas, handles, labels, most=2)

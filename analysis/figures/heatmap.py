@@ -33,7 +33,8 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
         warnings: gets a line if there are more panels than are drawn.
 
     Columns: ``task``, ``condition`` (what else varies, in words), ``x`` and ``y`` (the two keys), ``across`` and ``up``
-    (their values), ``column`` and ``row`` (where these stand, from 0), ``n``, ``crashed``, ``return`` (the mean score).
+    (their values), ``column`` and ``row`` (where these stand, from 0), ``n``, ``crashed``, ``failed``, ``return`` (the
+    mean score).
     """
     conditions = experiment.conditions
     summary = summary.assign(
@@ -62,6 +63,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
             "row": up[str(row[y])],
             "n": row["n"],
             "crashed": row["crashed"],
+            "failed": row["failed"],
             "return": row["mean"],
         }
         for row in records(summary)

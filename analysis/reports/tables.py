@@ -89,12 +89,15 @@ def _family(row: dict[str, Any]) -> str:
 def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
     """Scores by task, format and condition."""
     columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
-    columns += [Column("runs"), Column("crashed"), Column("mean \u00b1 std"), Column("95\u2009% interval")]
+    any_failed = bool(summary["failed"].any())
+    columns += [Column("runs"), Column("crashed"), *([Column("failed")] if any_failed else [])]
+    columns += [Column("mean \u00b1 std"), Column("95\u2009% interval")]
     metric = experiment.metric
     columns += [Column("IQM"), Column("fp32 \u2212 this" if metric.sign > 0 else "this \u2212 fp32")]
     rows = [
         [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["n"],
-         row["crashed"] or None, _with_std(row), interval(row["ci_low"], row["ci_high"]),
+         row["crashed"] or None, *([row["failed"] or None] if any_failed else []), _with_std(row),
+         interval(row["ci_low"], row["ci_high"]),
          number(row["iqm"]), number(row["drop"])]
         for row in _in_order(summary)
     ]  # fmt: skip
@@ -108,8 +111,9 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
     columns = [Column("P(better)"), Column("95\u2009% interval of P"), Column("difference")]
     columns += [Column("95\u2009% interval"), Column("pairs"), Column("p"), Column("p (Holm)")]
     rows = [
-        [f"{row['improvement']:.2f}", _shares(row["improvement_low"], row["improvement_high"]),
-         number(row["difference"]), interval(row["difference_low"], row["difference_high"]), row["pairs"] or None,
+        ["" if math.isnan(row["improvement"]) else f"{row['improvement']:.2f}",
+         _shares(row["improvement_low"], row["improvement_high"]), number(row["difference"]),
+         interval(row["difference_low"], row["difference_high"]), row["pairs"] or None,
          number(row["p"], 2), number(row["p_holm"], 2)]
         for row in _in_order(against)
     ]  # fmt: skip

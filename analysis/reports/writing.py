@@ -152,12 +152,13 @@ def _scores(experiment: Experiment) -> list[Safe]:
     summary = summarize(experiment)
     parts = []
     floats = are_floats(experiment.formats)
-    marks = degradation_table(experiment, summary)
+    scored = summary[summary["n"] > 0]
+    marks = degradation_table(experiment, scored)
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
     if len(marks) and floats and (several_widths or not experiment.conditions.keys):
         parts.append(figures.degradation_figure(marks, experiment.metric))
     if experiment.conditions.keys or not floats:
-        parts.append(figures.comparison_figure(comparison_table(experiment, summary), experiment.metric))
+        parts.append(figures.comparison_figure(comparison_table(experiment, scored), experiment.metric))
     return [*parts, tables.summary_table(summary, experiment)]
 
 

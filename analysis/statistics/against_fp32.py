@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..runs.conditions import as_text
 from .comparisons import Difference, difference, holm, probability_of_improvement
 from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
@@ -17,17 +18,21 @@ from .summary import (
     ALL_TASKS,
     ended,
     exponent_bits,
+    failed,
     in_order,
     parsed,
     significand_bits,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..runs.experiment import Experiment
     from ..runs.metric import Metric
     from .sides import ByTask, Scores, Side
+
+_NUMBERS = [f"{name}{end}" for name in ("improvement", "difference", "share") for end in ("", "_low", "_high")]
+_NUMBERS += ["p", "p_equivalent"]
 
 
 def against_reference(
@@ -39,15 +44,17 @@ def against_reference(
     compared with those that are alike in all other settings, or with the only ones that there are.
 
     Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
-    fp32, in words), ``runs`` and how many of them ``crashed``, ``improvement`` with ``improvement_low`` and
-    ``improvement_high`` (the probability that a run is better than one of fp32, and its 95 % interval), ``difference``
-    with ``difference_low`` and ``difference_high`` (mean score minus that of fp32, 95 %; of runs that have a score),
-    ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no difference) and ``p_holm``; ``share`` with
-    ``share_low`` and ``share_high`` (the difference as a share of fp32's mean, 90 %), ``p_equivalent`` (of
-    :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``; ``answer``, in words.
+    fp32, in words), ``runs`` that have ended and how many of them ``crashed``, how many more ``failed``,
+    ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run is better than one of
+    fp32, and its 95 % interval), ``difference`` with ``difference_low`` and ``difference_high`` (mean score minus that
+    of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no
+    difference) and ``p_holm``; ``share`` with ``share_low`` and ``share_high`` (the difference as a share of fp32's
+    mean, 90 %), ``p_equivalent`` (of :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``;
+    ``margin``; ``answer``, in words.
 
-    A format with crashes is answered by them. Where the reference crashed, or made no update, or is not shown to have
-    learned, nothing can be said of others. The return of an agent's crash is no score here.
+    A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
+    Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
+    return of an agent's crash is no score here.
 
     Either p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
     differences are looked for in all rows, and by ``p_equivalent``, since equivalence is claimed of a row: where its
@@ -77,6 +84,7 @@ def against_reference(
                     "reference": experiment.conditions.label(plain.where) if keys else "",
                     "runs": ended_runs,
                     "crashed": crashed,
+                    "failed": len(_failed(experiment, side.where, names)),
                     **_with_ends("improvement", better.value, better.interval),
                     **_with_ends("difference", apart.value, apart.interval),
                     "pairs": apart.pairs,
@@ -86,7 +94,10 @@ def against_reference(
                     "margin": margin,
                 }
             )
-    columns = ["task", "format", *keys, "reference", "runs", "crashed"]
+    for row in _all_failed(experiment, margin):
+        rows.append(row)
+        answers.append(f"failed ({row['failed']} of {row['failed']})")
+    columns = ["task", "format", *keys, "reference", "runs", "crashed", "failed"]
     columns += [f"{name}{end}" for name in ("improvement", "difference") for end in ("", "_low", "_high")]
     columns += ["pairs", "p", "p_holm", "share", "share_low", "share_high"]
     columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer"]
@@ -102,6 +113,25 @@ def against_reference(
         for answer, p, same in zip(answers, table["p_holm"], table["p_equivalent"], strict=True)
     ]
     return in_order(table, keys, experiment.formats)[columns]
+
+
+def _failed(experiment: Experiment, where: Mapping[str, Any], tasks: Sequence[str]) -> pd.DataFrame:
+    """The runs of a format and condition on these tasks that have failed."""
+    found = failed(experiment.runs)
+    found = found[found["task"].isin(tasks)]
+    for key, value in where.items():
+        found = found[found[key].map(as_text) == as_text(value)]
+    return found
+
+
+def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any]]:
+    """Rows of formats and conditions on tasks on which all runs have failed."""
+    keys = ["task", "format", *experiment.conditions.keys]
+    for where, runs in experiment.runs.groupby(keys, dropna=False):
+        if (runs["status"] == "failed").all():
+            nothing = dict.fromkeys(_NUMBERS, float("nan"))
+            named = {"reference": "", "runs": 0, "crashed": 0, "failed": len(runs)}
+            yield {**dict(zip(keys, where, strict=True)), **named, **nothing, "pairs": 0, "margin": margin}
 
 
 def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:

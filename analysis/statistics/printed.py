@@ -23,9 +23,9 @@ _FAILED = "first non-finite operation"
 def printed(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
     """The summary in words: a row per task, format and condition, with what failed first where observed runs crashed.
 
-    Columns: ``task`` if there are several, ``format``, ``condition`` if there are any, ``runs``, ``crashed``, the mean
-    of the metric with its standard deviation, its 95 % interval, how much worse than fp32 it is, and the first
-    non-finite operation if any run names one.
+    Columns: ``task`` if there are several, ``format``, ``condition`` if there are any, ``runs``, ``crashed``,
+    ``failed`` if any did, the mean of the metric with its standard deviation, its 95 % interval, how much worse than
+    fp32 it is, and the first non-finite operation if any run names one.
     """
     metric, conditions = experiment.metric, experiment.conditions
     where = ["task", "format", *conditions.keys]
@@ -37,6 +37,7 @@ def printed(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
         cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"]} if several else {}
         cells |= {"format": row["format"]} | ({"condition": conditions.label(row)} if conditions.keys else {})
         cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
+        cells |= {"failed": str(row["failed"])} if summary["failed"].any() else {}
         cells[metric.label] = _number(row["mean"]) + (f" ± {row['std']:.2g}" if _there(row["std"]) else "")
         ends = [_number(row[name]) for name in ("ci_low", "ci_high")]
         cells["95 % interval"] = " to ".join(ends) if all(ends) else ""
@@ -55,7 +56,7 @@ def as_text(table: pd.DataFrame, kind: str) -> str:
     """
     if kind == "md":
         return markdown.table(records(table)) + "\n"
-    numbers = {"runs", "crashed", "95 % interval"}
+    numbers = {"runs", "crashed", "failed", "95 % interval"}
     aligned = "".join("r" if name in numbers or "fp32" in name else "l" for name in table.columns)
     return table.to_latex(index=False, escape=True, column_format=aligned).replace("±", r"$\pm$")
 

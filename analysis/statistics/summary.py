@@ -51,6 +51,11 @@ def ended(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["status"].isin(["done", "crashed"])]
 
 
+def failed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that could not be brought to an end; they have no score."""
+    return runs[runs["status"] == "failed"]
+
+
 def in_order(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd.DataFrame:
     """Rows by task and condition, then floats from wide to narrow, then other formats as the sweep's file has them.
 
@@ -71,25 +76,25 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     """Scores by task, format and condition; if there are several tasks, also their mean, as task ``all``.
 
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
-    ``crashed``, ``mean``, ``std`` (over runs, n - 1; for task ``all`` the mean of the tasks', as the paper
-    aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap), ``min``, ``max``,
-    ``drop`` (how much worse this mean is than that of fp32 under the same condition: fp32 minus this, or this minus
-    fp32 if less is better). Ordered by :func:`in_order`.
+    ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
+    the mean of the tasks', as the paper aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap),
+    ``min``, ``max``, ``drop`` (how much worse this mean is than that of fp32 under the same condition: fp32 minus this,
+    or this minus fp32 if less is better). Ordered by :func:`in_order`.
 
     Crashed runs that have no score (see :class:`~..runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a mean
     over nothing is NaN.
     """
-    runs = ended(experiment.runs)
+    runs = experiment.runs[experiment.runs["status"].isin(["done", "crashed", "failed"])]
     keys = experiment.conditions.keys
-    all_tasks = set(runs["task"])
+    all_tasks = set(ended(runs)["task"])
     rows = []
     for where, group in runs.groupby(["format", *keys], dropna=False):
-        tasks = {str(task): part["return"].to_numpy(float) for task, part in group.groupby("task")}
+        tasks = {str(task): ended(part)["return"].to_numpy(float) for task, part in group.groupby("task")}
         selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
-        if len(all_tasks) > 1 and set(tasks) == all_tasks:
-            selections[ALL_TASKS] = list(tasks.values())
+        if len(all_tasks) > 1 and {task for task, scores in tasks.items() if scores.size} == all_tasks:
+            selections[ALL_TASKS] = [scores for scores in tasks.values() if scores.size]
         for task, scores in selections.items():
-            crashed = group[(group["status"] == "crashed") & ((group["task"] == task) | (task == ALL_TASKS))]
+            here = group[(group["task"] == task) | (task == ALL_TASKS)]
             rows.append(
                 {
                     "task": task,
@@ -97,10 +102,11 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
                     "significand_bits": significand_bits(str(where[0])),
                     "exponent_bits": exponent_bits(str(where[0])),
                     **_scores(scores, [task, *map(str, where)]),
-                    "crashed": len(crashed),
+                    "crashed": int((here["status"] == "crashed").sum()),
+                    "failed": len(failed(here)),
                 }
             )
-    columns = ["task", "format", *keys, "significand_bits", "exponent_bits", "n", "crashed"]
+    columns = ["task", "format", *keys, "significand_bits", "exponent_bits", "n", "crashed", "failed"]
     columns += ["mean", "std", "iqm", "ci_low", "ci_high", "min", "max", "drop"]
     if not rows:
         return pd.DataFrame(columns=columns)

@@ -21,12 +21,13 @@ from ..composites.primitives import decomposition
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
+from ..watching.last_read import LastRead, noting
 from ..watching.metrics import Changes, reading
 from ..watching.watcher import Place
 from .whole import OfCounts, above_zero, stays_below_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
@@ -100,6 +101,7 @@ class Plan:
         *,
         changes: Changes | None = None,
         integers: Integers | None = None,
+        readers: Callable[[], Sequence[LastRead]] = tuple,
         fast_products: bool = False,
         narrow_products: bool = False,
         is_island: bool = False,
@@ -134,6 +136,7 @@ class Plan:
             self.widens = self.rounds
             if changes is not None:
                 self.kernel = reading(operation, changes)
+            self.kernel = noting(self.kernel or operation, name, readers)
             return
         if operation is None or not (self.outputs.results or self.outputs.written):
             return
@@ -153,6 +156,7 @@ class Plan:
         if exact is not None:
             self.kernel, self.exact = exact, True
         self._look_at_numbers(operation, integers)
+        self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
 
     def _leave_whole(self, operation: OpOverload) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from ..presence.draws import Draws
+    from ..watching.last_read import LastRead
 
 _CARRIER = Policy("fp32")
 
@@ -45,6 +46,7 @@ class Runner:
         policy: what is rounded, and how.
         draws: counts stochastic roundings.
         watchers: those that are told of every operation.
+        readers: gives those that note which numbers are read.
         fast_products: whether large matrix products take the faster library of this machine.
         narrow_products: whether those of operands in narrow formats take the tensor cores of a GPU.
         leave_moves: whether exact moves pass on what they get.
@@ -63,6 +65,7 @@ class Runner:
         draws: Draws,
         watchers: Sequence[Watcher],
         *,
+        readers: Callable[[], Sequence[LastRead]],
         fast_products: bool,
         narrow_products: bool,
         leave_moves: bool,
@@ -77,6 +80,7 @@ class Runner:
         self.whole = WholeNumbers.under(policy)
         self._changes = Changes.in_formats(policy.formats())
         self._integers = None if self.whole is None else Integers(self.whole.__contains__)
+        self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
         self.plans: dict[Any, Plan] = {}
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
@@ -92,15 +96,15 @@ class Runner:
     def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
         """A plan of an operation at a place, which is not kept."""
         draw = self.results.draw_apart
-        notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers}
-        return Plan(self._policy, operation, role, module, draw, **notes, **self._products)
+        return Plan(self._policy, operation, role, module, draw, **self._notes, **self._products)
 
     def island(self, plan: Plan) -> Plan:
         """What is done with an operation that the program itself computes in full precision."""
         with self._lock:
             if plan.island is None:
                 where = plan.operation, plan.role, plan.module
-                plan.island = Plan(_CARRIER, *where, self.results.draw_apart, is_island=True)
+                notes = {"readers": self._notes["readers"]}
+                plan.island = Plan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
                 self.plans[plan] = plan.island
             return plan.island
 

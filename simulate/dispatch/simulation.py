@@ -28,6 +28,7 @@ from ..presence.draws import Draws
 from ..presence.entering import Presence, innermost, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
+from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unused
 from .narrow_tensors import NARROW, takes_narrow
@@ -72,6 +73,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watchers: those that are told of every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
+        last_read: the numbers that the program has read last, where they were not finite.
         whole: remembers which memory holds whole numbers that are left whole; None where the policy has none left.
     """
 
@@ -98,6 +100,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }  # fmt: skip
         self._further: dict[str, Any] = {"root": root, "watchers": watchers}
         self._draws = Draws(seed)
+        self.last_read = LastRead()
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         policy = Policy.of(policy)
@@ -123,7 +126,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fast = self._narrows and reason_against() is None
         self.products = "fast" if fast else "plain"
         self._runner = Runner(
-            self, policy, self._draws, self._watching,
+            self, policy, self._draws, self._watching, readers=self._readers,
             fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
         )  # fmt: skip
         self._plans, self.whole = self._runner.plans, self._runner.whole
@@ -380,6 +383,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.spares and not this_thread.carrying:
             plan = plan.island or self._runner.island(plan)
         return self._runner.run(plan, args, kwargs or {})
+
+    def _readers(self) -> list[LastRead]:
+        """What notes the numbers that are read here: also what ``exact()`` leaves alone is read by the program."""
+        around = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation))
+        return [self.last_read, *(mode.last_read for mode in around if mode is not self)]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Called around each step of an optimizer, of which a rule may ask to round what is stored."""

@@ -102,7 +102,7 @@ class SweepDirectory:
         }
         if plan.program and plan.metric:
             program = plan.program.program
-            metric = plan.metric.model_dump(mode="json")
+            metric = plan.metric.as_json()
             content |= {"program": program.text, "source": program.source(), "metric": metric}
         before = self.read() if self.marker.exists() else content
         if not self.marker.exists() or before != content:
@@ -116,7 +116,7 @@ class SweepDirectory:
     def _rescore(self, run: Run, metric: Metric) -> bool:
         """Scores a run that has ended by another metric than before; False if it is the same."""
         result = self.result(run)
-        told = metric.model_dump(mode="json")
+        told = metric.as_json()
         if result.get("metric") == told:
             return False
         values = result.get("values")

@@ -23,6 +23,7 @@ from ...agents.run.directory import RunDirectory
 from ...agents.run.observed import Numerics
 from ...agents.run.stopping import Stopped, StopRequest
 from ...simulate import Simulation
+from ...simulate.watching.lost_numbers import OutOfMemory, Stepped, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
@@ -46,7 +47,8 @@ class ProgramResult:
     """How a run of a program ended.
 
     Attributes:
-        status: ``crashed`` if its metric, or what it has logged last, is not finite.
+        status: ``crashed`` if its metric, or what it has logged last, is not finite; or if it raised something after
+            it had met such a number; or, as its metric may say, if it raised anything.
         score: the metric; of a crash, what the metric says that one counts.
         step: that it has logged last.
         reason: of the crash; empty if it is done.
@@ -70,7 +72,7 @@ class ProgramResult:
             "step": self.step,
             "crash": {"step": self.step, "reason": self.reason} if self.reason else None,
             "values": self.values,
-            "metric": self.metric.model_dump(mode="json"),
+            "metric": self.metric.as_json(),
         }
 
 
@@ -118,7 +120,8 @@ def run_program(
         The content of ``result.json``.
 
     Raises:
-        ProgramError: the program has raised something, or returned something else than numbers.
+        ProgramError: the program has raised something while all its numbers were finite, or returned something else
+            than numbers.
         RunError: the folder is another run's, or this machine has no such device.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
@@ -167,25 +170,39 @@ def _outcome(
     keys = _keys(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
     seed_generators(config.seed)
-    try:
-        with part_of(recorder), _surroundings(config.own.threads):
-            if ARITHMETIC in keys.takes:
-                returned = function(**arguments, arithmetic=simulation)
-            else:
-                with simulation:
-                    returned = function(**arguments)
-    except ProgramStopped:
-        raise Stopped(recorder.step) from None
-    except FileError:
-        raise
-    except (Exception, SystemExit) as error:
-        if not recorder.not_finite:
-            raise ProgramError(f"{described(error)}\n{traceback_of(error)}") from error
-        return {}, f"{next(iter(recorder.not_finite.values()))}, then {described(error)}"
-    values = _values(config.program, metric, returned)
+    with Stepped() as stepped:
+        try:
+            with part_of(recorder), _surroundings(config.own.threads):
+                if ARITHMETIC in keys.takes:
+                    returned = function(**arguments, arithmetic=simulation)
+                else:
+                    with simulation:
+                        returned = function(**arguments)
+            values = _values(config.program, metric, returned)
+        except ProgramStopped:
+            raise Stopped(recorder.step) from None
+        except FileError:
+            raise
+        except (Exception, SystemExit) as error:
+            told = str(error) if isinstance(error, ProgramError) else described(error)
+            if reason := _lost_numbers(error, simulation, recorder, stepped):
+                return {}, f"{reason}, then {told}"
+            if isinstance(error, ProgramError):
+                raise
+            if metric.error == "crash":
+                return {}, told
+            raise ProgramError(f"{told}\n{traceback_of(error)}") from error
     if metric.name not in values:
         return values, f"{metric.name} is not finite"
     return values, next(iter(recorder.not_finite.values()), "")
+
+
+def _lost_numbers(error: BaseException, simulation: Simulation, recorder: Recorder, stepped: Stepped) -> str:
+    """What was not finite when the program ended so: what it logged last, or read last, or held; empty if all was."""
+    if isinstance(error, OutOfMemory):
+        return ""
+    noticed = next(iter(recorder.not_finite.values()), "") or str(simulation.last_read)
+    return noticed or lost_numbers(error, stepped.weights()) or ""
 
 
 @contextmanager

@@ -265,7 +265,7 @@ class _Pool:
         program = run.config.program
         return {
             "program": {"text": program.text, "folder": program.folder},
-            "metric": self._metric.model_dump(mode="json"),
+            "metric": self._metric.as_json(),
         }
 
     def _listen(self) -> Iterator[Event]:

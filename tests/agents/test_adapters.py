@@ -14,7 +14,6 @@ import torch
 from pydantic import ValidationError
 
 from roundoff.agents import Job, RunError, TrainConfig, train, train_together
-from roundoff.agents.adapters.finite import nan_among_locals
 from roundoff.agents.adapters.model import make_model
 from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.adapters.world import open_world
@@ -23,6 +22,7 @@ from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.analysis import plot, report
 from roundoff.extras import MissingExtraError
+from roundoff.simulate.watching.lost_numbers import nan_among_locals
 from roundoff.sweeps import plan_text
 
 pytest.importorskip("stable_baselines3")

@@ -296,6 +296,27 @@ def test_a_non_finite_action_in_evaluation_is_a_crash(tmp_path, monkeypatch):
     assert "evaluation" in result.crash.reason
 
 
+def test_an_update_that_raises_because_of_nan_is_a_crash_and_any_other_an_error(tmp_path, monkeypatch):
+    update = SAC.update
+
+    def fails(self, batch):
+        if self.updates == 3:
+            for tensor in self.weights().values() if damages else ():
+                tensor.fill_(float("nan"))
+            raise ValueError("strange")
+        return update(self, batch)
+
+    monkeypatch.setattr(SAC, "update", fails)
+    damages = True
+    result = train(config(), tmp_path / "damaged")
+    assert result.status == "crashed"
+    assert "are not finite, and the agent raised ValueError: strange" in result.crash.reason
+    damages = False
+    with pytest.raises(ValueError, match="strange"):
+        train(config(), tmp_path / "fine")
+    assert not (tmp_path / "fine" / "result.json").exists()
+
+
 def test_naive_half_crashes_where_the_fixes_do_not(tmp_path):
     keys = {"format": "e5m10", "steps": 3000, "hidden_units": 32, "batch_size": 32}
     assert train(config(fixes="none", **keys), tmp_path / "none").status == "crashed"

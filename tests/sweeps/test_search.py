@@ -156,7 +156,7 @@ def write_results(folder, made, score):
         directory = folder / "out" / "runs" / run.id
         directory.mkdir(parents=True)
         result = {"status": "done", "return": score(run), "crash": None, "step": 1}
-        told = {"values": {"x": score(run)}, "metric": made.metric.model_dump(mode="json") if made.metric else None}
+        told = {"values": {"x": score(run)}, "metric": made.metric.as_json() if made.metric else None}
         (directory / "result.json").write_text(json.dumps(result | told))
 
 

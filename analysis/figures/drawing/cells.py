@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.patches import Rectangle
 
 from ...statistics.summary import records
 from .axes import is_logarithmic, score_limits
-from .style import Size, figure, slant
+from .style import FAILED, Size, figure, slant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,8 @@ class Cells(NamedTuple):
     """What stands in one panel."""
 
     rows: pd.DataFrame
-    """The cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score) and ``crashed``."""
+    """The cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score), ``crashed``, and ``failed`` if it
+    is known how many runs were."""
     across: Sequence[str]
     """What stands under the columns."""
     up: Sequence[str]
@@ -55,7 +57,7 @@ def draw_heat_maps(
     height: float,
     size: Size,
 ) -> Figure:
-    """Draws panels beside one bar of shades; cells without a row stay white.
+    """Draws panels beside one bar of shades; cells without a row stay white, those whose runs all failed are hatched.
 
     Args:
         panels: at least one.
@@ -89,7 +91,10 @@ def _draw(axis: Axes, cells: Cells, norm: Normalize, metric: Metric) -> QuadMesh
         shade = norm(cell["return"]) if scored else 1.0
         dark = (shade < 0.6 if bright else shade > 0.4) and scored
         crashed = f"{cell['crashed']:.0f} x" if cell["crashed"] else ""
-        told = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed]))
+        failed = f"{cell['failed']:.0f} failed" if cell.get("failed", 0) > 0 else ""
+        told = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed, failed]))
+        if failed and not scored and not crashed:
+            axis.add_patch(Rectangle((cell["column"], cell["row"]), 1, 1, **FAILED))
         axis.text(cell["column"] + 0.5, cell["row"] + 0.5, told, ha="center", va="center", fontsize="small",
                   color="white" if dark else "black")  # fmt: skip
     slanted = slant(across)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from ...runs.metric import Metric
 
-_MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n", "crashed"]
-_MARKS += ["return", "ci_low", "ci_high"]
+_MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n"]
+_MARKS += ["crashed", "failed", "return", "ci_low", "ci_high"]
 _AT_THE_EDGE = 0.02  # of the axis
 
 
@@ -43,6 +43,11 @@ def marks(
         for row in records(table)
     ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def only_failed(means: pd.DataFrame) -> pd.DataFrame:
+    """The means of nothing, because all runs have failed; none in tables of older versions, which do not tell."""
+    return means[(means["n"] == 0) & (means["failed"] > 0)] if "failed" in means else means.head(0)
 
 
 def side_by_side(count: int, around: float = 0.0, width: float = 0.16) -> np.ndarray:

@@ -33,6 +33,8 @@ _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 REFERENCE = Look("#444444", "none", "--")
 CRASH = "#000000"
+FAILED: dict[str, Any] = {"facecolor": "none", "edgecolor": "#777777", "hatch": "////", "linewidth": 0.0}
+"""Where all runs have failed, which has no score."""
 
 
 class Size(NamedTuple):

@@ -1,0 +1,111 @@
+"""Numbers that were not finite when a program read them last: one that meets NaN often looks at it, and raises."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, final
+
+from ...formats.base.memory import in_memory
+from ..presence.user_code import user_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    import torch
+
+_READING = "_local_scalar_dense"
+_ASKING = ("isinf", "isnan", "isneginf", "isposinf")
+"""Operations that are true where a number is not finite."""
+_COMPARING = ("eq", "ne")
+_PRINTING = "_tensor_str.py"
+"""The file of PyTorch that looks at all numbers of what is printed."""
+
+
+@final
+class LastRead:
+    """The lines of a program at which the number that was read last was not finite.
+
+    A number is read by ``.item()``, ``float(x)`` and ``math.isfinite(x)``; it is asked for by ``isfinite``, ``isinf``,
+    ``isnan`` and ``x != x``, here of tensors in the processor's memory. What is printed does not count. A finite number
+    that is read later at the same line takes the place of one that is not.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[tuple[str, int], str], str] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is such a line."""
+        return bool(self._lines)
+
+    def __str__(self) -> str:
+        """What was read at the first of the lines, in words; empty if there is none."""
+        return next(iter(self._lines.values()), "")
+
+    def note(self, name: str, found: str | None) -> None:
+        """Notes what the program reads now by an operation of this name: in words, if it is not finite."""
+        _, module, place = user_level()
+        if module.startswith("roundoff.") or _is_printing():
+            return
+        self._lines.pop((place, name), None)
+        if found is not None:
+            self._lines[place, name] = f"{found} was read in {place[0]}:{place[1]}"
+
+
+def noting(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+    """The kernel of an operation; one that reads numbers, or asks whether they are finite, notes what it finds.
+
+    Args:
+        kernel: the one.
+        name: of the operation, without overload.
+        told: gives those that note it.
+    """
+    if name == _READING:
+        return _reading(kernel, told)
+    return _asking(kernel, name, told) if name in _ASKING or name in _COMPARING else kernel
+
+
+def _reading(kernel: Callable[..., Any], told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+    def read(x: torch.Tensor) -> Any:
+        number = kernel(x)
+        if isinstance(number, float):
+            _tell(told, _READING, None if math.isfinite(number) else str(number))
+        return number
+
+    return read
+
+
+def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        answer = kernel(*args, **kwargs)
+        x = args[0]
+        if name in _COMPARING:
+            # isfinite is made of x == x and abs(x) != inf; NaN alone is not equal to itself.
+            infinity = isinstance(args[1], float) and args[1] == math.inf
+            if not infinity and args[1] is not x:
+                return answer
+            all_finite = (name == "ne") == infinity
+        else:
+            all_finite = False
+        if x.dtype.is_floating_point and in_memory(x) and in_memory(answer):
+            found = not bool(answer.all()) if all_finite else bool(answer.any())
+            _tell(told, name, "a number that is not finite" if found else None)
+        return answer
+
+    return ask
+
+
+def _tell(told: Callable[[], Sequence[LastRead]], name: str, found: str | None) -> None:
+    for last in told():
+        if found is not None or last:
+            last.note(name, found)
+
+
+def _is_printing() -> bool:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_PRINTING):
+            return True
+        frame = frame.f_back
+    return False

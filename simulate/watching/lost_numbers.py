@@ -1,0 +1,115 @@
+"""Whether a computation still had numbers when it raised: in its weights, and in its variables.
+
+A program that meets NaN may raise at once, or call ``sys.exit``, or fail later on what NaN has left behind. One rule
+tells such ends from all others: of users' programs, of algorithms of libraries, and of agents.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self, final
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from roundoff.errors import RoundoffError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.utils.hooks import RemovableHandle
+
+OutOfMemory = (MemoryError, torch.OutOfMemoryError)
+OTHER_REASONS = (RoundoffError, *OutOfMemory)
+"""What is raised for reasons of its own, whatever numbers there are."""
+
+
+@final
+class Stepped:
+    """The optimizers of PyTorch that make a step within the block, as long as the program keeps them."""
+
+    def __init__(self) -> None:
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._hook: RemovableHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_post_hook(self._note)
+        return self
+
+    def _note(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        self._optimizers.add(optimizer)
+
+    def __exit__(self, *_: object) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What they change, by names such as ``0 of Adam, of shape (3, 4)``."""
+        return {
+            f"{i} of {type(optimizer).__name__}, of shape {tuple(x.shape)}": x
+            for optimizer in self._optimizers
+            for i, x in enumerate(x for group in optimizer.param_groups for x in group["params"])
+        }
+
+
+def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
+    """The name of the first of the weights in which a number is not finite; None if all are."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
+            return name
+    return None
+
+
+def nan_among_locals(error: BaseException) -> str | None:
+    """The innermost variable that held NaN where ``error`` was raised, as ``logits in forward``; None if none did.
+
+    So an exception that is raised because of NaN is told from any other, whatever it is called. A module counts if a
+    parameter of it is NaN, and an infinite number if a gradient leads back from it, as from a loss.
+    """
+    found = None
+    seen: BaseException | None = error
+    while seen is not None:
+        trace = seen.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            found = next(
+                (f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _is_nan(x)), found
+            )
+            trace = trace.tb_next
+        seen = seen.__cause__ or seen.__context__
+    return found
+
+
+def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> str | None:
+    """What was not finite when ``error`` was raised, in words: one of the weights, or a variable of who raised it.
+
+    Returns:
+        None if there was nothing of the kind, or the error is of :data:`OTHER_REASONS`.
+    """
+    if isinstance(error, OTHER_REASONS):
+        return None
+    if damaged := damaged_weight(weights):
+        return f"the weights {damaged} are not finite"
+    where = nan_among_locals(error)
+    return None if where is None else f"there was NaN in {where}"
+
+
+def _is_nan(x: Any) -> bool:
+    if isinstance(x, torch.nn.Module):
+        return any(map(_is_nan, x.parameters()))
+    if isinstance(x, torch.Tensor):
+        return x.is_floating_point() and _holds_nan(x)
+    if isinstance(x, np.ndarray):
+        return bool(np.issubdtype(x.dtype, np.floating) and np.isnan(x).any())
+    return isinstance(x, float) and math.isnan(x)
+
+
+def _holds_nan(x: torch.Tensor) -> bool:
+    try:
+        if x.numel() == 1 and x.grad_fn is not None:
+            return not bool(torch.isfinite(x.detach()).all())
+        return bool(torch.isnan(x.detach()).any())
+    except RuntimeError:  # it has no numbers, or none that can be compared
+        return False
