@@ -163,12 +163,15 @@ class _Graph:
             bias = bias.reshape(-1, 1, 1)
         else:
             codes = np.ascontiguousarray(codes.T)
+        # Bytes from 0 to 255: where a processor has no VNNI, ONNX Runtime's sums of signed weights saturate at 16 bits.
+        codes, zero = (codes.astype(np.int16) + _ZERO_POINT).astype(np.uint8), np.array(_ZERO_POINT, np.uint8)
         names = [self.constant(value) for value in (codes, scale, bias)]
         if self._fused and not isinstance(layer, ConvolutionLayer):
-            return self.node("DynamicQuantizeMatMul", [x, names[0], names[1], "", names[2]], domain=MICROSOFT)
+            zeros = self.constant(np.full(scale.shape, zero))
+            return self.node("DynamicQuantizeMatMul", [x, names[0], names[1], zeros, names[2]], domain=MICROSOFT)
         quantized = [f"{part}_{len(self.nodes)}" for part in ("codes", "scale", "zero_point")]
         self.nodes.append(self._onnx.helper.make_node("DynamicQuantizeLinear", [x], quantized))
-        inputs = [quantized[0], names[0], quantized[2]]
+        inputs = [quantized[0], names[0], quantized[2], self.constant(zero)]
         if isinstance(layer, ConvolutionLayer):
             sums = self.node("ConvInteger", inputs, **_moves(layer, codes.shape))
         else:
@@ -176,6 +179,10 @@ class _Graph:
         floats = self.node("Cast", [sums], to=self._onnx.TensorProto.FLOAT)
         scaled = self.node("Mul", [floats, self.node("Mul", [quantized[1], names[1]])])
         return self.node("Add", [scaled, names[2]])
+
+
+_ZERO_POINT = 128
+"""Which byte of a weight stands for zero."""
 
 
 def _moves(layer: ConvolutionLayer, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...formats import Format
@@ -36,6 +37,9 @@ def change_to(simulation: Simulation, config: TrainConfig, *, quantized: bool) -
 def _policy_of(config: TrainConfig, *, quantized: bool) -> Policy:
     fmt = Format.parse(config.format)
     policy = Policy.parse(config.policy, fmt) if config.policy else Policy.of(fmt)
+    # Agents count in integers. What else happens to be a whole number is rounded, since a checkpoint does not say what
+    # was computed of what.
+    policy = replace(policy, whole="rounded")
     if not quantized:
         return policy
     assert config.qat is not None

@@ -116,13 +116,16 @@ def _layer(
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented
     biases = (b, d) if has_biases else (None, None)
-    visited = _unrolled(x, (w, v), biases, (hidden, cell), reverse=reverse)
+    # In inference mode the kernel is given the first state with an axis for its layer, and returns the last one so.
+    rows = hidden.shape[-2:]
+    visited = _unrolled(x, (w, v), biases, (hidden.view(rows), cell.view(rows)), reverse=reverse)
     outputs = [time.hidden for time in (reversed(visited) if reverse else visited)]
     with _disable_current_modes():
         # The kernel's derivative reads its workspace without looking; it might be called where nothing is taken apart.
         arguments = (x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)
         workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if train else None, visited)
-    return torch.stack(outputs), visited[-1].hidden.clone(), visited[-1].cell.clone(), workspace
+    last = (state.clone().view(hidden.shape) for state in (visited[-1].hidden, visited[-1].cell))
+    return torch.stack(outputs), *last, workspace
 
 
 def _gate_gradients(
@@ -170,6 +173,9 @@ def _layer_backward(
     _, _, has_biases, _, _, sizes, _, workspace = rest
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented
+    shape, rows = hidden.shape, hidden.shape[-2:]
+    hidden, cell = hidden.view(rows), cell.view(rows)
+    of_hidden, of_cell = (None if of is None else of.view(rows) for of in (of_hidden, of_cell))
     with _disable_current_modes():
         visited = _kept(workspace, x, output, reverse=reverse)
     if visited is None:  # the forward pass was the kernel's
@@ -187,7 +193,10 @@ def _layer_backward(
         of_x[time.number] = torch.mm(gates, w)
         of_hidden = torch.mm(gates, v)
     assert of_bias is not None
-    return torch.stack(of_x), of_w, of_v, of_bias, of_bias.clone(), of_hidden, of_cell
+    assert of_hidden is not None
+    assert of_cell is not None
+    of_start = of_hidden.view(shape), of_cell.view(shape)
+    return torch.stack(of_x), of_w, of_v, of_bias, of_bias.clone(), *of_start
 
 
 def _lstm_cell(

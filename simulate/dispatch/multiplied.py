@@ -10,6 +10,7 @@ from ..aten.contracted_axes import is_multiplied
 from ..aten.storages import Storages
 from ..policy.products import Product
 from ..policy.rules import Role
+from .weights import Sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,11 +39,11 @@ class Multiplied:
     on, too: its gradients count as activations.
 
     Args:
-        is_parameter: whether a tensor is a parameter.
+        sure: how sure it is that a tensor is a weight; None if it is data.
     """
 
-    def __init__(self, is_parameter: Callable[[torch.Tensor], bool]) -> None:
-        self._is_parameter = is_parameter
+    def __init__(self, sure: Callable[[torch.Tensor], Sure | None]) -> None:
+        self._sure = sure
         self._activations, self._weighted = Storages(), Storages()
 
     def tell(self, plan: Plan, named: Mapping[str, Any]) -> Told:
@@ -63,9 +64,7 @@ class Multiplied:
         return Told(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _forward(self, operands: Mapping[str, torch.Tensor]) -> Told:
-        parameters = [name for name, x in operands.items() if self._is_parameter(x)]
-        # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.
-        weights = [name for name in parameters if isinstance(_base(operands[name]), torch.nn.Parameter)] or parameters
+        weights = self._weights(operands)
         for name, x in operands.items():
             if name not in weights:
                 self._activations.add(x)
@@ -74,10 +73,22 @@ class Multiplied:
         roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
         return Told(roles, Product.OUTPUT if weights else None)
 
+    def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
+        """The names of those operands of one product that are its weights: the surest of them."""
+        sure = {name: how for name, x in operands.items() if (how := self._sure(x)) is not None}
+        if not sure:
+            return []
+        surest = [name for name, how in sure.items() if how == min(sure.values())]
+        if sure[surest[0]] == Sure.PERHAPS and len(surest) == len(operands):
+            return []
+        # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.
+        registered = [name for name in surest if isinstance(_base(operands[name]), torch.nn.Parameter)]
+        return registered or surest
+
     def _role_in_backward(self, x: torch.Tensor) -> Role:
         if x in self._activations:
             return Role.ACTIVATIONS
-        if self._is_parameter(x):
+        if self._sure(x) is not None:
             return Role.WEIGHTS
         return Role.ACTIVATIONS if x.requires_grad else Role.GRADIENTS
 
@@ -88,7 +99,7 @@ def _base(x: torch.Tensor) -> torch.Tensor:
 
 def is_backward(role: str) -> bool:
     """Whether an operation with this role computes gradients, and not activations again."""
-    return role != Role.FORWARD and not torch.is_grad_enabled()
+    return role == Role.BACKWARD and not torch.is_grad_enabled()
 
 
 def is_number(x: object) -> bool:

@@ -10,22 +10,23 @@ from torch.utils._pytree import tree_leaves
 
 from ...formats import Format, round
 from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, of_forward, round_along
+from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, number_names
 from ..aten.storages import Storages
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
-from ..policy.rules import Backward, Role
-from ..watching.watcher import Watcher
+from ..policy.rules import OPERAND_ROLES, Backward, Role
 from .multiplied import NOTHING, Multiplied, Told, is_backward, is_number
 from .separate_products import separate_products
+from .weights import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ..policy.policy import Policy
     from ..policy.rules import Rule
-    from ..watching.watcher import Call
     from .plan import Plan
 
     Compute = Callable[..., Any]
@@ -42,34 +43,50 @@ class _Rounding(NamedTuple):
     """Whether blocks lie as they did in the forward product."""
 
 
-class Operands(Watcher):
-    """Sees to operands, and remembers which memory holds parameters and what was computed inside.
+class Operands:
+    """Sees to operands, and remembers which memory holds weights and what was computed inside.
 
     Args:
-        tracks_inputs: whether inputs must be told from what was computed.
+        policy: of the simulation.
+
+    Attributes:
+        follows: whether it must be told of operations and modules: where a rule is about operands of some role.
     """
 
-    sees_numbers = False
-
-    def __init__(self, *, tracks_inputs: bool) -> None:
-        self.tracks_inputs = tracks_inputs
-        self._parameters = Storages()
+    def __init__(self, policy: Policy) -> None:
+        roles = {role for rule in policy.rules for role in rule.role}
+        self.follows = not roles.isdisjoint(OPERAND_ROLES)
+        self._tracks_inputs = Role.INPUTS in roles
         self._inside = Storages()
-        self._multiplied = Multiplied(self._is_parameter)
+        self._weights = Weights()
+        self._multiplied = Multiplied(self._weights.sure)
+        self.note_module = self._weights.note_module
 
-    def after(self, call: Call, token: Any, result: Any) -> None:  # noqa: ARG002  where it was computed is all
-        """Remembers the memory of what an operation returned; no inputs lie there."""
-        for value in tree_leaves(result):
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                self._inside.add(value)
+    def note(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remembers what an operation computed, with its arguments as the program gave them."""
+        assert plan.operation is not None
+        if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
+            self._weights.note(plan.operation, args, kwargs, result)
+        if self._tracks_inputs:
+            self._note_inside(plan, args, kwargs, result)
+
+    def _note_inside(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
+        assert plan.operation is not None
+        computed = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(plan.operation)]
+        results = result if isinstance(result, (tuple, list)) and len(plan.outputs.viewing) != 1 else (result,)
+        viewing = plan.outputs.viewing or (False,) * len(results)
+        computed += [x for x, is_view in zip(results, viewing, strict=False) if not is_view]
+        for x in tree_leaves(computed):
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                self._inside.add(x)
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Takes the copy of a parameter for one, and that of what was computed inside."""
+        """Takes the copy of a weight in another dtype for one, and that of what was computed inside."""
         if source.layout is not torch.strided or target.layout is not torch.strided:
             return
-        if self._is_parameter(source):
-            self._parameters.add(target)
-        elif source in self._inside:
+        self._weights.carried(source, target)
+        if source in self._inside:
             self._inside.add(target)
 
     def ready(
@@ -184,17 +201,9 @@ class Operands(Watcher):
         return roundings
 
     def _origin(self, x: torch.Tensor) -> Role | None:
-        if self._is_parameter(x):
+        if self._weights.is_parameter(x):
             return Role.PARAMETERS
-        return Role.INPUTS if self.tracks_inputs and x not in self._inside else None
-
-    def _is_parameter(self, x: torch.Tensor) -> bool:
-        base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
-        # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
-        if base.is_leaf and (base.requires_grad or x.requires_grad):
-            self._parameters.add(x)  # the backward pass gets it as another tensor of the same memory
-            return True
-        return x in self._parameters
+        return Role.INPUTS if self._tracks_inputs and x not in self._inside else None
 
 
 def _rounds_scalars(plan: Plan) -> bool:

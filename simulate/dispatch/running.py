@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from ...formats import FormatError, Rounding
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
+from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..numbers.host_numbers import recognized
 from ..policy.policy import Policy
-from ..policy.rules import Role
 from ..presence.entering import this_thread
 from ..watching.integers import Integers, counted, say_if_absorbed
 from ..watching.metrics import Changes
@@ -54,7 +54,8 @@ class Runner:
     Attributes:
         plans: what is done with every operation that ran, by the operation and its place.
         results: rounds what operations have computed.
-        watchers: those given, and what remembers where inputs lie, if a rule asks.
+        operands: sees to operands that are rounded before an operation runs.
+        watchers: those given.
         whole: remembers where whole numbers lie; None if none would be rounded, or the policy rounds them.
     """
 
@@ -74,8 +75,8 @@ class Runner:
         self._policy = policy
         self._products: dict[str, Any] = {"fast_products": fast_products, "narrow_products": narrow_products}
         self._leaves_moves = leave_moves
-        self._operands = Operands(tracks_inputs=any(Role.INPUTS in rule.role for rule in policy.rules))
-        self.watchers = [*watchers, self._operands] if self._operands.tracks_inputs else list(watchers)
+        self.operands = Operands(policy)
+        self.watchers = list(watchers)
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
         self.whole = WholeNumbers.under(policy)
         self._changes = Changes.in_formats(policy.formats())
@@ -137,12 +138,13 @@ class Runner:
                 f"a compiled step computes in float32 or float64, but {plan} has tensors of the program's own float16"
                 " or bfloat16: leave out .half(), .bfloat16() and autocast, or run the step without roundoff.compile"
             )
-        carried = self._carried if self.watchers or plan.prepares else None
+        carried = self._carried if self.watchers or self.operands.follows else None
         before = this_thread.carrying
         this_thread.rounding = True
         try:
             call = NarrowCall(plan, args, kwargs, self._dtypes)
-            island = plan.spares and call.computes.isdisjoint(NARROW)
+            # Kernels of whole layers may return float32 gradients of what they have computed in half precision.
+            island = plan.spares and call.computes.isdisjoint(NARROW) and plan.name not in LAYER_KERNELS
             wide = (args, kwargs) if island else call.widened(carried)
             this_thread.rounding = False
             if island:
@@ -159,8 +161,8 @@ class Runner:
         """Tells watchers, and what sees to operands, of a copy in another dtype."""
         for watcher in self.watchers:
             watcher.carried(source, target)
-        if self._operands not in self.watchers:
-            self._operands.carried(source, target)
+        if self.operands.follows:
+            self.operands.carried(source, target)
 
     def _run_apart(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the decomposition, whose operations come back to the mode one by one."""
@@ -177,7 +179,7 @@ class Runner:
         assert plan.operation is not None
         given, separate = (args, kwargs), None
         if plan.prepares:
-            args, kwargs, separate = self._operands.ready(plan, args, kwargs, self.results.rounder(plan))
+            args, kwargs, separate = self.operands.ready(plan, args, kwargs, self.results.rounder(plan))
         call, tokens = None, []
         if self.watchers:
             call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
@@ -194,6 +196,8 @@ class Runner:
             self.results.round(plan, args, kwargs, result, call, _spared(plan, narrow, result))
             if counted_before is not None:
                 say_if_absorbed(counted_before, args, result, plan.arithmetic.format)
+        if self.operands.follows:
+            self.operands.note(plan, *given, result)
         if call is not None:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)

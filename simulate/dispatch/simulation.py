@@ -119,7 +119,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
         follows = policy.depends_on_place or bool(self._watching) or names_steps(policy)
-        self.places = Places(self._stepped, self._roots) if follows else None
         stores = bool(self._made_with["stored"])
         self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
         self._narrows = self._made_with["products"] == "fast" and self._does_anything
@@ -129,6 +128,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self, policy, self._draws, self._watching, readers=self._readers,
             fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
         )  # fmt: skip
+        operands = self._runner.operands
+        on_module = operands.note_module if operands.follows else None
+        self.places = Places(self._stepped, self._roots, on_module) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
 

@@ -84,14 +84,17 @@ class Places:
     Args:
         on_step: called with an optimizer before its step (False) and after it (True).
         roots: modules whose parts are named from them, whatever is called first.
+        on_module: called with each module that begins its forward pass.
     """
 
     def __init__(
         self,
         on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None,
         roots: Sequence[torch.nn.Module] = (),
+        on_module: Callable[[torch.nn.Module], None] | None = None,
     ) -> None:
         self._on_step = on_step
+        self._on_module = on_module
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         # Of modules that were called before anything around them: which one their path begins at.
         self._begins: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
@@ -171,6 +174,8 @@ class Places:
         if module not in self._names:
             self._name(module, modules[-1] if modules else "")
         modules.append(self._names[module])
+        if self._on_module:
+            self._on_module(module)
         self._owner_changes()
 
     def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:

@@ -179,10 +179,11 @@ class Rule:
         role: ``forward``, ``backward``, ``optimizer``, ``averages`` (moving averages of weights, such as target
             networks) or ``targets`` (what values are moved towards): where the operation runs. Or the rule is about
             operands of operations outside of optimizers, whose ``format`` it sets, and their ``rounding`` if it says:
-            they are seen rounded, and stay as they are in memory. ``parameters`` are leaves that require a gradient,
-            ``inputs`` come from outside of the simulation. ``weights``, ``activations`` and ``gradients`` are what
-            matrix products and convolutions multiply: parameters; in the forward pass all else; in the backward pass
-            what was no operand of a product before. A bias, which is added, is none of them.
+            they are seen rounded, and stay as they are in memory. ``parameters`` are those of modules, and other leaves
+            that require a gradient, ``inputs`` come from outside of the simulation. ``weights``, ``activations`` and
+            ``gradients`` are what matrix products and convolutions multiply: parameters, and what is made of such
+            alone; in the forward pass all else; in the backward pass what was no operand of a product before. A bias,
+            which is added, is none of them.
         product: of a rule about weights, activations or gradients: for which product they are rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
         backward: of a rule about weights and activations: what the backward products see of them, ``rounded`` (the

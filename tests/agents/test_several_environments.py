@@ -173,6 +173,8 @@ def remembered(*arguments):
     opened.append(open_environments(*arguments))
     return opened[0]
 def interrupted(environments, policy, **keys):
+    if not keys["step"]:  # before it has learned
+        return evaluate(environments, policy, **keys)
     calls = []
     def watched(observations):
         calls.append(len(observations))

@@ -1,0 +1,178 @@
+"""Weights, told from data by the memory that they lie in."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch._C import _functorch
+from torch.utils._pytree import tree_leaves
+
+from ..aten.outputs import outputs, writes_of
+from ..aten.storages import Storages
+from ..aten.tables import MOVES, is_contraction, plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+_MATRIX = 2
+_NEVER_WEIGHTS = ("embedding", "embedding_bag")
+"""Operations on weights that give activations: tokens are looked up in a table."""
+_CASTING = ("_to_copy", "contiguous", "to")
+_REPLACING = ("copy", "fill", "zero")
+"""Operations, without ``_foreach_`` in front and ``_`` behind, that do not read what they write to."""
+
+
+class Sure(IntEnum):
+    """How sure it is that a tensor is a weight; the lower, the surer."""
+
+    PARAMETER = 0
+    """A registered parameter, or what moves, casts or elementwise work made of such alone."""
+    LEAF = 1
+    """Another leaf that requires a gradient, moved or cast: it may be an input whose gradient is asked for."""
+    BUFFER = 2
+    """A matrix that a module keeps in its state, such as weights that are not trained."""
+    PERHAPS = 3
+    """Looked up in a weight by index, as an expert's weight is, or the product of two parameters, as a low-rank
+    correction is. Multiplied with a surer weight it is an activation, as a token's embedding is."""
+
+
+@final
+class Weights:
+    """Remembers which memory holds weights.
+
+    A weight is a parameter or a matrix among the persistent buffers of a module that was called, frozen or not, or a
+    leaf that requires a gradient; and what the forward pass computes of such alone: casts, views, concatenations,
+    averages, elementwise work (of leaves that are no parameters: moves and casts). What is computed with data is none,
+    nor is what is written over with data.
+    """
+
+    def __init__(self) -> None:
+        self._known = {sure: Storages() for sure in Sure}
+        self._written = Storages()
+
+    def sure(self, x: torch.Tensor) -> Sure | None:
+        """How sure ``x`` is a weight; None if it is data."""
+        self._look_at(x)
+        return next((sure for sure, known in self._known.items() if x in known), None)
+
+    def is_parameter(self, x: torch.Tensor) -> bool:
+        """Whether ``x`` is a parameter, or made of parameters alone."""
+        self._look_at(x)
+        return x in self._known[Sure.PARAMETER] or x in self._known[Sure.LEAF]
+
+    def _look_at(self, x: torch.Tensor) -> None:
+        """Remembers ``x`` if autograd or its class says that it is a parameter."""
+        base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
+        # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
+        # The backward pass gets it as another tensor of the same memory.
+        if isinstance(base, torch.nn.Parameter):
+            self._known[Sure.PARAMETER].add(x)
+        elif base.is_leaf and (base.requires_grad or x.requires_grad):
+            self._add(x, Sure.LEAF)
+
+    def note_module(self, module: torch.nn.Module) -> None:
+        """Remembers what a module that is called has registered: parameters, and matrices that its state keeps."""
+        for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
+            if parameter is not None:
+                self._add(_plain(parameter), Sure.PARAMETER)
+        for name, buffer in module._buffers.items():  # noqa: SLF001  as above
+            if buffer is not None and name not in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
+                plain = _plain(buffer)
+                if plain.is_floating_point() and plain.dim() >= _MATRIX and plain not in self._written:
+                    self._add(plain, Sure.BUFFER)
+
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Takes the copy of a weight in another dtype for one."""
+        sure = self.sure(source)
+        if sure is not None:
+            self._add(target, sure)
+
+    def note(self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remembers what an operation of the forward pass made of weights alone, and forgets what it wrote data to."""
+        written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(operation)]
+        sure = self._made(operation, _read(operation, args, kwargs))
+        if sure is None and not written:
+            return
+        if sure is None:
+            for x in _floats(written):
+                self._forget(x)
+            return
+        for x in _floats([written, result]):
+            self._add(x, sure)
+
+    def _made(self, operation: OpOverload, read: Iterable[Any]) -> Sure | None:
+        """How sure the results of an operation are weights."""
+        if _gives_data(operation):
+            return None
+        worst: Sure | None = None
+        is_indexed = False
+        for x in read:
+            if not isinstance(x, torch.Tensor) or not x.dim():
+                continue
+            if not x.is_floating_point():
+                is_indexed |= x.dtype not in (torch.bool, torch.uint8)
+                continue
+            sure = self.sure(x)
+            if sure is None:
+                return None
+            worst = sure if worst is None else max(worst, sure)
+        if worst is None:
+            return None
+        if _multiplies(operation):
+            return Sure.PERHAPS if worst == Sure.PARAMETER else None
+        if worst == Sure.LEAF and not _moves(operation):
+            return None
+        return Sure.PERHAPS if is_indexed else worst
+
+    def _add(self, x: torch.Tensor, sure: Sure) -> None:
+        if x.layout is torch.strided and not any(x in known for known in self._known.values()):
+            self._known[sure].add(x)
+
+    def _forget(self, x: torch.Tensor) -> None:
+        if x.layout is not torch.strided:
+            return
+        if x in self._known[Sure.BUFFER]:
+            self._written.add(x)
+        for known in self._known.values():
+            known.remove(x)
+
+
+@cache
+def _gives_data(operation: OpOverload) -> bool:
+    return plain_name(operation.overloadpacket.__name__) in _NEVER_WEIGHTS
+
+
+@cache
+def _moves(operation: OpOverload) -> bool:
+    name = plain_name(operation.overloadpacket.__name__)
+    return name in MOVES or name in _CASTING or all(outputs(operation).viewing)
+
+
+@cache
+def _multiplies(operation: OpOverload) -> bool:
+    return is_contraction(operation.overloadpacket.__name__)
+
+
+def _read(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What an operation reads, one by one."""
+    replaces = plain_name(operation.overloadpacket.__name__) in _REPLACING
+    rest = {name: x for name, x in kwargs.items() if name != "out"} if kwargs else kwargs
+    return tree_leaves((args[1:] if replaces and writes_of(operation) else args, rest))
+
+
+def _floats(values: Any) -> Iterator[torch.Tensor]:
+    for x in tree_leaves(values):
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided:
+            yield x
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """The tensor that functional transforms (``torch.func.grad``, ``vmap``) have wrapped."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+    return x

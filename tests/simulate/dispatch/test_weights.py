@@ -1,0 +1,258 @@
+"""What counts as a weight, wherever it comes from: each program has the bits of the plain layer that it amounts to."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import prune
+
+from roundoff import Policy, Rule, simulate
+
+RECIPE = Policy.fp8("rowwise")
+INPUTS = Policy("fp32").with_rules(Rule(role="inputs", format="e4m3"))
+PARAMETERS = Policy("fp32").with_rules(Rule(role="parameters", format="e4m3"))
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def layer():
+    torch.manual_seed(0)
+    return nn.Linear(32, 16, bias=False)
+
+
+def simulated(program, policy=RECIPE):
+    with simulate(policy, products="plain"):
+        return program()
+
+
+def frozen(x):
+    return layer().requires_grad_(False)(x)
+
+
+def copied(x):
+    return copy.deepcopy(layer()).requires_grad_(False)(x)
+
+
+def buffered(x):
+    module = nn.Module()
+    module.register_buffer("w", layer().weight.detach())
+    module.forward = lambda x: F.linear(x, module.w)
+    return module(x)
+
+
+def averaged(x):
+    average = torch.optim.swa_utils.AveragedModel(layer())
+    average.update_parameters(layer())
+    return average(x)
+
+
+def low_rank(x):
+    w, a, b = layer(), nn.Parameter(torch.zeros(4, 32)), nn.Parameter(torch.zeros(16, 4))
+    return F.linear(x, w.weight + b @ a)
+
+
+def in_inference(x):
+    with torch.inference_mode():
+        return layer()(x).clone()
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        return layer()(x)
+
+
+def called_with_tensors(x):
+    w = layer()
+    return torch.func.functional_call(w, {"weight": w.weight.detach().clone()}, (x,))
+
+
+def loaded(x):
+    w = nn.Linear(32, 16, bias=False).requires_grad_(False)
+    w.weight.data.copy_(layer().weight.detach().clone())
+    return w(x)
+
+
+def pruned(x):
+    w = layer()
+    prune.random_unstructured(w, "weight", amount=1)
+    w.weight_mask.fill_(1)
+    return w(x)
+
+
+SAME_AS_A_LAYER = {
+    "frozen": frozen,
+    "inference": in_inference,
+    "no_grad": without_gradients,
+    "a copy": copied,
+    "a buffer": buffered,
+    "an average": averaged,
+    "elementwise": lambda x: F.linear(x, layer().weight * 1.0),
+    "a cast there and back": lambda x: F.linear(x, layer().weight.double().float()),
+    "parts": lambda x: F.linear(x, torch.cat(layer().weight.chunk(4))),
+    "stacked": lambda x: torch.bmm(x[None], torch.stack([layer().weight]).mT)[0],
+    "by index": lambda x: torch.bmm(x[None], layer().weight[None][torch.tensor([0])].mT)[0],
+    "low rank": low_rank,
+    "functional": called_with_tensors,
+    "loaded into a frozen layer": loaded,
+    "pruned": pruned,
+}
+
+
+@pytest.mark.parametrize("name", SAME_AS_A_LAYER)
+def test_a_weight_is_one_wherever_it_comes_from(name):
+    x = numbers(8, 32)
+    expected = simulated(lambda: layer()(x))
+    assert not torch.equal(expected, layer()(x))
+    assert torch.equal(simulated(lambda: SAME_AS_A_LAYER[name](x)), expected)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_autocast_and_half_precision_multiply_rounded_weights(grad):
+    x = numbers(8, 32)
+    w = layer().requires_grad_(grad)
+    half = copy.deepcopy(w).bfloat16()
+    expected = simulated(lambda: half(x.bfloat16()), Policy.fp8("rowwise", "bf16"))
+    assert not torch.equal(expected, half(x.bfloat16()))
+
+    def autocast():
+        with torch.autocast("cpu", torch.bfloat16):
+            return w(x)
+
+    assert torch.equal(simulated(autocast, Policy.fp8("rowwise", "bf16")), expected)
+
+
+def gradients(network, policy, x, **options):
+    network.zero_grad()
+    with simulate(policy, products="plain", **options):
+        network(x)[0].square().sum().backward()
+    return [p.grad for p in network.parameters()]
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_an_lstm_multiplies_rounded_weights(recipe):
+    torch.manual_seed(0)
+    lstm, cell, x = nn.LSTM(8, 4), nn.LSTMCell(8, 4), numbers(1, 3, 8)
+    with torch.no_grad():
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(cell, name).copy_(getattr(lstm, name + "_l0"))
+    policy = Policy.fp8(recipe)
+    found, expected = gradients(lstm, policy, x), gradients(cell, policy, x[0])
+    assert not torch.equal(found[0], gradients(lstm, Policy("fp32"), x)[0])
+    # A cell's first state is multiplied in one product, without its gradient; all else is the layer's.
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_lstm_in_inference_mode_gives_what_it_gives_elsewhere(mode):
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(3, 16, num_layers=2, bidirectional=True), numbers(4, 5, 3)
+
+    def run(policy):
+        with mode(), simulate(policy, products="plain"):
+            y, (h, c) = lstm(x)
+            return y.clone(), h.clone(), c.clone()
+
+    for policy in ("e8m7", PARAMETERS, Policy.mixed_precision("e5m10")):
+        with simulate(policy, products="plain"):
+            y, (h, c) = lstm(x)
+        assert all(map(torch.equal, run(policy), (y, h, c)))
+
+
+def test_every_parameter_of_an_lstm_is_seen_rounded():
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(32, 16), numbers(4, 2, 32)
+    rounded = copy.deepcopy(lstm)
+    with torch.no_grad():
+        for p in rounded.parameters():
+            p.copy_(torch.from_numpy(p.numpy()))  # untouched if the next line does nothing
+            p.copy_(simulated(lambda p=p: p.detach().clone() * 1, "e4m3"))
+    torch.testing.assert_close(simulated(lambda: lstm(x)[0], PARAMETERS), rounded(x)[0])
+    torch.testing.assert_close(simulated(lambda: lstm.requires_grad_(False)(x)[0], PARAMETERS), rounded(x)[0])
+
+
+def test_half_precision_gradients_of_a_layer_kernel_are_no_island():
+    """The kernel returns float32 gradients of what it computed in bfloat16, and reads a workspace of its own."""
+    torch.manual_seed(0)
+    shapes = (64, 3), (64, 16), (64,), (64,)
+    leaves = [(torch.randn(shape) * 0.2).bfloat16() for shape in shapes]
+    x, state = numbers(8, 5, 3).bfloat16(), torch.zeros(1, 5, 16, dtype=torch.bfloat16)
+
+    def run(**options):
+        given = [leaf.clone().requires_grad_() for leaf in leaves]
+        with simulate("e8m7", **options):
+            y = torch.ops.aten.mkldnn_rnn_layer.default(
+                x, *given, state, state, False, [], 2, 16, 1, True, False, False, True
+            )[0]
+            y.float().sum().backward()
+        return [p.grad for p in given]
+
+    for ours, theirs in zip(run(islands="exact"), run(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert not ours.isnan().any()
+
+
+TOKENS = torch.tensor([3, 1, 4, 1, 5])
+ACTIVATIONS = {
+    "an embedding": lambda e, w: F.linear(F.embedding(TOKENS, e), w),
+    "rows of a table": lambda e, w: F.linear(e[TOKENS], w),
+    "a table's rows after elementwise work": lambda e, w: F.linear(F.layer_norm(e[TOKENS] * 2, (32,)), w),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_what_is_looked_up_and_multiplied_with_a_parameter_is_an_activation(name):
+    policy = Policy("fp32").with_rules(Rule(role="weights", format="e4m3"))
+    e, w = nn.Parameter(numbers(9, 32)), layer().weight
+    rounded = simulated(lambda: w.detach().clone(), Policy("e4m3"))
+    assert torch.equal(simulated(lambda: ACTIVATIONS[name](e, w), policy), ACTIVATIONS[name](e, rounded))
+
+
+def test_memory_that_data_are_written_to_holds_no_weight():
+    module = nn.Module()
+    module.register_buffer("cache", numbers(4, 32))
+
+    def forward(x):
+        module.cache.copy_(x * 2)
+        return x @ module.cache.T
+
+    module.forward = forward
+    x = numbers(4, 32, seed=1)
+    assert torch.equal(simulated(lambda: module(x)), x @ (x * 2).T)
+    assert torch.equal(simulated(lambda: module(x)), x @ (x * 2).T)
+
+
+VIEWS = {
+    "a part": lambda x: x[8:16],
+    "a chunk": lambda x: x.chunk(4)[0],
+    "a shape": lambda x: x.view(2, 32, 32),
+    "flattened": lambda x: x.view(64, 1, 32).flatten(1),
+    "rows": lambda x: torch.stack([x[0], x[1]]),
+    "a batch": lambda x: next(iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), 8)))[0],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_of_an_input_is_an_input(name):
+    x, w = numbers(64, 32), layer()
+    rounded = simulated(x.clone, Policy("e4m3"))
+
+    def program(x):
+        x.view(-1)  # looking at an input another way leaves it one
+        return w(VIEWS[name](x))
+
+    assert torch.equal(simulated(lambda: program(x), INPUTS), program(rounded))
+
+
+def test_what_was_written_inside_is_no_input():
+    x = numbers(64, 32)
+
+    def program(x):
+        x.mul_(1.5)
+        return x[:8] + 0
+
+    assert torch.equal(simulated(lambda: program(x.clone()), INPUTS), program(simulated(lambda: x * 1, INPUTS)))
