@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .optimizers.kahan_momentum import KahanEMA, PlainEMA
     from .optimizers.loss_scaling import LossScaler
     from .optimizers.master_weights import MasterWeights
+    from .optimizers.stochastic_compensation import stochastic_kahan_add_
     from .quantization.quantization import Quantization
     from .run.directory import Crash, Result
     from .run.loop import Progress
@@ -71,6 +72,7 @@ _MODULES = {
     "quantize": "training.quantize",
     "softplus": "models.softplus_fix",
     "softplus_naive": "models.softplus_fix",
+    "stochastic_kahan_add_": "optimizers.stochastic_compensation",
     "train": "training.alone",
     "train_together": "training.together",
 }
@@ -109,6 +111,7 @@ __all__ = [
     "quantize",
     "softplus",
     "softplus_naive",
+    "stochastic_kahan_add_",
     "train",
     "train_together",
 ]

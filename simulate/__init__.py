@@ -6,7 +6,8 @@ from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004 
 from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
 from .dispatch.pausing import exact
-from .dispatch.simulation import Simulation, store
+from .dispatch.simulation import Simulation
+from .dispatch.storing import store
 from .policy.places import in_role
 from .policy.policy import Policy
 from .policy.rules import Rule

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...formats import Format
 from ...simulate import Policy, Rule, Simulation
 from ...simulate.aten.tables import CONTRACTIONS
+from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 
 if TYPE_CHECKING:
@@ -20,8 +21,11 @@ _BACKWARD = {"both": "rounded", "forward": "unrounded"}
 def simulation_of(config: TrainConfig) -> Simulation | None:
     """In which an agent computes at the beginning of a run; None if it does so plainly all the time."""
     fmt = Format.parse(config.format)
-    storage = config.storage if isinstance(config, OptimizerKeys) else None
-    if config.native or (fmt.native and not (config.policy or config.observe or config.qat or storage)):
+    storage, fixes = (config.storage, config.fixes) if isinstance(config, OptimizerKeys) else (None, ())
+    if config.native:
+        # What is not simulated draws random bits all the same, for what is rounded stochastically.
+        return Simulation("fp32", seed=config.seed) if draws_random_bits(fixes) else None
+    if fmt.native and not (config.policy or config.observe or config.qat or storage):
         return None
     # The first action alone runs no backward pass and no optimizer, which rules may be about.
     policy = _policy_of(config, quantized=False)

@@ -13,6 +13,7 @@ from ...formats import Format, round
 from ...simulate.policy.places import in_role
 from ...simulate.policy.rules import Role
 from ..config.baselines import BASELINES
+from ..config.fixes import is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
 from ..errors import RunError
@@ -388,7 +389,10 @@ class Learner(ABC):
             compensation = config.storage.target_compensations
             return StoredEMA(flat, config.tau, Kept.of(config.storage.targets), compensation and Kept.of(compensation))
         if "kahan_momentum" in config.fixes:
-            return KahanEMA(flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest)
+            stochastic = is_stochastic(config.fixes, "averages")
+            return KahanEMA(
+                flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest, stochastic=stochastic
+            )
         return PlainEMA(flat, config.tau)
 
     def make_optimizer(self, flat: torch.Tensor, *, kahan: bool, stored: bool = True) -> NetworkOptimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from roundoff.errors import suggestion
 
@@ -16,42 +16,80 @@ FIXES = (
 )
 
 # Not the paper's: only on where it is named, "all" leaves it out.
-OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms")
+OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms", "stochastic_compensation")
+
+COMPENSATION_OF = ("weights", "averages")
+"""Of what ``stochastic_compensation`` is; of one of them alone it is named with that behind ``_of_``."""
+_PARTS = {f"stochastic_compensation_of_{what}": "stochastic_compensation" for what in COMPENSATION_OF}
+PARTS_OF_FIXES = tuple(_PARTS)
+"""Fixes that others consist of."""
+_KNOWN = (*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES)
 
 NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
 """What several steps that are applied at once know nothing of."""
 
 COMPENSATED_STEPS = "kahan_gradients"
 """Keeps what weights lose, and adds it later."""
+_NEEDED = {"weights": COMPENSATED_STEPS, "averages": "kahan_momentum"}
+
+
+def is_stochastic(fixes: Collection[str], what: str) -> bool:
+    """Whether the compensation of ``weights`` or ``averages`` is one of increments that are rounded stochastically."""
+    return not {"stochastic_compensation", f"stochastic_compensation_of_{what}"}.isdisjoint(fixes)
+
+
+def draws_random_bits(fixes: Collection[str]) -> bool:
+    """Whether some fix rounds stochastically, whatever the policy."""
+    return any(is_stochastic(fixes, what) for what in COMPENSATION_OF)
 
 
 def parse_fixes(value: object) -> tuple[str, ...]:
     """Reads a selection of fixes: ``"all"``, ``"none"``, or names.
 
     Args:
-        value: ``"all"``, ``"none"``, or a list (any iterable) of names from :data:`FIXES`
-            and :data:`OPTIONAL_FIXES`, in any order.
+        value: ``"all"``, ``"none"``, or a list (any iterable) of names from :data:`FIXES`, :data:`OPTIONAL_FIXES` and
+            :data:`PARTS_OF_FIXES`, in any order; ``"all"`` in a list stands for the six.
 
     Returns:
-        The chosen names, each once, in the order of Table 1, optional ones last; that makes equal selections equal.
+        The chosen names, each once, in the order of Table 1, optional ones last, and a whole where all its parts are
+        named; that makes equal selections equal.
 
     Raises:
-        ValueError: a name does not exist (the nearest one is named) or comes twice, or ``value`` is something else.
+        ValueError: a name does not exist (the nearest one is named) or comes twice, by itself or as part of another
+            one; what a fix changes is not there; or ``value`` is something else.
     """
-    known = FIXES + OPTIONAL_FIXES
-    allowed = f'allowed are "all" (without {", ".join(OPTIONAL_FIXES)}), "none", or a list of {", ".join(known)}'
+    allowed = f'allowed are "all" (without {", ".join(OPTIONAL_FIXES)}), "none", or a list of {", ".join(_KNOWN)}'
     if isinstance(value, str):
         if value in ("all", "none"):
             return FIXES if value == "all" else ()
-        if value in known:
+        if value in _KNOWN:
             raise ValueError(f'fixes must be a list, got the text "{value}": write [{value}]; {allowed}')
         raise ValueError(f'unknown fixes "{value}"; {allowed}')
     if not isinstance(value, Iterable):
         raise ValueError(f"fixes must be text or a list, got {value!r}; {allowed}")  # noqa: TRY004 pydantic wants it
-    names = list(value)
+    names = [name for one in value for name in (FIXES if one == "all" else (one,))]
     for name in names:
-        if name not in known:
-            raise ValueError(f"unknown fix {name!r}{suggestion(name, known)}; {allowed}")
+        if name not in _KNOWN:
+            raise ValueError(f"unknown fix {name!r}{suggestion(name, _KNOWN)}; {allowed}")
         if names.count(name) > 1:
             raise ValueError(f'the fix "{name}" comes twice')
-    return tuple(name for name in known if name in names)
+    return tuple(name for name in _KNOWN if name in _with_whole_ones(names))
+
+
+def _with_whole_ones(names: list[str]) -> list[str]:
+    """The same fixes, a whole one in place of all its parts; raises ValueError where they do not go together."""
+    for name in names:
+        if _PARTS.get(name) in names:
+            raise ValueError(
+                f'the fix "{name}" is part of "{_PARTS[name]}", which is named, too; leave one of them out'
+            )
+    for what, needed in _NEEDED.items():
+        if is_stochastic(names, what) and needed not in names:
+            other = next(part for part in PARTS_OF_FIXES if not part.endswith(what))
+            raise ValueError(
+                f"stochastic_compensation of {what} changes how {needed} rounds, which is not there: add {needed}, or"
+                f" name {other} alone"
+            )
+    if set(PARTS_OF_FIXES) <= set(names):
+        return [*(name for name in names if name not in PARTS_OF_FIXES), "stochastic_compensation"]
+    return names

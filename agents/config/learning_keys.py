@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
-from .fixes import COMPENSATED_STEPS, FIXES, NEED_SINGLE_STEPS, parse_fixes
+from .fixes import COMPENSATED_STEPS, FIXES, NEED_SINGLE_STEPS, is_stochastic, parse_fixes
 from .storage import LAYERS, STOCHASTIC, Storage, check_fit, read_storage
 from .train_config import TrainConfig
 
@@ -212,6 +212,11 @@ class OptimizerKeys(TrainConfig):
         if "target_compensations" in storage.formats and storage.targets is None:
             raise ValueError(
                 "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
+            )
+        if "targets" in storage.formats and is_stochastic(self.fixes, "averages"):
+            raise ValueError(
+                "storage.targets takes the place of kahan_momentum, and stochastic_compensation of averages is of that:"
+                " name stochastic_compensation_of_weights alone, and give storage.target_compensations a rounding"
             )
         if self.optimizer != "adam" and "first_moments" in storage.formats:
             raise ValueError(f"storage.first_moments: {self.optimizer} has none; leave it out")

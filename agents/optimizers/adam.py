@@ -31,6 +31,7 @@ from .decisions import (
     with_number,
 )
 from .kahan_gradients import kahan_add_
+from .stochastic_compensation import stochastic_kahan_add_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,6 +83,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             itself; None: it is constant. Steps that are skipped are not counted.
         keep: with ``kahan``, makes of new parameters what is kept of them in memory, in fewer bits than they are
             computed in; what that loses is compensated. None: all of them.
+        stochastic: with ``kahan``, whether each step, with what rounding has lost before, is computed as one operation
+            and rounded once, stochastically: see ``stochastic_kahan_add_``, also for the random bits.
 
     Raises:
         RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
@@ -103,6 +106,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         eps_floor: float = 0.0,
         anneal_over: int | None = None,
         keep: Callable[[Tensor], Tensor] | None = None,
+        stochastic: bool = False,
     ) -> None:
         if not (lr > 0 and all(0 <= beta < 1 for beta in betas) and eps >= 0 and eps_floor >= 0 and loss_scale > 0):
             raise RunError(
@@ -114,6 +118,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         }  # fmt: skip
         if anneal_over is not None:
             options["anneal_over"] = anneal_over
+        if stochastic:
+            options["stochastic"] = True
         super().__init__(params, options)
         self.keep = keep
 
@@ -326,7 +332,10 @@ class AdamBase(torch.optim.Optimizer, ABC):
             ):
                 # The quotient is of the order of 1; lr * m first could underflow.
                 change = torch.div(moment, denominator, out=denominator)
-                kahan_add_(p, state["compensation"], multiply_(change, number.rate), self.keep)
+                if group.get("stochastic"):
+                    stochastic_kahan_add_(p, state["compensation"], change, number.rate, self.keep)
+                else:
+                    kahan_add_(p, state["compensation"], multiply_(change, number.rate), self.keep)
         else:
             add_quotients_(params, moments, denominators, [number.rate for number in numbers])
 

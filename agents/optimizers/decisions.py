@@ -13,7 +13,7 @@ import torch
 from torch import _foreach_add_, _foreach_addcdiv_
 
 from ...formats.base.memory import apart, is_traced
-from ...simulate.dispatch.simulation import is_exact
+from ...simulate.dispatch.storing import is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

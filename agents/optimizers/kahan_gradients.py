@@ -22,8 +22,9 @@ def kahan_add_(
     """Adds ``values`` to ``total`` in place, and keeps what rounding loses for the next time.
 
     y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
-    the total and lost if added plainly, then have their whole effect. As the parameter update of an optimizer
-    (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
+    the total and lost if added plainly, then have their whole effect: with m significand bits those down to about
+    2^-(2 m + 2) of the total, below which the compensation absorbs them (``stochastic_kahan_add_`` keeps these, too).
+    As the parameter update of an optimizer (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
 
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.
@@ -38,7 +39,20 @@ def kahan_add_(
     Source:
         Low-precision SAC, Algorithm 2 (Kahan, 1965).
     """
-    y = values - compensation
+    return add_compensated_(total, compensation, values - compensation, keep)
+
+
+@torch.no_grad()
+def add_compensated_(
+    total: torch.Tensor,
+    compensation: torch.Tensor,
+    y: torch.Tensor,
+    keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """The part of :func:`kahan_add_` after y: adds it to ``total``, and keeps in ``compensation`` what that loses.
+
+    t - c is total + y exactly, as long as |y| is at most |total| and nothing overflows.
+    """
     new_total = total + y if keep is None else keep(total + y)
     torch.sub(new_total, total, out=compensation)
     compensation.sub_(y)

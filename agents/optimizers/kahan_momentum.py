@@ -14,7 +14,8 @@ from ...simulate.policy.places import in_role
 from ...simulate.policy.rules import Role
 from ..errors import RunError
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
-from .kahan_gradients import kahan_add_
+from .kahan_gradients import add_compensated_, kahan_add_
+from .stochastic_compensation import step_towards
 
 if TYPE_CHECKING:
     from ..stored import Kept
@@ -181,6 +182,9 @@ class KahanEMA(TraceableAverage):
         tau: the step, in (0, 1].
         scale: C >= 1, finite.
         largest: the largest finite number of the format.
+        stochastic: whether the step, with what rounding has lost before, is computed as one operation and rounded once,
+            stochastically. Kahan's sum has some 2 m + 2 bits: in three significand bits an average with tau = 0.01 lags
+            for ever otherwise, by a fifth of itself. See ``stochastic_kahan_add_``, also for the random bits.
 
     Raises:
         RunError: an argument is out of range.
@@ -189,7 +193,15 @@ class KahanEMA(TraceableAverage):
         Low-precision SAC, Section 3, Kahan-momentum.
     """
 
-    def __init__(self, average: torch.Tensor, tau: float, *, scale: float = 1e4, largest: float = math.inf) -> None:
+    def __init__(
+        self,
+        average: torch.Tensor,
+        tau: float,
+        *,
+        scale: float = 1e4,
+        largest: float = math.inf,
+        stochastic: bool = False,
+    ) -> None:
         if not (0 < tau <= 1 and 1 <= scale < math.inf and largest > 0):
             raise RunError(
                 f"KahanEMA needs 0 < tau <= 1, a finite scale >= 1 and largest > 0; got {tau=}, {scale=}, {largest=}"
@@ -197,6 +209,7 @@ class KahanEMA(TraceableAverage):
         self.average = average
         self.minus_tau: float | torch.Tensor = -tau
         self.largest: float | torch.Tensor = largest
+        self._stochastic = stochastic
         self._scale = kept(float(scale), average.device)
         self._halvings = kept([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
         self._make_room(average)
@@ -216,8 +229,12 @@ class KahanEMA(TraceableAverage):
         # Also by 1: every update is the same operations, and draws as many random bits.
         multiply_(self.buffer, factor)
         multiply_(self.compensation, factor)
-        change = subtract_product(self.buffer, source, scale).mul_(self.minus_tau)
-        kahan_add_(self.buffer, self.compensation, change)
+        if self._stochastic:
+            step = step_towards(self.buffer, self.compensation, source, scale, self.minus_tau)
+            add_compensated_(self.buffer, self.compensation, step)
+        else:
+            change = subtract_product(self.buffer, source, scale).mul_(self.minus_tau)
+            kahan_add_(self.buffer, self.compensation, change)
         with_number(torch.div, self.buffer, scale, out=self.average)
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from ...formats import round
 from ...formats.base.memory import apart
 from ..config.baselines import BASELINES
+from ..config.fixes import is_stochastic
 from ..stored import Kept
 from .adam import Adam
 from .coercion import coerce_
@@ -68,7 +69,8 @@ class NetworkOptimizer:
         flat: the parameters.
         config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
         format: the number format of the run, for its largest and smallest numbers.
-        kahan: whether this network's updates are compensated if ``kahan_gradients`` is on.
+        kahan: whether this network's updates are compensated if ``kahan_gradients`` is on; with
+            ``stochastic_compensation`` those of every network are.
         storage: in which formats parameters, gradients and the optimizer's buffers are kept; None: in ``format``. With
             a format for compensations every network's updates are compensated.
 
@@ -101,7 +103,8 @@ class NetworkOptimizer:
         stored = {} if storage is None else storage.formats
         self._kept = {of: Kept.of(stored[name]) for of, name in _STORED.items() if name in stored}
         self._keep({"parameters": flat})
-        kahan = (kahan or "compensation" in self._kept) and "kahan_gradients" in config.fixes
+        stochastic = is_stochastic(config.fixes, "weights")
+        kahan = (kahan or "compensation" in self._kept or stochastic) and "kahan_gradients" in config.fixes
         self._scaled_norms = "scaled_norms" in config.fixes
         self._coerced_to = format.max if baseline.coercion else None
         self._master = MasterWeights(flat, format) if baseline.master_weights else None
@@ -113,6 +116,7 @@ class NetworkOptimizer:
             "keep": self._kept.pop("parameters", None) if kahan else None,
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
+            "stochastic": kahan and stochastic,
         }
         roots = "hadam" in config.fixes
         self.optimizer: AdamBase

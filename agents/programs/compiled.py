@@ -13,6 +13,7 @@ from ...simulate import CompiledStep
 from ...simulate.dispatch.graph_writer import FormatsAsData
 from ...simulate.policy.carriers import carriers_of_operands
 from ..config.fields import Role
+from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
 from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
@@ -148,6 +149,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
     if simulation is not None:
+        assert isinstance(config, OptimizerKeys)
         policy = simulation.policy
         relevant["products"] = simulation.products
         if simulation.narrow_products:  # whose dtypes are no data to a program
@@ -158,6 +160,8 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
             relevant["format"] = [str(dtype), FormatsAsData(formats, dtype, torch.device("cpu")).kind]
             # Which of those that are named are the same one: it is one input of a program.
             relevant["named"] = [formats.index(fmt) for fmt in simulation.named_formats]
+        if draws_random_bits(config.fixes):  # stochastic rounding has its formats in the program
+            relevant["stochastic"] = [str(fmt) for fmt in simulation.formats]
     return json.dumps(relevant)
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from ...formats import Format, FormatError, Rounding, round
+from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
 from ..policy.carriers import on_this_gpu
@@ -25,7 +25,7 @@ from ..policy.rules import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
-from ..presence.entering import Presence, innermost, this_thread, unsimulated
+from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
@@ -393,7 +393,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Called around each step of an optimizer, of which a rule may ask to round what is stored."""
-        if _at_work() is not self or this_thread.rounding or not names_steps(self.policy):
+        if at_work() is not self or this_thread.rounding or not names_steps(self.policy):
             return
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, "")
@@ -412,42 +412,7 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
     return simulation
 
 
-def is_exact(operation: OpOverload) -> bool:
-    """Whether the simulation that the caller runs in rounds the exact results of an operation: once, and as one."""
-    simulation = _at_work()
-    if simulation is None:
-        return False
-    place = simulation.places.here() if simulation.places else ("", "")
-    plan = simulation._runner.plan(operation, *place)  # noqa: SLF001  of this file
-    return plan.exact and plan.decomposition is None
-
-
-def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> torch.Tensor:
-    """``x`` in another format than that of the arithmetic around it, as when it is written to memory in that format.
-
-    Inside a simulation, and in steps that are compiled with it, stochastic rounding draws the simulation's random bits.
-
-    Args:
-        x: float32 or float64, any shape.
-        format: any that ``roundoff.round`` takes; it says what becomes of NaN, infinities and what is too large.
-        rounding: how ``x`` is rounded.
-
-    Returns:
-        A new tensor like ``x``, without a gradient.
-
-    Raises:
-        FormatError: ``x`` cannot hold numbers of the format; there is no such format or mode; or rounding is
-            stochastic, outside of any simulation.
-    """
-    format, rounding = Format.parse(format), Rounding.parse(rounding)
-    simulation = _at_work() or innermost()  # fp32 alone is not on the stack
-    with unsimulated(), torch.no_grad():
-        if not isinstance(simulation, Simulation):
-            return round(x, format, rounding=rounding)
-        return simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this file
-
-
-def _at_work() -> Simulation | None:
+def at_work() -> Simulation | None:
     """The simulation that the code of this thread runs in now."""
     stack = (mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, Simulation))
     return next((mode for mode in stack if not mode.presence.is_passed_over()), None)
@@ -461,13 +426,13 @@ def _is_inside() -> bool:
 
 
 def _presence_at_work() -> Presence | None:
-    simulation = _at_work()
+    simulation = at_work()
     return None if simulation is None else simulation.presence
 
 
 def _before_step(optimizer: torch.optim.Optimizer) -> None:
     """Has the simulation at work leave an optimizer's counts of steps whole, which it may have made elsewhere."""
-    simulation = None if this_thread.rounding else _at_work()
+    simulation = None if this_thread.rounding else at_work()
     if simulation is not None and simulation.whole is not None:
         simulation.whole.note_steps(optimizer)
 
@@ -477,7 +442,7 @@ _process = Process(_presence_at_work, _is_inside, _before_step)
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
     """What the simulation that the code of this thread runs in says of a dtype; None if it says nothing."""
-    simulation = None if this_thread.rounding else _at_work()
+    simulation = None if this_thread.rounding else at_work()
     if simulation is None or simulation.policy.finfo != FinfoOf.FORMAT or simulation.format.native:
         return None
     if simulation.policy.islands == Islands.EXACT and dtype not in NARROW:

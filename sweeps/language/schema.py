@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from ...agents import FIXES
 from ...agents.adapters.settings import adapted
 from ...agents.config.baselines import BASELINES
-from ...agents.config.fixes import OPTIONAL_FIXES
+from ...agents.config.fixes import OPTIONAL_FIXES, PARTS_OF_FIXES
 from ...agents.config.quantization_aware import QuantizationAware
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
@@ -63,7 +63,7 @@ def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]
 
 def _keys() -> dict[str, Any]:
     """What is allowed for every key of a run, by key."""
-    fixes = {"type": "array", "items": {"enum": [*FIXES, *OPTIONAL_FIXES]}, "uniqueItems": True}
+    fixes = {"type": "array", "items": {"enum": ["all", *FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES]}, "uniqueItems": True}
     qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
     qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
     written: dict[str, dict[str, Any]] = {

@@ -1,0 +1,88 @@
+"""Compensated sums whose compensation loses nothing on average (stochastic compensation)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...formats.base.memory import apart
+from ..stochastic import exactly, rounded_stochastically
+from .kahan_gradients import add_compensated_
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@torch.no_grad()
+def stochastic_kahan_add_(
+    total: torch.Tensor,
+    compensation: torch.Tensor,
+    values: torch.Tensor,
+    factor: float | torch.Tensor = 1.0,
+    keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Adds ``factor * values`` to ``total`` in place, by Kahan's sum, with an increment that is rounded stochastically.
+
+    y = factor values - c, computed as one operation and rounded once, stochastically; t = total + y;
+    c = (t - total) - y; total = t. In exact arithmetic it is :func:`~.kahan_gradients.kahan_add_`, and c is 0.
+
+    Kahan's sum in m significand bits has about 2 m + 2 bits: c is at most half an ulp of the total, and a change
+    below half an ulp of c is absorbed there, as it would be in the total. Here it is not: the expectation of total - c
+    grows by exactly factor * values, as t - c is total + y, and y is right on average. The noise of one step is at most
+    an ulp of y, some 2^-(m + 1) ulp of the total.
+
+    Random bits are those of the simulation around; see :func:`~roundoff.agents.stochastic.rounded_stochastically`.
+
+    Args:
+        total: the sum so far; any floating-point type, any shape; changed in place.
+        compensation: like ``total``; zero before the first call; changed in place.
+        values: what to add; like ``total``; left alone.
+        factor: times this; a number, or a tensor without dimensions.
+        keep: as for ``kahan_add_``.
+
+    Returns:
+        ``total``. NaN and infinities of values spread into it; once it overflows to infinity, the compensation becomes
+        NaN, and the total at the next call.
+    """
+    exact = _increment(values, compensation, factor)
+    return add_compensated_(total, compensation, rounded_stochastically(exact, total.dtype, "sub"), keep)
+
+
+@torch.no_grad()
+def step_towards(
+    average: torch.Tensor,
+    compensation: torch.Tensor,
+    source: torch.Tensor,
+    scale: float | torch.Tensor,
+    minus_tau: float | torch.Tensor,
+) -> torch.Tensor:
+    """The increment tau (scale * source - average) - compensation of an average, rounded once, stochastically.
+
+    Args:
+        average: any floating-point type.
+        compensation: like it.
+        source: like it.
+        scale: by how much ``average`` is larger than what follows ``source``.
+        minus_tau: minus the step of the average.
+    """
+    return rounded_stochastically(_step(average, compensation, source, scale, minus_tau), average.dtype, "sub")
+
+
+@apart
+def _increment(values: torch.Tensor, compensation: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+    exact: torch.Tensor = values.double() * exactly(factor, values.dtype) - compensation.double()
+    return exact
+
+
+@apart
+def _step(
+    average: torch.Tensor,
+    compensation: torch.Tensor,
+    source: torch.Tensor,
+    scale: float | torch.Tensor,
+    minus_tau: float | torch.Tensor,
+) -> torch.Tensor:
+    away = average.double() - source.double() * exactly(scale, average.dtype)
+    exact: torch.Tensor = away * exactly(minus_tau, average.dtype) - compensation.double()
+    return exact

@@ -1,0 +1,67 @@
+"""What a program asks of the simulation that it runs in: to store a tensor, and how results are rounded here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...formats import Format, Rounding, round
+from ...formats.families.floats import FP32
+from ..presence.entering import innermost, unsimulated
+from .simulation import Simulation, at_work
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+
+def is_exact(operation: OpOverload) -> bool:
+    """Whether the simulation that the caller runs in rounds the exact results of an operation: once, and as one."""
+    simulation = at_work()
+    if simulation is None:
+        return False
+    place = simulation.places.here() if simulation.places else ("", "")
+    plan = simulation._runner.plan(operation, *place)  # noqa: SLF001  of this folder
+    return plan.exact and plan.decomposition is None
+
+
+def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> torch.Tensor:
+    """``x`` in another format than that of the arithmetic around it, as when it is written to memory in that format.
+
+    Inside a simulation, and in steps that are compiled with it, stochastic rounding draws the simulation's random bits.
+
+    Args:
+        x: float32 or float64, any shape.
+        format: any that ``roundoff.round`` takes; it says what becomes of NaN, infinities and what is too large.
+        rounding: how ``x`` is rounded.
+
+    Returns:
+        A new tensor like ``x``, without a gradient.
+
+    Raises:
+        FormatError: ``x`` cannot hold numbers of the format; there is no such format or mode; or rounding is
+            stochastic, outside of any simulation.
+    """
+    format, rounding = Format.parse(format), Rounding.parse(rounding)
+    simulation = at_work() or innermost()  # fp32 alone is not on the stack
+    with unsimulated(), torch.no_grad():
+        if not isinstance(simulation, Simulation):
+            return round(x, format, rounding=rounding)
+        return simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder
+
+
+def result_format(operation: str) -> Format | None:
+    """The format to which results of an operation are rounded where the caller runs.
+
+    Args:
+        operation: name of an ATen operation without overload, such as ``add``, by which rules of policies name it.
+
+    Returns:
+        The format; None outside of simulations, in :func:`exact`, and where the policy leaves results in the carrier.
+    """
+    simulation = at_work()
+    if simulation is None:
+        return None
+    role, module = simulation.places.here() if simulation.places else ("", "")
+    fmt = simulation.policy.arithmetic(operation, module, role)[0].format
+    return None if fmt == FP32 else fmt
