@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from ..policy.rules import Rule
     from .plan import Plan
 
-_COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding", "calls", "rounded", "left whole"]
+_COLUMNS = [
+    "operation",
+    "role",
+    "module",
+    "treatment",
+    "format",
+    "rounding",
+    "calls",
+    "rounded",
+    "left whole",
+    "operands",
+]
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,8 @@ class Audit:
     Attributes:
         table: one row per operation (with its overload), role and module; ``treatment`` says in words what happened,
             ``format`` and ``rounding`` what the policy asked for, ``calls`` how often it ran, ``rounded`` how many
-            tensors were rounded, and ``left whole`` how many calls made counts, positions or steps. Role and module
+            tensors were rounded, ``left whole`` how many calls made counts, positions or steps, and ``operands`` what
+            its operands were rounded to, for which product. Role and module
             are empty where the policy does not ask for them. An operation taken apart stands beside the operations it
             was taken apart into.
         unused: rules of the policy that name an operation or module, and matched nothing.
@@ -48,6 +60,7 @@ class Audit:
                 plan.calls,
                 plan.rounded,
                 plan.left_whole,
+                plan.operands_seen(),
             )
             for plan in plans
             if plan.calls  # else it was left alone at this place, in the program's own float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..aten.tables import CONTRACTIONS, is_contraction
-from ..policy.rules import OPTIMIZER_STEP
+from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def complaints(policy: Policy, plans: Iterable[Plan]) -> list[str]:
     """All that there is to say of a policy after a program ran, each in a sentence."""
     ran = list(plans)
     of_rules = [_of_rule(rule, ran) for rule in unused(policy.rules, ran)]
-    return [*of_rules, *_of_contractions(policy, ran), *_of_islands(ran)]
+    return [*of_rules, *_of_contractions(policy, ran), *_of_weights(ran), *_of_islands(ran)]
 
 
 def _of_rule(rule: Rule, ran: list[Plan]) -> str:
@@ -76,6 +76,21 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
             f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
         )
     return texts
+
+
+def _of_weights(ran: list[Plan]) -> list[str]:
+    about = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
+    products = [plan for plan in about if is_contraction(plan.name) and plan.calls > plan.taken_apart]
+    reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.seen)
+    missed = [plan for plan in products if plan.missed] if reached else products
+    if not missed:
+        return []
+    where = _listed(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
+    text = (
+        f"rules about weights met {'no weight' if reached else 'none'} in {where}: a weight is a parameter or a"
+        " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
+    )
+    return [text]
 
 
 def _of_islands(ran: list[Plan]) -> list[str]:

@@ -9,7 +9,16 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...formats import Format, round
-from ..aten.contracted_axes import LAST, Contraction, contractions, has_blocks, is_operand, of_forward, round_along
+from ..aten.contracted_axes import (
+    LAST,
+    Contraction,
+    contractions,
+    has_blocks,
+    is_multiplied,
+    is_operand,
+    of_forward,
+    round_along,
+)
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, number_names
 from ..aten.storages import Storages
@@ -67,8 +76,7 @@ class Operands:
         assert plan.operation is not None
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
-        if self._tracks_inputs:
-            self._note_inside(plan, args, kwargs, result)
+        self._note_inside(plan, args, kwargs, result)
 
     def _note_inside(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
@@ -109,6 +117,7 @@ class Operands:
         assert plan.operation is not None
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
         told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
+        plan.missed += plan.multiplies and self._misses(plan, named, told)
         products = separate_products(plan.operation) if _tells_products(plan) else None
         if products is None:
             prepared = self._prepared(plan, args, kwargs, told, rounded)
@@ -181,9 +190,18 @@ class Operands:
         if not is_number(x):
             return x
         for fmt, mode, as_forward in self._roundings(plan, x, told.roles.get(name), told.product):
+            plan.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
             along = of_forward(plan.name, name, how, named) if as_forward else how
             x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
+
+    def _misses(self, plan: Plan, named: Mapping[str, Any], told: Told) -> bool:
+        """Whether a rule is about the weight of a product that has none, though it multiplies what nobody knows."""
+        about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
+        if not about or told.product or is_backward(plan.role):
+            return False
+        multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
+        return any(x not in self._inside and not self._weights.is_known_data(x) for x in multiplied)
 
     def _roundings(self, plan: Plan, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
         """What the operand ``x`` is rounded to, one after the other."""

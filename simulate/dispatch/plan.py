@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -82,13 +83,15 @@ class Plan:
         taken_apart: how often the decomposition ran instead.
         counts: what it has to do with counts and other whole numbers; None if the policy rounds these.
         left_whole: how often its results were whole numbers, and left as they were.
+        seen: how often its operands were seen rounded, by product, role (or argument) and format.
+        missed: how often a rule about weights met none among what it multiplied, though some came from outside.
     """
 
     __slots__ = (
         "accumulate", "accumulated", "arithmetic", "calls", "contracts", "counts", "decomposition", "exact",
-        "is_island", "island", "kernel", "left_whole", "module", "moved", "moves", "multiplies", "name", "narrows",
-        "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules", "settles",
-        "spares", "taken_apart", "takes_nested", "widened", "widens",
+        "is_island", "island", "kernel", "left_whole", "missed", "module", "moved", "moves", "multiplies", "name",
+        "narrows", "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules",
+        "seen", "settles", "spares", "taken_apart", "takes_nested", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +116,8 @@ class Plan:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = 0
-        self.taken_apart = self.widened = 0
+        self.missed = self.taken_apart = self.widened = 0
+        self.seen: Counter[tuple[str, str, str]] = Counter()
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.narrows = self.passes_on = self.widens = False
         self.spares = self.arithmetic.islands == Islands.EXACT
@@ -194,6 +198,13 @@ class Plan:
         """How exact sums become numbers of ``dtype``, before they are rounded."""
         a = self.arithmetic
         return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
+
+    def operands_seen(self) -> str:
+        """What its operands were rounded to, in words: by product, where it is one of a layer with a weight."""
+        texts: dict[str, list[str]] = {}
+        for product, role, fmt in sorted(self.seen):
+            texts.setdefault(product, []).append(f"{role} {fmt}")
+        return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
 
     def kind(self) -> str:
         """What happened to its results, in words."""

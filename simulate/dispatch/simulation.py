@@ -26,6 +26,7 @@ from ..presence.bystanders import Bystander
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
+from ..presence.fast_path import FastPath
 from ..presence.finfo import Finfo, FormatInfo
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
@@ -194,6 +195,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _process.enter()
             if self.policy.finfo == FinfoOf.FORMAT:
                 _finfo.enter()
+            if self.policy.names_modules:
+                _fast_path.enter()
         self.presence.enter(sys._getframe(1), push=needed)  # noqa: SLF001  the only access there is
         self._draws.enter()
         if self.places:
@@ -208,6 +211,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _process.leave()
             if self.policy.finfo == FinfoOf.FORMAT:
                 _finfo.leave()
+            if self.policy.names_modules:
+                _fast_path.leave()
         if self.places:
             self.places.leave()
         if self._warns_unused and kind is None and not self.presence.is_inside():
@@ -451,6 +456,15 @@ def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
 
 
 _finfo = Finfo(_finfo_at_work)
+
+
+def _names_modules() -> bool:
+    """Whether the simulation that the code of this thread runs in has rules about modules."""
+    simulation = None if this_thread.rounding else _at_work()
+    return simulation is not None and simulation.policy.names_modules
+
+
+_fast_path = FastPath(_names_modules)
 
 
 def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:

@@ -53,7 +53,7 @@ class Weights:
 
     def __init__(self) -> None:
         self._known = {sure: Storages() for sure in Sure}
-        self._written = Storages()
+        self._data = Storages()
 
     def sure(self, x: torch.Tensor) -> Sure | None:
         """How sure ``x`` is a weight; None if it is data."""
@@ -81,10 +81,17 @@ class Weights:
             if parameter is not None:
                 self._add(_plain(parameter), Sure.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
-            if buffer is not None and name not in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
-                plain = _plain(buffer)
-                if plain.is_floating_point() and plain.dim() >= _MATRIX and plain not in self._written:
-                    self._add(plain, Sure.BUFFER)
+            plain = None if buffer is None else _plain(buffer)
+            if plain is None or plain in self._data or not plain.is_floating_point():
+                continue
+            if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
+                self._data.add(plain)  # what can be made anew, such as frequencies of positions
+            elif plain.dim() >= _MATRIX:
+                self._add(plain, Sure.BUFFER)
+
+    def is_known_data(self, x: torch.Tensor) -> bool:
+        """Whether ``x`` is a buffer that is no weight."""
+        return x in self._data
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Takes the copy of a weight in another dtype for one."""
@@ -137,7 +144,7 @@ class Weights:
         if x.layout is not torch.strided:
             return
         if x in self._known[Sure.BUFFER]:
-            self._written.add(x)
+            self._data.add(x)
         for known in self._known.values():
             known.remove(x)
 

@@ -27,7 +27,7 @@ from .rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..accumulation.description import Accumulation
 
@@ -102,7 +102,7 @@ class Policy:
         return cls("fp32", rules=(Rule(CONTRACTIONS, role=role, format=format, operands=format),))
 
     @classmethod
-    def fp8(cls, recipe: str, format: Format | str = "fp32") -> Policy:
+    def fp8(cls, recipe: str, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
         """Linear layers and convolutions multiply in FP8, after a recipe of torchao's ``Float8LinearConfig``.
 
         What is multiplied is rounded, with a scale that follows from the numbers at hand; products are summed in the
@@ -113,6 +113,7 @@ class Policy:
             recipe: ``tensorwise`` (E4M3, gradients E5M2, a scale for each tensor), ``rowwise`` (E4M3, a power of two
                 for each row along what is contracted), or ``rowwise-with-gw-hp``.
             format: of results; fp32 stands for the carrier itself.
+            but: modules whose products keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
 
         Raises:
             FormatError: there is no such recipe or format.
@@ -121,7 +122,7 @@ class Policy:
         if name not in RECIPES:
             known = ", ".join(known.removeprefix("fp8-") for known in RECIPES)
             raise FormatError(f"recipe must be {known}, got {recipe!r}")
-        return cls(format, rules=RECIPES[name])
+        return cls(format, rules=(*RECIPES[name], *_leaving(but)))
 
     def with_rules(self, *rules: Rule) -> Policy:
         """The same policy with more rules, which win over those it has."""
@@ -133,8 +134,8 @@ class Policy:
 
         Args:
             description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
-                or ``fp8-`` with a recipe of :meth:`fp8` behind), any setting of :class:`Policy`, and ``rules``: a list
-                of mappings with what :class:`Rule` takes.
+                or ``fp8-`` with a recipe of :meth:`fp8` behind), ``but`` beside a recipe, any setting of
+                :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
@@ -142,7 +143,7 @@ class Policy:
         """
         if isinstance(description, str):
             return cls.of(description)
-        settings = _mapping(description, "policy", {"preset", "rules", "finfo", "whole", *SETTINGS})
+        settings = _mapping(description, "policy", {"preset", "but", "rules", "finfo", "whole", *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         if given is None and preset in RECIPES:
@@ -157,6 +158,9 @@ class Policy:
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
+        but = settings.pop("but", ())
+        if but and preset not in RECIPES:
+            raise FormatError(f"policy.but goes with a recipe ({', '.join(RECIPES)}), got preset {preset!r}")
         rules = settings.pop("rules", [])
         if not isinstance(rules, (list, tuple)):
             raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")
@@ -169,7 +173,7 @@ class Policy:
             except FormatError as error:
                 raise FormatError(f"{place}: {error}") from None
         try:
-            return replace(makers[preset](given), **settings).with_rules(*made)
+            return replace(makers[preset](given), **settings).with_rules(*_leaving(but), *made)
         except FormatError as error:
             raise FormatError(f"policy: {error}") from None
 
@@ -221,13 +225,23 @@ class Policy:
     @property
     def depends_on_place(self) -> bool:
         """Whether a module or role matters, so that the simulation must follow them."""
-        return any(rule.module != ("*",) or rule.role != ("*",) for rule in self.rules)
+        return self.names_modules or any(rule.role != ("*",) for rule in self.rules)
+
+    @property
+    def names_modules(self) -> bool:
+        """Whether a rule is about modules of some name."""
+        return any(rule.module != ("*",) for rule in self.rules)
 
     @property
     def depends_on_roles_alone(self) -> bool:
         """Whether of places nothing but the role matters: no module, no step of an optimizer as a whole."""
         steps = (OPTIMIZER_STEP, "", Role.OPTIMIZER)
-        return not any(rule.module != ("*",) or rule.matches(*steps) for rule in self.rules)
+        return not self.names_modules and not any(rule.matches(*steps) for rule in self.rules)
+
+
+def _leaving(modules: str | Sequence[str]) -> list[Rule]:
+    """The rule by which products in these modules keep their operands, if there are any."""
+    return [Rule(CONTRACTIONS, modules, MULTIPLIED_ROLES, format="fp32")] if modules else []
 
 
 def _mapping(value: object, place: str, allowed: Iterable[str]) -> dict[str, Any]:

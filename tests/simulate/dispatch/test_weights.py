@@ -1,6 +1,7 @@
 """What counts as a weight, wherever it comes from: each program has the bits of the plain layer that it amounts to."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 
-from roundoff import Policy, Rule, simulate
+from roundoff import Policy, PolicyWarning, Rule, simulate
 
 RECIPE = Policy.fp8("rowwise")
 INPUTS = Policy("fp32").with_rules(Rule(role="inputs", format="e4m3"))
@@ -212,6 +213,7 @@ def test_what_is_looked_up_and_multiplied_with_a_parameter_is_an_activation(name
     assert torch.equal(simulated(lambda: ACTIVATIONS[name](e, w), policy), ACTIVATIONS[name](e, rounded))
 
 
+@pytest.mark.filterwarnings("ignore:rules about weights met none")
 def test_memory_that_data_are_written_to_holds_no_weight():
     module = nn.Module()
     module.register_buffer("cache", numbers(4, 32))
@@ -256,3 +258,72 @@ def test_what_was_written_inside_is_no_input():
         return x[:8] + 0
 
     assert torch.equal(simulated(lambda: program(x.clone()), INPUTS), program(simulated(lambda: x * 1, INPUTS)))
+
+
+def test_the_audit_says_what_operands_were_rounded_to():
+    net, x = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), numbers(8, 32)
+    with simulate(Policy.fp8("tensorwise", "bf16")) as simulation:
+        net(x).square().sum().backward()
+    table = simulation.audit().table.set_index(["operation", "role"])
+    e4m3, e5m2 = "e4m3fn_tensor", "e5m2_tensor"
+    assert set(table.loc[("aten.addmm.default", "forward"), "operands"]) == {
+        f"output: activations {e4m3}, weights {e4m3}"
+    }
+    backward = set(table.loc[("aten.mm.default", "backward"), "operands"])
+    assert (
+        f"grad-input: gradients {e5m2}, weights {e4m3}; grad-weight: activations {e4m3}, gradients {e5m2}" in backward
+    )
+    assert table.loc[("aten.relu.default", "forward"), "operands"] == ""
+
+
+def test_products_that_a_recipe_did_not_reach_are_named():
+    x, w = numbers(8, 32), layer().weight.detach()
+    with pytest.warns(PolicyWarning, match=r"met no weight in mm \(outside of modules\): a weight is a parameter"):
+        simulated(lambda: (layer()(x), x @ w.T))
+    with pytest.warns(PolicyWarning, match=r"met none in mm \(outside of modules\)"):
+        simulated(lambda: x @ w.T)
+
+
+def test_nothing_is_said_of_attention_and_of_frequencies_of_positions():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(32, 96)
+            self.register_buffer("frequencies", numbers(1, 16), persistent=False)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            angles = torch.arange(len(x)).float()[:, None] @ self.frequencies
+            scores = q @ k.T + angles.sum()
+            return scores.softmax(-1) @ v
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PolicyWarning)
+        with simulate(RECIPE):
+            Attention()(numbers(8, 32))
+
+
+def test_modules_can_be_left_out_of_a_recipe():
+    class Network(nn.Sequential):
+        pass
+
+    torch.manual_seed(0)
+    net, x = Network(nn.Linear(32, 16), nn.Linear(16, 4)), numbers(8, 32)
+    found = simulated(lambda: net(x), Policy.fp8("rowwise", but="1"))
+    assert torch.equal(found, net[1](simulated(lambda: net[0](x))))
+    parsed = Policy.parse({"preset": "fp8-rowwise", "but": ["1"]})
+    assert parsed == Policy.fp8("rowwise", but="1") == Policy.parse(parsed.as_json())
+
+
+@pytest.mark.parametrize("pattern", ["*norm*", "*self_attn", "*linear1"])
+def test_rules_about_modules_hold_where_pytorch_has_a_kernel_for_all_of_them(pattern):
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0), 2).eval()
+    x = numbers(1, 8, 32)
+    policy = Policy("fp32").with_rules(Rule(module=pattern, format="e4m3"))
+    expected = simulated(lambda: encoder(x), policy)
+    assert not torch.equal(expected, encoder(x))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(simulated(lambda: encoder(x).clone(), policy), expected)
+    assert torch.backends.mha.get_fastpath_enabled()
