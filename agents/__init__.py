@@ -13,6 +13,7 @@ from roundoff.extras import from_extras
 
 if TYPE_CHECKING:
     from .algorithms.sac.agent import SAC
+    from .algorithms.stochastic_targets import stochastic_projection, stochastic_returns, stochastic_target
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
     from .config.train_config import TrainConfig
@@ -73,6 +74,9 @@ _MODULES = {
     "softplus": "models.softplus_fix",
     "softplus_naive": "models.softplus_fix",
     "stochastic_kahan_add_": "optimizers.stochastic_compensation",
+    "stochastic_projection": "algorithms.stochastic_targets",
+    "stochastic_returns": "algorithms.stochastic_targets",
+    "stochastic_target": "algorithms.stochastic_targets",
     "train": "training.alone",
     "train_together": "training.together",
 }
@@ -112,6 +116,9 @@ __all__ = [
     "softplus",
     "softplus_naive",
     "stochastic_kahan_add_",
+    "stochastic_projection",
+    "stochastic_returns",
+    "stochastic_target",
     "train",
     "train_together",
 ]

@@ -13,7 +13,7 @@ from ...formats import Format, round
 from ...simulate.policy.places import in_role
 from ...simulate.policy.rules import Role
 from ..config.baselines import BASELINES
-from ..config.fixes import is_stochastic
+from ..config.fixes import STOCHASTIC_TARGETS, is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import NATIVE_FORMATS
 from ..errors import RunError
@@ -29,6 +29,7 @@ from ..quantization.products import QuantizedProducts
 from ..stored import Kept
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
+from .stochastic_targets import stochastic_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,7 @@ class Learner(ABC):
         compiled: what has taken over the updates; None if nothing has.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
         products: in which operands are rounded for the actions of an evaluation; None if none are.
+        stochastic_targets: whether targets are computed exactly and rounded once, stochastically.
     """
 
     acting_network: ClassVar[str] = "actor"
@@ -92,6 +94,7 @@ class Learner(ABC):
         self.device = device
         self.simulation = simulation_of(config)
         self.layers_stored = StoredLayers.of(config.storage)
+        self.stochastic_targets = STOCHASTIC_TARGETS in config.fixes
         self._quantized = False
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
         # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
@@ -369,6 +372,8 @@ class Learner(ABC):
     @in_role(Role.TARGETS)
     def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         """What values are moved towards, (n, 1): rewards + discounts * discount * (the value of what follows)."""
+        if self.stochastic_targets:
+            return stochastic_target(rewards, discounts, following, self.numbers["discount"])
         return add_product(rewards, discounts, following, self.numbers["discount"])
 
     @in_role(Role.AVERAGES)

@@ -21,6 +21,7 @@ from ..optimizers.scaled_norms import standardized, standardized_naive
 from ..streams import Stream, torch_generator
 from .learner import Learner
 from .part import Metrics, Part
+from .stochastic_targets import stochastic_returns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,18 +187,32 @@ class PolicyGradient(Learner):
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);
             Pardo et al., "Time Limits in Reinforcement Learning": what an episode that is cut off counts.
         """
-        discount = self.config.discount
         actions = rollout.observations_and_actions[:, self.observation_size :]
         with self.before_update():
             outputs, values = self.both(self.network.layers, rollout.observations)
             following = self.values(rollout.next_observations)
             log_prob = self.policy.log_prob(outputs, actions)
-            with in_role(Role.TARGETS):
-                deltas = self.targets_of(rollout.rewards, rollout.discounts, following) - values
-                weights = rollout.discounts.masked_fill(last, 0.0) * (discount * self.config.gae_lambda)
-                advantages = _summed_backwards(deltas, weights, self.config.environments)
-                returns = advantages + values
+            advantages, returns = self._returns(rollout, last, values, following)
             return torch.cat((log_prob, advantages, returns), dim=1)
+
+    @in_role(Role.TARGETS)
+    def _returns(
+        self, rollout: Batch, last: torch.Tensor, values: torch.Tensor, following: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Advantages and returns, both (n, 1), where states and those that follow have these values, (n, 1)."""
+        config, environments = self.config, self.config.environments
+        if self.stochastic_targets:
+            rewards, discounts, own, next_values, ends = (
+                x.reshape(-1, environments) for x in (rollout.rewards, rollout.discounts, values, following, last)
+            )
+            advantages, returns = stochastic_returns(
+                rewards, discounts, own, next_values, ends, config.discount, config.gae_lambda
+            )
+            return advantages.view(-1, 1), returns.view(-1, 1)
+        deltas = self.targets_of(rollout.rewards, rollout.discounts, following) - values
+        weights = rollout.discounts.masked_fill(last, 0.0) * (config.discount * config.gae_lambda)
+        advantages = _summed_backwards(deltas, weights, environments)
+        return advantages, advantages + values
 
     def update_actor(self, batch: Minibatch) -> Metrics:
         """Moves policy and value by a step."""

@@ -13,6 +13,7 @@ from ...simulate.policy.rules import Role
 from ..config.baselines import BASELINES
 from .categorical import projected
 from .learner import Learner
+from .stochastic_targets import stochastic_projection
 from .target_copy import TargetCopy
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class ValueLearner(Learner, ABC):
     @in_role(Role.TARGETS)
     def projected_target(self, following: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What a critic is moved towards, (n, atoms), where what follows has these distributions, (n, atoms)."""
-        return projected(
+        project = stochastic_projection if self.stochastic_targets else projected
+        return project(
             following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.config.support
         )
 

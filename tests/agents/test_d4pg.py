@@ -145,7 +145,7 @@ def test_is_the_papers_in_float64_with_any_option(options, fixes):
     check_against_the_book(fixes=fixes, **options)
 
 
-@pytest.mark.parametrize("fix", FIXES)
+@pytest.mark.parametrize("fix", [*FIXES, "stochastic_targets"])
 @pytest.mark.parametrize("options", [DDPG, {**SUPPORT, "tau": 0.1, "target_every": 2}], ids=["ddpg", "d4pg"])
 def test_no_fix_changes_anything_in_float64(options, fix):
     check_against_the_book(fixes=[fix], **options)

@@ -175,6 +175,7 @@ class ByTheBook:
         ("all", {"original_images": False}),
         ("none", {"weight_standardization": "none"}),
         *(([name], {}) for name in FIXES),
+        (["all", "stochastic_targets"], {}),
     ],
 )
 def test_is_drq_by_the_book_in_float64_with_any_fix(monkeypatch, fixes, keys):

@@ -193,9 +193,10 @@ def rollout(agent, steps, environments, seed=0):
     return batch_of(rows, OBSERVATION, ACTION), kind < 0.3  # between them it is cut off
 
 
+@pytest.mark.parametrize("fixes", ["all", ["all", "stochastic_targets"]], ids=["usual", "stochastic"])
 @pytest.mark.parametrize(("lam", "environments"), [(0.95, 1), (0.95, 3), (1.0, 2), (0.0, 2)])
-def test_advantages_are_those_of_brute_force(lam, environments):
-    agent = make(gae_lambda=lam, environments=environments, horizon=16, batch_size=16)
+def test_advantages_are_those_of_brute_force(lam, environments, fixes):
+    agent = make(gae_lambda=lam, environments=environments, horizon=16, batch_size=16, fixes=fixes)
     batch, last = rollout(agent, 16, environments)
     judged = agent.judge(batch, last)
     book = ByTheBook(agent)

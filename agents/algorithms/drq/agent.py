@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ....simulate.policy.places import in_role
-from ....simulate.policy.rules import Role
 from ...experience.augmentation import images_to_format, random_shift
 from ...experience.off_policy import record_states
 from ...models.networks import forward
@@ -119,18 +117,11 @@ class DrQ(SoftActorCritic):
             next_q = self._of_critics(averaged, convolve(averaged.convolutions, batch.next_images), next_actions).amin(
                 0
             )
-            target = self._mean_over_copies(self.targets(batch.rewards, batch.discounts, next_q, next_log_prob))
+            target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob, _COPIES)
         trainable = Parts.of(self.critic.trainable, convolutional=True)
         q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
         # Summed over the copies.
         return step_critics(self, q, target, batch.size)
-
-    @staticmethod
-    @in_role(Role.TARGETS)
-    def _mean_over_copies(targets: torch.Tensor) -> torch.Tensor:
-        """The mean target of both copies of each transition, for both: (2 n, 1) for (2 n, 1)."""
-        first, second = targets.chunk(_COPIES)
-        return ((first + second) / 2).repeat(_COPIES, 1)
 
     def update_actor_and_temperature(self, batch: AugmentedBatch, noise: torch.Tensor) -> Metrics:
         """Moves the actor to lower the mean of temperature * log pi - min q, the temperature to the target entropy."""

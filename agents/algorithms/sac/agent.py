@@ -19,6 +19,7 @@ from ...optimizers.decisions import filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
+from ..stochastic_targets import stochastic_target
 from ..twin_critics import step_critics
 
 if TYPE_CHECKING:
@@ -144,11 +145,29 @@ class SoftActorCritic(Learner):
 
     @in_role(Role.TARGETS)
     def targets(
-        self, rewards: torch.Tensor, discounts: torch.Tensor, next_q: torch.Tensor, next_log_prob: torch.Tensor
+        self,
+        rewards: torch.Tensor,
+        discounts: torch.Tensor,
+        next_q: torch.Tensor,
+        next_log_prob: torch.Tensor,
+        copies: int = 1,
     ) -> torch.Tensor:
-        """What the critics are moved towards; all (n, 1)."""
+        """What the critics are moved towards; all (n, 1).
+
+        ``copies``: how many copies of each transition there are, one after the other, over which the target is the
+        mean, for each of them.
+        """
+        if self.stochastic_targets:
+            discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob)
+            return stochastic_target(rewards, discounts, next_q, discount, *entropy, copies)
         next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
-        return self.targets_of(rewards, discounts, next_value)
+        targets = self.targets_of(rewards, discounts, next_value)
+        if copies == 1:
+            return targets
+        total, *others = targets.chunk(copies)
+        for one in others:
+            total = total + one
+        return (total / copies).repeat(copies, 1)
 
     def step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""

@@ -1,0 +1,165 @@
+"""What values are moved towards, computed exactly and rounded once, stochastically (stochastic targets)."""
+
+from __future__ import annotations
+
+import torch
+
+from ...formats.base.memory import apart
+from ..stochastic import exactly, rounded_stochastically
+from .categorical import projected
+
+
+@torch.no_grad()
+def stochastic_target(
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    following: torch.Tensor,
+    discount: float | torch.Tensor,
+    temperature: torch.Tensor | None = None,
+    log_prob: torch.Tensor | None = None,
+    copies: int = 1,
+) -> torch.Tensor:
+    """The target r + g d (V - alpha log pi) as one operation, rounded once, stochastically.
+
+    A critic that is moved towards a target which is rounded to the nearest stops where r - (1 - g) V is below half an
+    ulp of V: with m significand bits it values no more than 1 / ((1 - g) + 2^-(m + 2)) steps, of 1 / (1 - g). Rounded
+    stochastically, the target is right on average, and the critic, which averages, arrives. In exact arithmetic it
+    is the usual target.
+
+    The format and the random bits are those of the simulation around; see
+    :func:`~roundoff.agents.stochastic.rounded_stochastically`.
+
+    Args:
+        rewards: r, any shape; any floating-point type.
+        discounts: d: 0 where nothing follows, else 1; like ``rewards``.
+        following: V, like ``rewards``.
+        discount: g; a number, or a tensor without dimensions.
+        temperature: alpha, of one number; None: there is no entropy in the value.
+        log_prob: of the action that follows, like ``rewards``; with ``temperature``.
+        copies: how many copies of all transitions lie one after the other along the first axis; the target is the mean
+            over them, for each.
+
+    Returns:
+        A new tensor like ``rewards``. NaN in r or V gives NaN, as does an infinite V where d is 0.
+    """
+    exact = _target(rewards, discounts, following, discount, temperature, log_prob)
+    if copies > 1:
+        exact = _mean(exact, copies)
+    target = rounded_stochastically(exact, rewards.dtype, "addcmul")
+    return target if copies == 1 else target.repeat(copies, *[1] * (target.ndim - 1))
+
+
+@torch.no_grad()
+def stochastic_returns(
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    values: torch.Tensor,
+    following: torch.Tensor,
+    last: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns of a rollout, each as one operation of those of the next step, rounded stochastically.
+
+    R_t = r_t + g d_t V'_t + g lambda d_t A_(t+1) and A_t = R_t - V_t, each rounded once; A_(t+1) counts nothing where
+    an episode ended. Rounded to the nearest, A_t stops to follow where it moves by less than half an ulp a step.
+
+    Args:
+        rewards: r, (steps, n); any floating-point type.
+        discounts: d, 0 at a terminal state, else 1; like ``rewards``.
+        values: V, of the states; like ``rewards``.
+        following: V', of the states that follow; like ``rewards``.
+        last: whether an episode ended with the step; (steps, n), boolean.
+        discount: g.
+        gae_lambda: lambda.
+
+    Returns:
+        Both like ``rewards``.
+
+    Source:
+        Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16).
+    """
+    dtype = rewards.dtype
+    sums, weights = _sums(rewards, discounts, following, last, discount, gae_lambda)
+    advantages = torch.empty_like(rewards)
+    for t in reversed(range(len(rewards))):
+        if t + 1 < len(rewards):
+            _add_product_(sums[t], weights[t], advantages[t + 1])
+        advantages[t] = rounded_stochastically(_minus(sums[t], values[t]), dtype, "addcmul")
+    return advantages, rounded_stochastically(sums, dtype, "add")
+
+
+@torch.no_grad()
+def stochastic_projection(
+    probabilities: torch.Tensor,
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    atoms: torch.Tensor,
+    discount: float | torch.Tensor,
+    limits: tuple[float, float],
+) -> torch.Tensor:
+    """The distribution of reward + discount * (what follows) on the atoms, each probability rounded stochastically.
+
+    As :func:`~.categorical.projected`, of which it has the arguments, but computed exactly. Rounded to the nearest, a
+    number that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
+    half an ulp of what another one has is lost. The probabilities of a row add up to those that come in on average.
+    """
+    exact = _projected(probabilities, rewards, discounts, atoms, exactly(discount, atoms.dtype), limits)
+    return rounded_stochastically(exact, probabilities.dtype, "scatter_add")
+
+
+@apart
+def _target(
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    following: torch.Tensor,
+    discount: float | torch.Tensor,
+    temperature: torch.Tensor | None,
+    log_prob: torch.Tensor | None,
+) -> torch.Tensor:
+    value = following.double()
+    if temperature is not None and log_prob is not None:
+        value = value - temperature.double() * log_prob.double()
+    exact: torch.Tensor = rewards.double() + discounts.double() * exactly(discount, rewards.dtype) * value
+    return exact
+
+
+@apart
+def _mean(exact: torch.Tensor, copies: int) -> torch.Tensor:
+    return exact.view(copies, -1, *exact.shape[1:]).mean(0)
+
+
+@apart
+def _sums(
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    following: torch.Tensor,
+    last: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """R without what A_(t+1) gives, and by what that is multiplied; float64."""
+    passed_on = discounts.double() * exactly(discount, rewards.dtype)
+    return rewards.double() + passed_on * following.double(), passed_on.masked_fill(last, 0.0) * gae_lambda
+
+
+@apart
+def _add_product_(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    total.add_(a * b.double())
+
+
+@apart
+def _minus(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x - y.double()
+
+
+@apart
+def _projected(
+    probabilities: torch.Tensor,
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    atoms: torch.Tensor,
+    discount: float | torch.Tensor,
+    limits: tuple[float, float],
+) -> torch.Tensor:
+    return projected(probabilities.double(), rewards.double(), discounts.double(), atoms.double(), discount, limits)
