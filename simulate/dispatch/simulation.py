@@ -460,7 +460,7 @@ _finfo = Finfo(_finfo_at_work)
 
 def _names_modules() -> bool:
     """Whether the simulation that the code of this thread runs in has rules about modules."""
-    simulation = None if this_thread.rounding else _at_work()
+    simulation = None if this_thread.rounding else at_work()
     return simulation is not None and simulation.policy.names_modules
 
 
