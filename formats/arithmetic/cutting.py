@@ -39,6 +39,39 @@ def cut(x: torch.Tensor, axis: int, block: int) -> torch.Tensor:
     return rows.reshape(*rows.shape[:-1], rows.shape[-1] // block, block)
 
 
+def beside(axis: int, dimensions: int) -> int:
+    """The axis that squares lie along besides ``axis``: the other one of a matrix, in a batch of matrices too.
+
+    Of a weight of a convolution, (outputs, inputs, ...), the outputs stand beside the inputs.
+    """
+    if axis == dimensions - 1:
+        return axis - 1
+    return axis + 1 if axis in (0, dimensions - 2) else axis - 1
+
+
+def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
+    """``x`` with ``axis`` and what lies :func:`beside` it moved to the end and cut into squares.
+
+    Returns:
+        Shape (..., rows of squares, squares, side^2), zeros where the last are smaller. A vector is one row.
+    """
+    rows = x.reshape(1, -1) if x.dim() < 2 else x.movedim((beside(axis, x.dim()), axis), (-2, -1))
+    low, wide = rows.shape[-2:]
+    rows = torch.nn.functional.pad(rows, (0, -wide % side, 0, -low % side))
+    squares = rows.reshape(*rows.shape[:-2], -(-low // side), side, -(-wide // side), side).transpose(-3, -2)
+    return squares.flatten(-2)
+
+
+def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: int) -> torch.Tensor:
+    """What :func:`cut_squares` cut, in the shape of ``like``."""
+    parts = squares.reshape(*squares.shape[:-1], side, side).transpose(-3, -2)
+    rows = parts.flatten(-2).flatten(-3, -2)
+    if like.dim() < 2:
+        return rows[0, : like.numel()].reshape(like.shape)
+    other = beside(axis, like.dim())
+    return rows[..., : like.shape[other], : like.shape[axis]].movedim((-2, -1), (other, axis))
+
+
 def joined(blocks: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
     """What :func:`cut` cut, in the shape of ``like``."""
     if like.dim() == 0:

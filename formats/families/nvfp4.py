@@ -9,14 +9,14 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes
-from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.cutting import beside, check_axis, cut, cut_squares, joined, joined_squares
 from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
-from ..base.family import check_integer
+from ..base.family import check_integer, words_for
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Rounding
-from ..base.names import AXIS_SUFFIX, Beginning, register
+from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
@@ -60,6 +60,8 @@ class NVFP4Format(ScaledByData):
     Args:
         block: how many numbers share an E4M3 scale; 16 in NVIDIA's format.
         axis: along which axis blocks lie.
+        square: blocks are squares of ``block`` times ``block`` numbers, which lie along ``axis`` and the axis beside
+            it, so that a matrix and its transpose have the same numbers; weights of NVIDIA's recipe are rounded so.
 
     Raises:
         FormatError: a number is out of range.
@@ -67,6 +69,7 @@ class NVFP4Format(ScaledByData):
 
     block: int = BLOCK
     axis: int = -1
+    square: bool = False
 
     def __post_init__(self) -> None:
         check_integer("a block format", "block", self.block, BLOCKS)
@@ -74,7 +77,7 @@ class NVFP4Format(ScaledByData):
 
     def __str__(self) -> str:
         block = f"_b{self.block}" if self.block != BLOCK else ""
-        return f"nvfp4{block}" + (f"_ax{self.axis}" if self.axis != -1 else "")
+        return f"nvfp4{block}" + (f"_ax{self.axis}" if self.axis != -1 else "") + ("_square" if self.square else "")
 
     @property
     def bits(self) -> int:
@@ -84,7 +87,7 @@ class NVFP4Format(ScaledByData):
     @property
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the block's 8-bit scale."""
-        return self.bits + 8 / self.block
+        return self.bits + 8 / (self.block**2 if self.square else self.block)
 
     @property
     def eps(self) -> float:
@@ -97,12 +100,19 @@ class NVFP4Format(ScaledByData):
         return torch.cat([-positive[1:].flip(0), positive])
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self.square:
+            words = words_for(how.rounding, how.random, source)
+            target.copy_(self._round_tensor(source, how._replace(words=words)))
+            return
         length, inner = along(source, check_axis(self, self.axis, source))
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self.square:
+            super()._round_on_device(source, target, how)
+            return
         low, high = torch.aminmax(source)
         where = check_axis(self, self.axis, source), self.block
         gpu.to_elements(source, target, where, 0, _ELEMENT, _tensor_scale(torch.maximum(-low, high)), how)
@@ -110,18 +120,28 @@ class NVFP4Format(ScaledByData):
     def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
         axis = check_axis(self, self.axis, source)
         codes, scales, tensor_scale = self._codes(source, axis, how)
-        return joined(self._scaled(codes, scales, tensor_scale), source, axis)
+        return self._joined(self._scaled(codes, scales, tensor_scale), source, axis)
+
+    def _cut(self, x: torch.Tensor, axis: int) -> torch.Tensor:
+        return cut_squares(x, axis, self.block) if self.square else cut(x, axis, self.block)
+
+    def _joined(self, blocks: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
+        return joined_squares(blocks, like, axis, self.block) if self.square else joined(blocks, like, axis)
+
+    def _axes(self, axis: int, dimensions: int) -> tuple[int, ...]:
+        """The axes that blocks lie along, of a tensor with so many."""
+        return (beside(axis, dimensions), axis) if self.square else (axis,)
 
     def _codes(self, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Element codes and scale codes (int64) of the blocks, and the scale of the tensor."""
-        blocks = cut(x, axis, self.block)
+        blocks = self._cut(x, axis)
         tops = blocks.abs().amax(-1, keepdim=True)
         top = tops.amax()
         tensor_scale = _tensor_scale(top)
         scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
         total = table_on(_SCALE.table, x.device)[scales].to(x.dtype) * tensor_scale
         quotients = where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
-        pieces = None if how.words is None else cut(how.words, axis, self.block)
+        pieces = None if how.words is None else self._cut(how.words, axis)
         return _element_codes(quotients, _ELEMENT, how.rounding, pieces), scales, tensor_scale
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
@@ -135,17 +155,26 @@ class NVFP4Format(ScaledByData):
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
         codes, scales, tensor_scale = self._codes(x, axis, how)
-        scales = scales.squeeze(-1).movedim(-1, axis) if x.dim() else scales.flatten()
-        return TwoLevelBlocks(joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
+        if x.dim() > self.square:
+            axes = self._axes(axis, x.dim())
+            scales = scales.squeeze(-1).movedim(tuple(range(-len(axes), 0)), axes)
+        else:
+            scales = scales.flatten()
+        return TwoLevelBlocks(self._joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
 
     def _decoded(self, blocks: TwoLevelBlocks, dtype: torch.dtype | None) -> torch.Tensor:
         """Of codes, which may be of ``torch.float4_e2m1fn_x2``, and scales, which may be ``torch.float8_e4m3fn``."""
         codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
         scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
         axis = check_axis(self, self.axis, codes)
-        scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
-        cells = cut(codes, axis, self.block)
-        numbers = joined(self._scaled(cells, scale, tensor_scale), codes, axis)
+        if codes.dim() > self.square:
+            axes = self._axes(axis, codes.dim())
+            scales = scales.movedim(axes, tuple(range(-len(axes), 0)))
+        elif self.square:
+            scales = scales[None]
+        scale = scales.unsqueeze(-1)
+        cells = self._cut(codes, axis)
+        numbers = self._joined(self._scaled(cells, scale, tensor_scale), codes, axis)
         return numbers if dtype is None else numbers.to(dtype)
 
 
@@ -172,10 +201,10 @@ def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words:
 register(
     NVFP4Format,
     beginnings=[Beginning("nvfp4", "nvfp4", lambda _: {})],
-    suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX],
+    suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX, Suffix("_square", "square", "(square)", lambda _: True)],
     aliases={"nvfp4": NVFP4Format()},
     called="nvfp4",
     shown=["nvfp4"],
     verified=["nvfp4"],
-    drawn={"block": (16, 32, 2, 1)},
+    drawn={"block": (16, 32, 2, 1), "square": (False, True)},
 )

@@ -27,6 +27,11 @@ class Contraction(NamedTuple):
     over_all_others: bool = False
     """``axis`` alone is left: what is contracted is the batch with all positions, as one axis."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether one whole axis is contracted, and nothing else."""
+        return self.groups == 1 and not self.ends and not self.over_all_others
+
 
 LAST = Contraction(-1)
 _COLUMNS = Contraction(-2)

@@ -25,6 +25,8 @@ class Told(NamedTuple):
     """Of the operands that are multiplied, by argument."""
     product: Product | None
     """Which it is; that of the gradient of the input, where an operation computes those of input and weight."""
+    rotates: bool = False
+    """Whether both operands take a Hadamard transform."""
 
 
 NOTHING = Told({}, None)

@@ -19,6 +19,7 @@ from ..aten.contracted_axes import (
     of_forward,
     round_along,
 )
+from ..aten.hadamard import rotated
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, number_names
 from ..aten.storages import Storages
@@ -50,6 +51,8 @@ class _Rounding(NamedTuple):
     """If it is not the plan's."""
     as_forward: bool = False
     """Whether blocks lie as they did in the forward product."""
+    hadamard: int | None = None
+    """The size of a Hadamard transform that comes before."""
 
 
 class Operands:
@@ -153,7 +156,8 @@ class Operands:
         names = argument_names(plan.operation)
         numbers = set(number_names(plan.operation)) if _rounds_scalars(plan) else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
-        how = contractions(plan.name, named) if _has_blocks(plan) else {}
+        how = contractions(plan.name, named) if _has_blocks(plan) or _rotates(plan, told) else {}
+        told = told._replace(rotates=_rotates(plan, told) and all(c.is_plain for c in how.values()))
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
@@ -189,9 +193,11 @@ class Operands:
         x: torch.Tensor = named[name]
         if not is_number(x):
             return x
-        for fmt, mode, as_forward in self._roundings(plan, x, told.roles.get(name), told.product):
+        for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
             plan.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
             along = of_forward(plan.name, name, how, named) if as_forward else how
+            if hadamard and told.rotates:
+                x = rotated(x, how.axis, hadamard)
             x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
 
@@ -213,7 +219,9 @@ class Operands:
             if rule is not None and not (backward and rule.backward == Backward.UNROUNDED):
                 assert isinstance(rule.format, Format)
                 mode = {} if rule.rounding is None else {"rounding": rule.rounding}
-                roundings.append(_Rounding(rule.format, mode, backward and rule.backward == Backward.ROUNDED))
+                roundings.append(
+                    _Rounding(rule.format, mode, backward and rule.backward == Backward.ROUNDED, rule.hadamard)
+                )
         if plan.arithmetic.operands is not None:
             roundings.append(_Rounding(plan.arithmetic.operands, {}))
         return roundings
@@ -230,6 +238,13 @@ def _rounds_scalars(plan: Plan) -> bool:
 
 def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
+
+
+def _rotates(plan: Plan, told: Told) -> bool:
+    """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
+    rules = plan.arithmetic.of_operands
+    sizes = {rule and rule.hadamard for rule in (_last(rules, role, told.product) for role in told.roles.values())}
+    return len(told.roles) > 1 and len(sizes) == 1 and None not in sizes and not plan.name.startswith("convolution")
 
 
 def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> Rule | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...formats import Format, FormatError, Rounding
 from ..aten.tables import CONTRACTIONS, LAYERS
-from .recipes import RECIPES
+from .recipes import RECIPES, mx
 from .rules import (
     MULTIPLIED_ROLES,
     OPTIMIZER_STEP,
@@ -94,12 +94,55 @@ class Policy:
     def mixed_precision(cls, format: Format | str) -> Policy:
         """Matrix products and convolutions take operands and give results in the format; the rest is the carrier's.
 
+        A format whose numbers share scales (MX, NVFP4, integers scaled by the data) is one of operands alone, as in
+        hardware: results are the carrier's.
+
         Weights, optimizer and losses are float32 (master weights), as in Micikevicius et al., "Mixed Precision
         Training". Elementwise operations between two products, which autocast would leave in half precision, are
         computed in float32 here.
         """
+        operands = Format.parse(format)
+        results = operands if operands.elementwise else "fp32"
         role = (Role.FORWARD, Role.BACKWARD)
-        return cls("fp32", rules=(Rule(CONTRACTIONS, role=role, format=format, operands=format),))
+        return cls("fp32", rules=(Rule(CONTRACTIONS, role=role, format=results, operands=operands),))
+
+    @classmethod
+    def mx(
+        cls, operands: Format | str = "mxfp8_e4m3", format: Format | str = "fp32", *, but: str | Sequence[str] = ()
+    ) -> Policy:
+        """Linear layers and convolutions multiply in an MX format, or another with scales, as MXFP8 training does.
+
+        Each of the three products sees its operands, gradients too, in blocks along what it sums over, rounded to
+        nearest-even; it is summed in the carrier. Weights stay in high precision in memory.
+
+        Args:
+            operands: the format of weights, activations and gradients: ``mxfp8_e4m3`` (scales by OCP's rule),
+                ``mxfp8_e4m3_rceil`` (by cuBLAS's, the usual one in training), ``mxfp4``, ``mxint8``, ``bfp8_16``.
+            format: of results; fp32 stands for the carrier itself.
+            but: modules whose products keep their operands, as patterns of :class:`Rule`.
+
+        Raises:
+            FormatError: there is no such format.
+        """
+        return cls(format, rules=(*mx(operands), *_leaving(but)))
+
+    @classmethod
+    def nvfp4(cls, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
+        """Linear layers and convolutions multiply in NVFP4, after NVIDIA's recipe of pretraining.
+
+        Weights in squares of 16 by 16, which are the same numbers in both passes; activations and gradients in blocks
+        of 16 along what is summed over; gradients stochastically; and in the product that gives the gradient of the
+        weight both operands behind a random Hadamard transform of 16 neighbours. NVIDIA keeps some layers in high
+        precision, which ``but`` names here.
+
+        Args:
+            format: of results; fp32 stands for the carrier itself, ``bf16`` is the recipe's.
+            but: modules whose products keep their operands, as patterns of :class:`Rule` (``["*lm_head", "*.31.*"]``).
+
+        Raises:
+            FormatError: there is no such format.
+        """
+        return cls(format, rules=(*RECIPES["nvfp4"], *_leaving(but)))
 
     @classmethod
     def fp8(cls, recipe: str, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
@@ -120,7 +163,7 @@ class Policy:
         """
         name = "fp8-" + str(recipe).replace("_", "-")
         if name not in RECIPES:
-            known = ", ".join(known.removeprefix("fp8-") for known in RECIPES)
+            known = ", ".join(known.removeprefix("fp8-") for known in RECIPES if known.startswith("fp8-"))
             raise FormatError(f"recipe must be {known}, got {recipe!r}")
         return cls(format, rules=(*RECIPES[name], *_leaving(but)))
 
@@ -134,8 +177,8 @@ class Policy:
 
         Args:
             description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
-                or ``fp8-`` with a recipe of :meth:`fp8` behind), ``but`` beside a recipe, any setting of
-                :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
+                ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8` behind), ``but`` beside a recipe, any
+                setting of :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
@@ -154,13 +197,15 @@ class Policy:
             "every-op": cls,
             "storage": cls.storage,
             "mixed-precision": cls.mixed_precision,
-            **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES},
+            "mx": cls.mx,
+            "nvfp4": cls.nvfp4,
+            **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES if name != "nvfp4"},
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
         but = settings.pop("but", ())
-        if but and preset not in RECIPES:
-            raise FormatError(f"policy.but goes with a recipe ({', '.join(RECIPES)}), got preset {preset!r}")
+        if but and preset not in ("mx", *RECIPES):
+            raise FormatError(f"policy.but goes with a recipe (mx, {', '.join(RECIPES)}), got preset {preset!r}")
         rules = settings.pop("rules", [])
         if not isinstance(rules, (list, tuple)):
             raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")

@@ -1,16 +1,25 @@
-"""Recipes of training in FP8: what rules round the operands of which product to, after torchao's Float8LinearConfig."""
+"""Recipes of training in few bits: what rules round the operands of which product to.
+
+FP8 is after torchao's Float8LinearConfig; MX after its MXFP8 training, each operand in blocks along what the product
+sums over; NVFP4 after NVIDIA, "Pretraining Large Language Models with NVFP4" (2025).
+"""
 
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ..aten.tables import CONTRACTIONS
 from .products import Product
-from .rules import Role, Rule
+from .rules import MULTIPLIED_ROLES, Role, Rule
+
+if TYPE_CHECKING:
+    from ...formats import Format
 
 _ALL = tuple(Product)
 _FORWARD = (Role.ACTIVATIONS, Role.WEIGHTS)
 _E4M3_ROW = "fp8_e4m3_row_pow2"
+_HADAMARD = 16
 
 
 def _rule(role: Role | tuple[Role, ...], product: Product | tuple[Product, ...], format: str) -> Rule:
@@ -32,6 +41,28 @@ RECIPES = MappingProxyType(
             _rule(Role.GRADIENTS, Product.GRAD_INPUT, _E4M3_ROW),
             _rule(Role.WEIGHTS, Product.GRAD_INPUT, "fp8_e4m3_tensor_pow2"),
         ),
+        # Squares of weights, so that both passes see the same; gradients stochastically; Hadamard transforms before the
+        # product that gives the gradient of the weight.
+        "nvfp4": (
+            _rule(Role.WEIGHTS, _ALL, "nvfp4_square"),
+            _rule(Role.ACTIVATIONS, Product.OUTPUT, "nvfp4"),
+            Rule(
+                CONTRACTIONS, role=Role.GRADIENTS, product=Product.GRAD_INPUT, format="nvfp4", rounding="stochastic"
+            ),
+            Rule(
+                CONTRACTIONS, role=(Role.ACTIVATIONS, Role.GRADIENTS), product=Product.GRAD_WEIGHT, format="nvfp4",
+                hadamard=_HADAMARD,
+            ),
+            Rule(
+                CONTRACTIONS, role=Role.GRADIENTS, product=Product.GRAD_WEIGHT, format="nvfp4", rounding="stochastic",
+                hadamard=_HADAMARD,
+            ),
+        ),
     }
-)
+)  # fmt: skip
 """By name, the rules that make a recipe."""
+
+
+def mx(format: Format | str) -> tuple[Rule, ...]:
+    """The rules by which every operand of a product with a weight is seen in a format with scales."""
+    return (Rule(CONTRACTIONS, role=MULTIPLIED_ROLES, product=_ALL, format=format),)

@@ -189,6 +189,9 @@ class Rule:
         backward: of a rule about weights and activations: what the backward products see of them, ``rounded`` (the
             numbers of the forward pass) or ``unrounded``; None rounds them for each product, with blocks along what it
             sums over.
+        hadamard: of a rule about one product: a random Hadamard transform of so many neighbours (a power of two) along
+            what the product sums over comes before rounding, where the rules about both of its operands have it. The
+            product stays what it is, but for rounding. Convolutions and grouped products go without.
         format: of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
@@ -208,6 +211,7 @@ class Rule:
     role: str | Sequence[str] = "*"
     product: str | Sequence[str] | None = field(default=None, kw_only=True)
     backward: Backward | str | None = field(default=None, kw_only=True)
+    hadamard: int | None = field(default=None, kw_only=True)
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
@@ -233,6 +237,7 @@ class Rule:
                 )
         self._parse_product()
         self._parse_backward()
+        self._check_hadamard()
         parse_settings(self)
         if not self._settings():
             raise FormatError(f"a rule must set one of {', '.join(SETTINGS)}; this one sets nothing: {self}")
@@ -256,6 +261,18 @@ class Rule:
                 f"backward is said of {' and '.join(about)}, in a rule with such a role and without product, got {self}"
             )
         object.__setattr__(self, "backward", _choice(Backward, self.backward, "backward of a rule"))
+
+    def _check_hadamard(self) -> None:
+        if self.hadamard is None:
+            return
+        size: object = self.hadamard
+        if isinstance(size, str) and size.isdecimal():  # as plain data has it
+            size = int(size)
+            object.__setattr__(self, "hadamard", size)
+        if self.product is None or len(self.product) != 1:
+            raise FormatError(f"hadamard is said of one product, in a rule with that product, got {self}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 2 or size & (size - 1):
+            raise FormatError(f"hadamard of a rule must be a power of two from 2, got {size!r}")
 
     def _settings(self) -> set[str]:
         return {name for name in SETTINGS if getattr(self, name) is not None}

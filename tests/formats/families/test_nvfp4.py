@@ -8,7 +8,7 @@ import torch
 from comparing import same_bits
 from families_exact import DETERMINISTIC, float_element, on_tensor_path, rounded
 
-from roundoff.formats import FormatError
+from roundoff.formats import Format, FormatError, round
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.families.nvfp4 import NVFP4Format
 
@@ -115,3 +115,21 @@ def test_text_and_refusals():
         NVFP4Format().encode(torch.empty(0))
     with pytest.raises(FormatError, match="no such axis"):
         rounded(NVFP4Format(axis=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("shape", [(40, 70), (16, 16), (3, 40, 20), (5,), (), (8, 6, 3, 3)], ids=str)
+def test_squares_share_a_scale(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    fmt = Format.parse("nvfp4_square")
+    y = round(x, fmt)
+    assert str(fmt) == "nvfp4_square"
+    assert same_bits(fmt.decode(fmt.encode(x)), y)
+    assert same_bits(on_tensor_path(fmt, x), y)
+    if x.dim() == 2:
+        assert same_bits(round(x.t().contiguous(), fmt).t().contiguous(), y)  # a square is one from either side
+        top = x.abs().max() / (448 * 6)
+        for i in range(0, shape[0], 16):
+            for j in range(0, shape[1], 16):
+                part = x[i : i + 16, j : j + 16]
+                scale = (part.abs().max() / (6 * top)).to(torch.float8_e4m3fn).float() * top
+                assert same_bits(round(part / scale, "e2m1_finite") * scale, y[i : i + 16, j : j + 16].contiguous())

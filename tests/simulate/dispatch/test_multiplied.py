@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.formats import RandomBits
+from roundoff.formats import FormatError, RandomBits
+from roundoff.simulate.aten.hadamard import rotated
 
 RECIPES = ["tensorwise", "rowwise", "rowwise-with-gw-hp"]
 
@@ -221,3 +222,118 @@ def test_bits_of_torchao(recipe):
             y.backward(g)
         gradients.append([y.detach(), leaf.grad, *(p.grad for p in net.parameters())])
     assert all(map(torch.equal, *gradients))
+
+
+def squares(w, side=16):
+    """A matrix in NVFP4 with a scale for each square, written out."""
+    top, done = w.abs().max() / (448 * 6), torch.empty_like(w)
+    for i in range(0, w.shape[0], side):
+        for j in range(0, w.shape[1], side):
+            part = w[i : i + side, j : j + side]
+            scale = (part.abs().max() / (6 * top)).to(torch.float8_e4m3fn).float() * top
+            done[i : i + side, j : j + side] = roundoff.round(part / scale, "e2m1_finite") * scale
+    return done
+
+
+@pytest.mark.parametrize("fmt", ["mxfp8_e4m3", "mxfp4", "mxfp8_e4m3_rceil"])
+def test_the_mx_recipe_rounds_all_operands_along_what_is_summed_and_no_results(fmt):
+    layer, x, g = torch.nn.Linear(96, 64, bias=False), numbers(40, 96), numbers(40, 64)
+    x.requires_grad_()
+    with simulate(Policy.mx(fmt), products="plain"):
+        y = layer(x)
+        y.backward(g)
+    w, of_x = layer.weight.detach(), x.detach()
+
+    def along(x, axis):
+        return roundoff.round(x.movedim(axis, -1).contiguous(), fmt).movedim(-1, axis)
+
+    assert torch.equal(y, F.linear(along(of_x, 1), along(w, 1)))
+    assert torch.equal(x.grad, along(g, 1) @ along(w, 0))
+    assert torch.equal(layer.weight.grad, along(g, 0).t() @ along(of_x, 0))
+
+
+def test_the_nvfp4_recipe():
+    layer, x, g = torch.nn.Linear(48, 32, bias=False), numbers(64, 48), numbers(64, 32)
+    x.requires_grad_()
+    gradients = []
+    for step in range(300):
+        x.grad = layer.weight.grad = None
+        with simulate(Policy.nvfp4(), products="plain") as simulation:
+            simulation.step = step
+            y = layer(x)
+            y.backward(g)
+        gradients.append((x.grad, layer.weight.grad))
+    w, of_x = squares(layer.weight.detach()), x.detach()
+    assert torch.equal(w, squares(layer.weight.detach().t()).t())
+    torch.testing.assert_close(y, F.linear(roundoff.round(of_x, "nvfp4"), w), rtol=1e-5, atol=1e-5)
+    # Rounded stochastically, gradients are right on the average; each is another one.
+    of_input, of_weight = (torch.stack(of) for of in zip(*gradients, strict=True))
+    assert not torch.equal(of_input[0], of_input[1])
+    error = (of_input.mean(0) - g @ w).abs().max()
+    assert error < 5 * (of_input.std(0).max() / 300**0.5)
+    turned = rotated(roundoff.round(rotated(of_x, 0, 16), "nvfp4_ax0"), 0, 16)  # no inverse: the same on the other side
+    assert turned.shape == of_x.shape
+    expected = g.t() @ of_x
+    assert (of_weight.mean(0) - expected).norm() / expected.norm() < 0.15
+
+
+def test_a_rotation_of_both_operands_leaves_their_product():
+    a, b = numbers(7, 40).double(), numbers(40, 5).double()
+    torch.testing.assert_close(rotated(a, -1, 16) @ rotated(b, -2, 16), a @ b)
+    spike = torch.zeros(1, 16)
+    spike[0, 3] = 1
+    assert torch.equal(rotated(spike, 1, 16).abs(), torch.full((1, 16), 0.25))
+    assert torch.equal(rotated(a, -1, 64), a)  # nothing as long as that
+
+
+def test_operands_are_rotated_both_or_not_at_all():
+    x, g = numbers(64, 48), numbers(64, 32)
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(48, 32, bias=False)
+    half = Rule(role="activations", product="grad-weight", format="nvfp4", hadamard=16)
+    both = (half, Rule(role="gradients", product="grad-weight", format="nvfp4", hadamard=16))
+    found = []
+    for rules in ((half,), both):
+        layer.weight.grad = None
+        with simulate(Policy("fp32").with_rules(*rules), products="plain"):
+            layer(x).backward(g)
+        found.append(layer.weight.grad)
+    assert torch.equal(found[0], g.t() @ roundoff.round(x, "nvfp4_ax0"))
+    seen = [roundoff.round(rotated(t, 0, 16), "nvfp4_ax0") for t in (g, x)]
+    torch.testing.assert_close(found[1], seen[0].t() @ seen[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [12, True, 1])
+def test_mistakes_about_rotations_are_named(size):
+    with pytest.raises(FormatError, match="hadamard is said of one product"):
+        Rule(role="gradients", format="nvfp4", hadamard=16)
+    with pytest.raises(FormatError, match=f"a power of two from 2, got {size}"):
+        Rule(role="gradients", product="grad-input", format="nvfp4", hadamard=size)
+
+
+@pytest.mark.parametrize("preset", [{"preset": "mx", "format": "mxfp4"}, {"preset": "nvfp4", "but": "*head"}])
+def test_recipes_are_read_from_files(preset):
+    policy = Policy.parse(preset)
+    assert policy == (Policy.mx("mxfp4") if preset["preset"] == "mx" else Policy.nvfp4(but="*head"))
+    assert Policy.parse(policy.as_json()) == policy
+
+
+@pytest.mark.parametrize("fmt", ["mxfp4", "nvfp4", "int8_row", "bfp8_16"])
+def test_mixed_precision_in_a_format_with_scales_rounds_operands_alone(fmt):
+    layer, x = torch.nn.Linear(32, 16, bias=False), numbers(8, 32)
+    with simulate(Policy.mixed_precision(fmt), products="plain"):
+        y = layer(x)
+    seen = roundoff.round(x, fmt), roundoff.round(layer.weight.detach(), fmt)
+    assert torch.equal(y, F.linear(*seen))
+
+
+def test_bits_of_torchao_in_mxfp8():
+    of_torchao = "torchao.prototype.mx_formats.mx_tensor"
+    tensors = pytest.importorskip(of_torchao, reason="torchao is not installed", exc_type=ImportError)
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+
+    sizes = torch.randint(-9, 9, (64, 3), generator=torch.Generator().manual_seed(0))
+    x = numbers(64, 96) * 2.0 ** sizes.repeat_interleave(32, 1)
+    for mode, suffix in ((ScaleCalculationMode.FLOOR, ""), (ScaleCalculationMode.RCEIL, "_rceil")):
+        theirs = tensors.MXTensor.to_mx(x, torch.float8_e4m3fn, 32, mode).dequantize(torch.float32)
+        assert torch.equal(theirs, roundoff.round(x, f"mxfp8_e4m3{suffix}"))
