@@ -185,3 +185,26 @@ def test_errors_of_other_packages_stay_what_they_are():
     require("torch", "nobody_has_this")  # no extra's
     with pytest.raises(ModuleNotFoundError, match="No module named 'nobody_has_this'"), from_extras():
         import nobody_has_this  # noqa: F401
+
+
+NAMES = """
+import inspect, pydoc
+import roundoff
+from roundoff import *
+assert hasattr(roundoff, "sweep")
+assert dict(inspect.getmembers(roundoff))["round"] is roundoff.round
+assert "simulate" in pydoc.render_doc(roundoff)
+print(pydoc.plain(pydoc.render_doc(roundoff.sweep)))
+try:
+    sweep(print, {})
+except roundoff.RoundoffError as error:
+    print(error)
+"""
+
+
+def test_names_can_be_looked_at_in_the_base_installation(tmp_path):
+    own = {"typing_extensions"}  # PyTorch needs it, too
+    hidden = {package for packages in EXTRAS.values() for package in packages} - own
+    run = run_without(hidden, NAMES, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count('pip install "roundoff[sweep]"') == 2

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..presence.user_code import here, user_line
+from ..presence.user_code import here
 from .absorption import Additions, additions
+from .births import Births
 from .counting import Counter
 from .device_counting import DeviceBirths
 from .report import Birth, Report
@@ -29,12 +30,13 @@ class Observer(Watcher):
     def __init__(self, format: Format) -> None:
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
-        self._birth: Birth | None = None
+        self._found = Births()
         self._births = DeviceBirths()
         self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, call: Call) -> Additions | None:
-        """Looks at the operands of an addition before an in-place operation overwrites them."""
+        """Looks at operands before an in-place operation overwrites them."""
+        _writing.over_finite = self._found.before(call)
         return None if call.operation is None else additions(call.operation, call.args)
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
@@ -49,13 +51,12 @@ class Observer(Watcher):
                 counter = counters[key] = Counter(x.dtype, call.format.smallest_normal or 0.0)
             if not x.is_cpu:
                 seen = counter.count_there(exact, x)
-                if seen is not None and self._birth is None:
+                if seen is not None and self._found.first is None:
                     self._births.note(seen, call.place, here())
                 return
             counter.count(exact, x)
-            if self._birth is None and counter.saw_nonfinite():
-                what = "overflow" if counter.counts[0] else "NaN" if counter.counts[4] else "infinity"
-                self._birth = Birth(*call.place, what, user_line())
+            if self._found.first is None and counter.saw_nonfinite():
+                self._found.look_at(call, exact, x, were_finite=_writing.over_finite)
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
         """Counts one call, and the additions that changed nothing."""
@@ -83,7 +84,7 @@ class Observer(Watcher):
                 }
                 for place, tally in self._tallies.items()
             ],
-            "birth": None if self._birth is None else list(self._birth),
+            "birth": None if self._found.first is None else list(self._found.first),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -92,17 +93,28 @@ class Observer(Watcher):
         self._births = DeviceBirths()
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
-        self._birth = None if state["birth"] is None else Birth(*state["birth"])
+        self._found = Births()
+        self._found.first = None if state["birth"] is None else Birth(*state["birth"])
 
     def report(self) -> Report:
         """What was seen so far."""
         self._fetch()
-        return Report.of(self._format, self._tallies, self._birth)
+        return Report.of(self._format, self._tallies, self._found.first, self._found.given)
 
     def _fetch(self) -> None:
         """Takes over what was counted on devices, once for each report."""
         for tally in self._tallies.values():
             tally.fetch()
-        found = None if self._birth is not None else self._births.read()
+        found = None if self._found.first is not None else self._births.read()
         if found is not None:
-            self._birth = Birth(*found[0], *found[1:])
+            self._found.first = Birth(*found[0], *found[1:])
+
+
+class _Writing(threading.local):
+    """What the operation of one thread writes to."""
+
+    over_finite = True
+    """Whether that was finite before."""
+
+
+_writing = _Writing()

@@ -13,7 +13,7 @@ from roundoff.notebook import as_html
 from .counting import EXPONENTS, LOWEST_EXPONENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ...formats import Format
     from .tally import Tally
@@ -51,16 +51,19 @@ class Report:
         table: one row per role, module and operation; counts of elements (``calls``: of operations), and the
             ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none.
         histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
-        birth: where the first non-finite result appeared; None if all were finite.
+        birth: where the first non-finite result of finite operands appeared; None if there was none.
+        given: where numbers that are not finite were put in by the program, the first few: constants such as masks of
+            -inf, or data; ``what`` is the number, or ``among its operands``.
     """
 
     format: str
     table: pd.DataFrame
     histogram: pd.DataFrame
     birth: Birth | None
+    given: tuple[Birth, ...] = ()
 
     @staticmethod
-    def of(format: Format, tallies: Mapping[Place, Tally], birth: Birth | None) -> Report:
+    def of(format: Format, tallies: Mapping[Place, Tally], birth: Birth | None, given: Iterable[Birth] = ()) -> Report:
         """Collects the tallies of an observer."""
         rows = []
         bins: dict[str, np.ndarray] = {}
@@ -79,7 +82,7 @@ class Report:
             ],
             columns=["role", "exponent", "results"],
         )
-        return Report(str(format), table.sort_values(_PLACE, ignore_index=True), histogram, birth)
+        return Report(str(format), table.sort_values(_PLACE, ignore_index=True), histogram, birth, tuple(given))
 
     def __str__(self) -> str:
         worst = self._worst()
@@ -96,11 +99,18 @@ class Report:
             f"{self.format}: {total['results']} results of {total['calls']} operations; "
             + ", ".join(f"{total[name]} {name}" for name in _SHOWN),
         ]
-        return lines if self.birth is None else [*lines, str(self.birth)]
+        if self.birth is not None:
+            lines.append(str(self.birth))
+        if self.given:
+            where = "; ".join(f"{one.what} in {one.operation} at {one.line}" for one in self.given)
+            lines.append(f"not finite as the program gave it: {where}")
+        return lines
 
     def _worst(self) -> pd.DataFrame:
-        """The places where most went wrong."""
-        troubled = self.table[(self.table[["overflow", "underflow", "nan", "infinite", "absorbed"]] > 0).any(axis=1)]
-        worst = troubled.assign(trouble=troubled[["overflow", "underflow", "nan", "absorbed"]].sum(axis=1))
-        worst = worst.sort_values("trouble", ascending=False, kind="stable").head(20)
+        """The place of the birth, then those where most went wrong by themselves: NaN that came in counts nowhere."""
+        counts = self.table[["overflow", "underflow", "absorbed"]]
+        trouble = counts.sum(axis=1)
+        born = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0
+        troubled = self.table.assign(trouble=trouble, born=born)[(trouble > 0) | born]
+        worst = troubled.sort_values(["born", "trouble"], ascending=False, kind="stable").head(20)
         return worst[[*_PLACE, "results", *_SHOWN, "smallest", "largest"]]

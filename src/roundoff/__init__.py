@@ -94,7 +94,12 @@ class _Umbrella(ModuleType):
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         for part in _PARTS:
-            module = import_module(part)
+            try:
+                module = import_module(part)
+            except ImportError as error:
+                if name == "sweep" and isinstance(error, import_module("roundoff.extras").MissingExtraError):
+                    return _missing(name, error)
+                raise
             if name in module.__all__:
                 value = getattr(module, name)
                 self.__dict__[name] = value
@@ -112,6 +117,18 @@ class _Umbrella(ModuleType):
     @simulate.setter
     def simulate(self, _package: ModuleType) -> None:
         pass
+
+
+def _missing(name: str, error: ImportError) -> Any:
+    """What stands for a function whose packages are missing, so that looking at the names raises nothing."""
+
+    def missing(*_args: Any, **_kwargs: Any) -> Any:
+        raise error
+
+    missing.__name__ = missing.__qualname__ = name
+    missing.__module__ = __name__
+    missing.__doc__ = f"Raises an error where packages are missing: {error}."
+    return missing
 
 
 sys.modules[__name__].__class__ = _Umbrella

@@ -64,6 +64,7 @@ def run(
     """
     from roundoff.simulate import Simulation
     from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
+    from roundoff.simulate.watching.lost_numbers import Stepped, damaged_weight
 
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
@@ -80,8 +81,17 @@ def run(
 
         torch.set_num_threads(threads)
     simulation = Simulation(chosen, seed=seed, observe=observe or report is not None)
-    error = run_as_main(program, simulation)
+    with Stepped() as stepped:
+        error = run_as_main(program, simulation)
     show_as_python(error)
+    lost = str(simulation.last_read) or _of_weights(damaged_weight(stepped.weights()))
+    if lost and not observe:
+        sys.stdout.flush()
+        say(
+            f"roundoff: {lost}, in {simulation.format}. --observe names the operation that the first such number came"
+            " from; --policy mixed-precision rounds products alone; docs/nan.md says more.",
+            error=True,
+        )
     if observe or report is not None:
         sys.stdout.flush()
         seen = simulation.report()
@@ -91,6 +101,10 @@ def run(
 
             write_text(report, seen.table.to_csv(index=False))
     end_as_python(error)
+
+
+def _of_weights(damaged: str | None) -> str:
+    return "" if damaged is None else f"parameter {damaged}, is not finite"
 
 
 def _blame(

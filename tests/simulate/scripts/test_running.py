@@ -200,6 +200,25 @@ def test_what_rounding_did_is_told_at_the_end(folder):
     assert found["add"]["absorbed"] == "3"
 
 
+LOSES = {
+    "reads it": "import torch\nloss = torch.full((2,), 300.0).square().sum()\nprint(loss.item())\n",
+    "keeps it": "import torch\nw = torch.nn.Parameter(torch.ones(2))\n"
+    "optimizer = torch.optim.Adam([w])\nw.grad = torch.zeros(2)\noptimizer.step()\n",
+    "meets none": "import torch\nprint(torch.ones(2).sum().item(), torch.full((2,), float('inf')))\n",
+}
+
+
+@pytest.mark.parametrize("name", LOSES)
+def test_a_program_that_loses_its_numbers_is_told_so_in_a_line(name, folder):
+    (folder / "loses.py").write_text(LOSES[name])
+    run = roundoff("loses.py", cwd=folder, options=["--format", "e5m10", "--threads", "1"])
+    assert run.returncode == 0
+    lines = [line for line in run.stderr.splitlines() if line.startswith("roundoff: ")]
+    expected = {"reads it": "inf was read in", "keeps it": "parameter 0 of Adam, of shape (2,), is not finite"}
+    assert len(lines) == (name in expected)
+    assert all(expected[name] in line and "--observe names" in line for line in lines)
+
+
 def test_policies_as_options_text_and_files(folder):
     (folder / "mul.py").write_text(
         "import torch\nx = torch.tensor([1.1]); y = (x * 1).tolist(), (x.view(1, 1) @ x).tolist()\nprint(y)\n"

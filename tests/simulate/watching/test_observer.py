@@ -325,3 +325,56 @@ def test_a_program_is_not_traced_under_a_watcher():
     simulation = roundoff.simulate("e4m2", watchers=[Recorder()])
     with pytest.warns(roundoff.CompileWarning, match="looks at numbers"):
         roundoff.compile(torch.exp, simulation)
+
+
+GIVEN = {
+    "a missing value": lambda: torch.nanmean(torch.tensor([1.0, math.nan])),
+    "a mask": lambda: torch.zeros(2, 2).masked_fill(torch.eye(2).bool(), -math.inf).softmax(-1),
+    "a constant": lambda: torch.full((2,), -math.inf).maximum(torch.zeros(2)),
+    "written over": lambda: torch.ones(2).fill_(math.nan).mul_(2),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_program_puts_in_is_no_birth_and_hides_none(name):
+    with simulate("e5m10", observe=True) as simulation:
+        GIVEN[name]()
+    assert simulation.report().birth is None
+    assert simulation.report().given
+    assert "not finite as the program gave it" in str(simulation.report())
+    with simulate("e5m10", observe=True) as simulation:
+        GIVEN[name]()
+        x = torch.full((3,), 300.0)
+        x * x
+    birth = simulation.report().birth
+    assert (birth.operation, birth.what) == ("mul", "overflow")
+    assert "x * x" in birth.line
+
+
+def test_a_birth_in_the_backward_pass_names_the_line_that_it_derives():
+    with simulate("e5m10", observe=True) as simulation:
+        x = torch.tensor([0.0, 4.0], requires_grad=True)
+        y = (x * 2).sqrt()
+        z = y * 1.5
+        z.sum().backward()
+    birth = simulation.report().birth
+    assert birth.role == "backward"
+    assert "y = (x * 2).sqrt()" in birth.line
+
+
+def test_an_operation_on_numbers_that_were_not_finite_bears_none():
+    with simulate("e5m10", observe=True) as simulation:
+        x = torch.tensor([math.inf, 1.0])
+        x.sub_(x)
+        x + 1
+    assert simulation.report().birth is None
+
+
+def test_the_printed_table_has_the_birth_first_and_no_flood_of_nan():
+    with simulate("e5m10", observe=True) as simulation:
+        x = torch.zeros(1000) / 0
+        for _ in range(30):
+            x = (x * 2 + 1).tanh()
+        torch.full((10,), 2.0**-24) * 0.25
+    rows = simulation.report()._worst()
+    assert list(rows["operation"]) == ["div", "mul"]
