@@ -18,12 +18,12 @@ from .narrow_tensors import NARROW, check_held
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
+    from ..operands.rounding import Rounder
     from ..presence.draws import Draws
     from ..watching.integers import Integers
     from ..watching.metrics import Changes
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
-    from .operands import Rounder
     from .plan import Plan
 
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)

@@ -15,13 +15,13 @@ from ..aten.collectives import settle
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..numbers.host_numbers import recognized
+from ..operands.rounding import Operands
 from ..policy.policy import Policy
 from ..presence.entering import this_thread
 from ..watching.integers import Integers, counted, say_if_absorbed
 from ..watching.metrics import Changes
 from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
-from .operands import Operands
 from .plan import Plan
 from .results import Results
 from .whole import WholeNumbers

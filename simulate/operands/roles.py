@@ -15,7 +15,7 @@ from .weights import Sure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .plan import Plan
+    from .planned import Planned
 
 
 class Told(NamedTuple):
@@ -48,7 +48,7 @@ class Multiplied:
         self._sure = sure
         self._activations, self._weighted = Storages(), Storages()
 
-    def tell(self, plan: Plan, named: Mapping[str, Any]) -> Told:
+    def tell(self, plan: Planned, named: Mapping[str, Any]) -> Told:
         """The roles of the operands of a call.
 
         Args:

@@ -19,7 +19,6 @@ from ..aten.contracted_axes import (
     of_forward,
     round_along,
 )
-from ..aten.hadamard import rotated
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, number_names
 from ..aten.storages import Storages
@@ -28,7 +27,8 @@ from ..aten.tensor_cores import takes
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
 from ..policy.rules import OPERAND_ROLES, Backward, Role
-from .multiplied import NOTHING, Multiplied, Told, is_backward, is_number
+from .hadamard import rotated
+from .roles import NOTHING, Multiplied, Told, is_backward, is_number
 from .separate_products import separate_products
 from .weights import Weights
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ..policy.policy import Policy
     from ..policy.rules import Rule
-    from .plan import Plan
+    from .planned import Planned
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
@@ -74,14 +74,14 @@ class Operands:
         self._multiplied = Multiplied(self._weights.sure)
         self.note_module = self._weights.note_module
 
-    def note(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def note(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation computed, with its arguments as the program gave them."""
         assert plan.operation is not None
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
         self._note_inside(plan, args, kwargs, result)
 
-    def _note_inside(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _note_inside(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
         assert plan.operation is not None
         computed = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(plan.operation)]
@@ -101,7 +101,7 @@ class Operands:
             self._inside.add(target)
 
     def ready(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
+        self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
         """Sees to the operands of an operation before it runs.
 
@@ -137,7 +137,7 @@ class Operands:
         return args, kwargs, separate
 
     def _by_tensor_cores(
-        self, plan: Plan, named: Mapping[str, Any], told: Told, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, plan: Planned, named: Mapping[str, Any], told: Told, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Callable[[Compute], torch.Tensor] | None:
         """What computes a product of operands that were rounded so that a narrow dtype has their numbers, if it may."""
         assert plan.operation is not None
@@ -149,7 +149,7 @@ class Operands:
         return None if carrier is None else lambda _: narrow_product(args, carrier)
 
     def _prepared(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told, rounded: Rounder
+        self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told, rounded: Rounder
     ) -> tuple[list[Any], dict[str, Any]]:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
@@ -178,7 +178,7 @@ class Operands:
         )
 
     def _seen(
-        self, plan: Plan, name: str, named: Mapping[str, Any], how: Contraction, told: Told, rounded: Rounder
+        self, plan: Planned, name: str, named: Mapping[str, Any], how: Contraction, told: Told, rounded: Rounder
     ) -> torch.Tensor:
         """An operand as an operation sees it.
 
@@ -201,7 +201,7 @@ class Operands:
             x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
 
-    def _misses(self, plan: Plan, named: Mapping[str, Any], told: Told) -> bool:
+    def _misses(self, plan: Planned, named: Mapping[str, Any], told: Told) -> bool:
         """Whether a rule is about the weight of a product that has none, though it multiplies what nobody knows."""
         about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
         if not about or told.product or is_backward(plan.role):
@@ -209,7 +209,7 @@ class Operands:
         multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
         return any(x not in self._inside and not self._weights.is_known_data(x) for x in multiplied)
 
-    def _roundings(self, plan: Plan, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
+    def _roundings(self, plan: Planned, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
         """What the operand ``x`` is rounded to, one after the other."""
         rules = plan.arithmetic.of_operands
         about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
@@ -232,7 +232,7 @@ class Operands:
         return Role.INPUTS if self._tracks_inputs and x not in self._inside else None
 
 
-def _rounds_scalars(plan: Plan) -> bool:
+def _rounds_scalars(plan: Planned) -> bool:
     return plan.arithmetic.scalars == "rounded" and plan.rounds
 
 
@@ -240,7 +240,7 @@ def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
-def _rotates(plan: Plan, told: Told) -> bool:
+def _rotates(plan: Planned, told: Told) -> bool:
     """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
     rules = plan.arithmetic.of_operands
     sizes = {rule and rule.hadamard for rule in (_last(rules, role, told.product) for role in told.roles.values())}
@@ -253,12 +253,12 @@ def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> 
     return next(about, None)
 
 
-def _has_blocks(plan: Plan) -> bool:
+def _has_blocks(plan: Planned) -> bool:
     arithmetic = plan.arithmetic
     formats = [rule.format for rule in arithmetic.of_operands if isinstance(rule.format, Format)]
     return any(map(has_blocks, (arithmetic.operands, *formats)))
 
 
-def _tells_products(plan: Plan) -> bool:
+def _tells_products(plan: Planned) -> bool:
     """Whether the products of one operation may see an operand in different ways."""
     return _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)

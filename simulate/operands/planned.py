@@ -1,0 +1,28 @@
+"""What must be known of an operation to see to its operands; a plan of the dispatch mode has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from torch._ops import OpOverload
+
+    from ..aten.outputs import Outputs
+    from ..policy.rules import Arithmetic
+
+
+class Planned(Protocol):
+    """An operation at one place: its attributes are those of ``Plan``, which describes them."""
+
+    operation: OpOverload | None
+    name: str
+    role: str
+    arithmetic: Arithmetic
+    outputs: Outputs
+    rounds: bool
+    multiplies: bool
+    narrows: bool
+    missed: int
+    seen: Counter[tuple[str, str, str]]
