@@ -75,10 +75,11 @@ def problems(draw, largest_rate=1e-3, smallest_eps=1e-8, algorithm="sac"):
 
 
 @cache
-def states(problem, format, fixes, after, seed=0, granularity="kernel"):
+def states(problem, format, fixes, after, seed=0, granularity="kernel", rewards=1.0):
     """What the agent holds after each of these numbers of updates: weights, first moments, roots of the second.
 
-    Moments are divided by the loss scale, and the root is taken of Adam's second: the proof's induction is about these.
+    Rewards are multiplied by ``rewards``. Moments are divided by the loss scale, and the root is taken of Adam's
+    second: the proof's induction is about these.
     """
     keys = dict(problem.keys)
     policy = {"policy": {"granularity": granularity}} if granularity != "kernel" else {}
@@ -91,6 +92,7 @@ def states(problem, format, fixes, after, seed=0, granularity="kernel"):
         rows = torch.randn(keys["batch_size"], replay.rows.shape[1], generator=generator, dtype=torch.float64)
         rows[:, problem.observation : problem.observation + problem.action].tanh_()
         rows[:, -1] = (torch.rand(len(rows), generator=generator) > 0.2).double()
+        rows[:, -2] *= rewards
         agent.update(replay.as_batch(round(rows.to(replay.rows.dtype), format)))
         if update in after:
             found.append(_state(agent))

@@ -68,7 +68,9 @@ class Actor:
         numbers = range(rank * count, (rank + 1) * count)
         again = (life,) if life else ()
         environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, i, *again) for i in numbers])
-        self._sampler = Sampler(environments.groups, clip_rewards=config.clip_rewards)
+        self._sampler = Sampler(
+            environments.groups, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards
+        )
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *whose))
         self._random_steps = -(-config.seed_steps // self._keys.count)
         self._explorer = explorer_of(config, rank, self._steps, whose)

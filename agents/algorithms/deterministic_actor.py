@@ -91,7 +91,7 @@ class DeterministicActor(Learner, ABC):
 
     def target_outputs(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """What the target critics say of actions, (critics, n, outputs)."""
-        return forward(self.target["critic"], torch.cat((observations, actions), dim=1))
+        return forward(self.target["critic"], torch.cat((observations, actions), dim=1), scale=self.scale_of_outputs)
 
     @abstractmethod
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,7 +108,8 @@ class DeterministicActor(Learner, ABC):
         """Moves the actor to raise the mean of the first critic."""
         actor = self.networks["actor"]
         actions = _actions(actor.trainable, batch.observations)
-        outputs = forward(self.first_critic, torch.cat((batch.observations, actions), dim=1))[0]
+        pairs = torch.cat((batch.observations, actions), dim=1)
+        outputs = forward(self.first_critic, pairs, scale=self.scale_of_outputs)[0]
         actor.compute_gradients(*self.actor_objective(outputs))
         self.next_draws()
         self.optimizers["actor"].step()

@@ -80,6 +80,7 @@ class Learner(ABC):
         compiled: what has taken over the updates; None if nothing has.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
         products: in which operands are rounded for the actions of an evaluation; None if none are.
+        reward_scale: by what rewards, values and targets are multiplied; derivatives by values are not.
         stochastic_targets: whether targets are computed exactly and rounded once, stochastically.
     """
 
@@ -95,6 +96,7 @@ class Learner(ABC):
         self.simulation = simulation_of(config)
         self.layers_stored = StoredLayers.of(config.storage)
         self.stochastic_targets = STOCHASTIC_TARGETS in config.fixes
+        self.reward_scale = config.scale_of_rewards
         self._quantized = False
         self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
         # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
@@ -344,11 +346,18 @@ class Learner(ABC):
             metrics: what :meth:`update` returned.
 
         Returns:
-            The mean of each metric, of ``td_error`` the mean square as ``critic_loss``, and the loss scales.
+            The mean of each metric, of ``td_error`` the mean square as ``critic_loss``, and the loss scales. Values and
+            their errors are in the unit of rewards as they are, without ``reward_scale``.
         """
         self._write_back()
-        means = {name: float(value.double().mean()) for name, value in metrics.items() if name != "td_error"}
-        loss = {"critic_loss": float(metrics["td_error"].double().square().mean())} if "td_error" in metrics else {}
+        units = {"q": self.reward_scale}
+        means = {
+            name: float(value.double().mean()) / units.get(name, 1.0)
+            for name, value in metrics.items()
+            if name != "td_error"
+        }
+        errors = metrics.get("td_error")
+        loss = {} if errors is None else {"critic_loss": float((errors.double() / self.reward_scale).square().mean())}
         return means | loss | {f"{name}_loss_scale": one.scale for name, one in self.optimizers.items()}
 
     @property
@@ -368,6 +377,11 @@ class Learner(ABC):
             **{name: network.flat for name, network in self.networks.items()},
             **{name: average.average for name, average in self.averages.items()},
         }
+
+    @property
+    def scale_of_outputs(self) -> float:
+        """By what the outputs of critics, but not their gradients, are multiplied."""
+        return self.reward_scale
 
     @in_role(Role.TARGETS)
     def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:

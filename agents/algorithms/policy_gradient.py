@@ -102,8 +102,8 @@ class PolicyGradient(Learner):
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """What the network gives the policy for observations (n, observation), and their values, (n, 1)."""
         if isinstance(self.network, ActorCritic):
-            return self.network.both(layers, observations)
-        logits, values = self.network.outputs(layers, observations)
+            return self.network.both(layers, observations, self.reward_scale)
+        logits, values = self.network.outputs(layers, observations, (1.0, self.reward_scale))
         return (logits,), values
 
     def outputs(self, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -115,7 +115,7 @@ class PolicyGradient(Learner):
     def values(self, observations: torch.Tensor) -> torch.Tensor:
         """The values alone."""
         if isinstance(self.network, ActorCritic):
-            return self.network.value(observations)
+            return self.network.value(observations, self.reward_scale)
         return self.both(self.network.layers, observations)[1]
 
     @abstractmethod
@@ -219,16 +219,18 @@ class PolicyGradient(Learner):
         config, network, optimizer, count = self.config, self.network, self.optimizers["actor"], len(batch.rows)
         outputs, values = self.both(network.trainable, batch.observations)
         log_prob = self.policy.log_prob(outputs, batch.actions)
-        advantages = batch.advantages
+        advantages, scale = batch.advantages, self.reward_scale
+        of_advantages = scale
         if config.normalize_advantages:
-            advantages = (standardized if "scaled_norms" in config.fixes else standardized_naive)(advantages)
+            standardize = standardized if "scaled_norms" in config.fixes else standardized_naive
+            advantages, of_advantages = standardize(advantages, scale), 1.0
         with torch.no_grad():
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
             error = values - batch.returns
         computed = [log_prob, values]
         weights = [
-            slope * optimizer.mean_weight(-1, count),
-            error * optimizer.mean_weight(2 * config.value_weight, count),
+            slope * optimizer.mean_weight(-1 / of_advantages, count),
+            error * optimizer.mean_weight(2 * config.value_weight / scale, count),
         ]
         if config.entropy_weight:
             entropy = self.policy.entropy(outputs)

@@ -17,6 +17,7 @@ def stochastic_target(
     discount: float | torch.Tensor,
     temperature: torch.Tensor | None = None,
     log_prob: torch.Tensor | None = None,
+    reward_scale: float = 1.0,
     copies: int = 1,
 ) -> torch.Tensor:
     """The target r + g d (V - alpha log pi) as one operation, rounded once, stochastically.
@@ -36,13 +37,14 @@ def stochastic_target(
         discount: g; a number, or a tensor without dimensions.
         temperature: alpha, of one number; None: there is no entropy in the value.
         log_prob: of the action that follows, like ``rewards``; with ``temperature``.
+        reward_scale: by which r and V have been multiplied, and what weighs the entropy is to be.
         copies: how many copies of all transitions lie one after the other along the first axis; the target is the mean
             over them, for each.
 
     Returns:
         A new tensor like ``rewards``. NaN in r or V gives NaN, as does an infinite V where d is 0.
     """
-    exact = _target(rewards, discounts, following, discount, temperature, log_prob)
+    exact = _target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)
     if copies > 1:
         exact = _mean(exact, copies)
     target = rounded_stochastically(exact, rewards.dtype, "addcmul")
@@ -116,10 +118,11 @@ def _target(
     discount: float | torch.Tensor,
     temperature: torch.Tensor | None,
     log_prob: torch.Tensor | None,
+    reward_scale: float,
 ) -> torch.Tensor:
     value = following.double()
     if temperature is not None and log_prob is not None:
-        value = value - temperature.double() * log_prob.double()
+        value = value - reward_scale * temperature.double() * log_prob.double()
     exact: torch.Tensor = rewards.double() + discounts.double() * exactly(discount, rewards.dtype) * value
     return exact
 

@@ -30,7 +30,7 @@ def step_critics(
     optimizer = learner.optimizers["critic"]
     # The derivative of each critic's mean squared error by its outputs.
     derivative = error if weights is None else error * weights
-    learner.networks["critic"].compute_gradients(q, derivative * optimizer.mean_weight(2, count))
+    learner.networks["critic"].compute_gradients(q, derivative * optimizer.mean_weight(2 / learner.reward_scale, count))
     learner.next_draws()
     optimizer.step()
     return {"td_error": error, "q": target}

@@ -36,13 +36,24 @@ class ValueLearner(Learner, ABC):
         super().__init__(observation_size, action_size, config, device)
         self.numbers["discount"] = config.discount**config.n_steps
         if config.atoms > 1:
-            atoms = torch.linspace(*config.support, config.atoms, dtype=torch.float64)
+            atoms = torch.linspace(*self.support, config.atoms, dtype=torch.float64)
             self.numbers["atoms"] = round(atoms, self.format).to(device=device, dtype=self.dtype)
 
     @property
     def row_size(self) -> int:
         """Numbers in a row of a batch, with a weight if transitions have one."""
         return super().row_size + self.config.weighs
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The least and the largest value of a categorical head, scaled as rewards are."""
+        least, largest = self.config.support
+        return least * self.reward_scale, largest * self.reward_scale
+
+    @property
+    def scale_of_outputs(self) -> float:
+        """By what the outputs of the critic, but not their gradients, are multiplied; logits are no values."""
+        return self.reward_scale if self.config.atoms == 1 else 1.0
 
     @property
     def atoms(self) -> torch.Tensor:
@@ -55,9 +66,7 @@ class ValueLearner(Learner, ABC):
     def projected_target(self, following: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What a critic is moved towards, (n, atoms), where what follows has these distributions, (n, atoms)."""
         project = stochastic_projection if self.stochastic_targets else projected
-        return project(
-            following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.config.support
-        )
+        return project(following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.support)
 
     def cross_entropy_weights(self, logits: torch.Tensor, target: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The derivative of the mean cross entropy by logits, p - m, times the loss scale; all (n, atoms)."""
@@ -72,6 +81,10 @@ class ValueLearner(Learner, ABC):
     def priorities(self, errors: torch.Tensor) -> Metrics:
         """Errors, not negative, with the exponent of priorities, if there are any."""
         return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
+
+    def without_scale(self, errors: torch.Tensor) -> torch.Tensor:
+        """Errors of values in the unit of rewards as they are."""
+        return errors if self.reward_scale == 1 else errors / self.reward_scale
 
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
         """A target network: a copy, or an average if ``tau`` is below 1."""

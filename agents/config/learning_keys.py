@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
 from .fixes import COMPENSATED_STEPS, FIXES, NEED_SINGLE_STEPS, is_stochastic, parse_fixes
+from .reward_scale import automatic_reward_scale, read_reward_scale
 from .storage import LAYERS, STOCHASTIC, Storage, check_fit, read_storage
 from .train_config import TrainConfig
 
@@ -53,6 +54,13 @@ class OptimizerKeys(TrainConfig):
     batch_size: Positive = key(1024, "Transitions per update.")
     lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
     discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
+    reward_scale: Annotated[PositiveFloat | Literal["auto"], BeforeValidator(read_reward_scale)] = key(
+        1.0,
+        "By what rewards, and with them values, targets and the entropy in them, are multiplied to fit into the"
+        " format: a power of two, or `auto`. Gradients and what is logged stay as they are; see docs/reward-scale.md.",
+        Role.ARITHMETIC | Role.TIMELESS,
+        since="0.2",
+    )
     optimizer: Literal["adam", "rmsprop"] = key(
         "adam",
         "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
@@ -100,6 +108,15 @@ class OptimizerKeys(TrainConfig):
     def roles(self) -> tuple[str, ...]:
         """As every run's, and ``targets``."""
         return (*super().roles, "targets")
+
+    @property
+    def scale_of_rewards(self) -> float:
+        """``reward_scale``, as a number."""
+        if self.reward_scale != "auto":
+            return self.reward_scale
+        return automatic_reward_scale(
+            self.format, self.discount, largest=1.0 if self.clip_rewards else float(self.action_repeat)
+        )
 
     @property
     def anneal_over(self) -> int | None:
@@ -184,6 +201,15 @@ class OptimizerKeys(TrainConfig):
                 f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
                 " leave them out of fixes, or exchange after every step"
             )
+
+    @model_validator(mode="after")
+    def _check_reward_scale(self) -> Self:
+        if self.reward_scale == "auto" and self.discount == 1:
+            raise ValueError(
+                "reward_scale: auto divides by the horizon 1 / (1 - discount), and discount is 1; give a power of two,"
+                " or a discount below 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_storage(self) -> Self:

@@ -218,6 +218,11 @@ class TrainConfig(BaseModel):
         return ("forward", "backward", "optimizer")
 
     @property
+    def scale_of_rewards(self) -> float:
+        """By what rewards that are learned from are multiplied: a power of two."""
+        return 1.0
+
+    @property
     def kinds_of_actions(self) -> tuple[str, ...]:
         """Those that the algorithm can choose, of ``acts``."""
         return self.acts

@@ -70,7 +70,8 @@ class ValueKeys(WithActors):
 
         fmt = Format.parse(self.format)
         assert fmt.max is not None
-        most = max(-least, largest, self.atoms - 1)
+        scale = self.scale_of_rewards
+        most = max(-least * scale, largest * scale, self.atoms - 1)
         if most > fmt.max:
             raise ValueError(
                 f"atoms {self.atoms} between v_min {least:g} and v_max {largest:g} need numbers up to {most:g}, but the"

@@ -12,6 +12,7 @@ from ..streams import Stream, sequence, torch_generator
 from .intake import PixelIntake, StateIntake, make_intake
 from .n_step import NStepIntake, NStepPixelIntake
 from .prioritized import PrioritizedReplay
+from .reward_range import RewardRange
 from .sampling import random_actions
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class OffPolicyRecorder:
         self.intake = intake
         self.transitions = 0
         self._config = config
+        self._rewards = RewardRange.of(config)
         self._action_size, self._discrete = sizes.action_size, sizes.discrete
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
@@ -69,6 +71,8 @@ class OffPolicyRecorder:
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        if self._rewards:
+            self._rewards.see(sample.steps.rewards)
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
@@ -90,6 +94,8 @@ class OffPolicyRecorder:
         learned_from = self.transitions - self._config.seed_steps
         if learned_from <= 0 or not self.intake.ready:
             return
+        if self._rewards:
+            self._rewards.check()
         rate = self._config.updates_per_transition
         for _ in range(int(learned_from * rate) - int((learned_from - 1) * rate)):
             learned = yield replay.sample(self._config.batch_size, self._generator)

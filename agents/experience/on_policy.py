@@ -12,6 +12,7 @@ from ...formats import Format
 from ..streams import Stream, torch_generator
 from .intake import StateIntake
 from .replay import Replay
+from .reward_range import RewardRange
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -100,6 +101,7 @@ class RolloutRecorder:
         self._size = len(replay.rows)
         self._batch_size, self._passes = config.batch_size, config.passes
         self._judge = judge
+        self._rewards = RewardRange.of(config)
         self._last = torch.zeros(self._size, 1, dtype=torch.bool, device=intake.device)
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
 
@@ -113,6 +115,8 @@ class RolloutRecorder:
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        if self._rewards:
+            self._rewards.see(sample.steps.rewards)
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
@@ -128,6 +132,8 @@ class RolloutRecorder:
         """The minibatches to learn from now, after a transition: none, or several times all of the rollout."""
         if self._kept:
             return
+        if self._rewards:
+            self._rewards.check()
         rollout = self._replay.take(torch.arange(self._size, device=self.intake.device))
         judged = self._judge(rollout, self._last)
         rows = torch.cat((rollout.observations_and_actions, judged), dim=1)

@@ -46,14 +46,17 @@ class Sampler:
     Args:
         groups: seeded.
         clip_rewards: those of samples are clipped to [-1, 1]; returns are of the rewards as they were.
+        reward_scale: by which those of samples are then multiplied.
 
     Attributes:
         turn: the group that is to get actions next; it has no step under way.
     """
 
-    def __init__(self, groups: Sequence[EnvironmentGroup], *, clip_rewards: bool = False) -> None:
+    def __init__(
+        self, groups: Sequence[EnvironmentGroup], *, clip_rewards: bool = False, reward_scale: float = 1.0
+    ) -> None:
         self._groups = groups
-        self._clip_rewards = clip_rewards
+        self._clip_rewards, self._reward_scale = clip_rewards, reward_scale
         self.turn = 0
         self._pending = [False for _ in groups]
         self._actions: list[list[list[NDArray[Any]]]] = [[[] for _ in range(len(group))] for group in groups]
@@ -166,6 +169,8 @@ class Sampler:
         actions = np.stack([own[-1] for own in taken])
         if self._clip_rewards:
             steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
+        if self._reward_scale != 1:
+            steps = steps._replace(rewards=steps.rewards * self._reward_scale)
         sample = Sample(number, actions, steps, self._returns[number].copy(), self._first(number))
         for i in np.flatnonzero(steps.last):
             taken[i].clear()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import torch
 
 from ...formats.base.memory import apart
-from ..optimizers.multi_step import MultiStepAdam
 from .central import CentralStore
+from .multi_step import MultiStepAdam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class AsynchronousGroup:
     A learner computes a gradient with its own parameters. Then, chunk by chunk, it takes the central parameters and
     moments, applies its step to them, and puts them back, while nobody else has the chunk (``every`` = 1; with any
     fix); or it takes several steps by itself, and then applies their sum (``every`` > 1;
-    :class:`~roundoff.agents.optimizers.multi_step.MultiStepAdam`). With loss scaling, all is one chunk, since a step is
+    :class:`~roundoff.agents.learners.multi_step.MultiStepAdam`). With loss scaling, all is one chunk, since a step is
     skipped whole; a gradient that came with another scale than the central one is multiplied by their quotient.
 
     What comes of it depends on who came first: runs do not repeat. With ``lockstep``, learners come in order.

@@ -9,6 +9,7 @@ import torch
 
 from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
 from .policy_layers import Activation, linear, perceptron
+from .scaled_head import head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,26 +64,29 @@ class ActorCritic(FlatNetwork):
         initialize_perceptrons([policy[None]], generator, gain=POLICY_GAIN)
         initialize_perceptrons([value[None]], generator)
 
-    def both(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    def both(
+        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scale: float = 1.0
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """What the policy gives for observations (n, observation), and their values.
 
         Args:
             layers: ``self.layers`` or ``self.trainable``.
             x: the observations.
+            scale: by which values, but not their gradients, are multiplied.
 
         Returns:
             The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
         """
         policy, value = hidden_of(layers[: self._hidden], x.expand(2, *x.shape), torch.tanh_).unbind()
-        return self._policy(layers, policy), self._value(layers, value)
+        return self._policy(layers, policy), self._value(layers, value, scale)
 
     def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the policy gives alone."""
         return self._policy(self.layers, self._hidden_of(0, x))
 
-    def value(self, x: torch.Tensor) -> torch.Tensor:
+    def value(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """The values alone."""
-        return self._value(self.layers, self._hidden_of(1, x))
+        return self._value(self.layers, self._hidden_of(1, x), scale)
 
     def as_layers(self) -> tuple[Layer, ...]:
         """Those of the policy, plainly."""
@@ -98,6 +102,6 @@ class ActorCritic(FlatNetwork):
         weight, bias = layers[self._hidden : self._hidden + 2]
         return (torch.addmm(bias, h, weight), *layers[self._hidden + 4 :])
 
-    def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor) -> torch.Tensor:
+    def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor, scale: float) -> torch.Tensor:
         weight, bias = layers[self._hidden + 2 : self._hidden + 4]
-        return torch.addmm(bias, h, weight)
+        return head(bias, h, weight, scale)

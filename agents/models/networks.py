@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self, final
 import torch
 from torch import _foreach_copy_
 
+from .scaled_head import head
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -138,23 +140,26 @@ def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Genera
             layer.copy_(drawn.uniform_(-bound, bound, generator=generator))
 
 
-def forward(layers: Sequence[torch.Tensor], x: torch.Tensor, stored: StoredLayers | None = None) -> torch.Tensor:
+def forward(
+    layers: Sequence[torch.Tensor], x: torch.Tensor, stored: StoredLayers | None = None, scale: float = 1.0
+) -> torch.Tensor:
     """Computes an ensemble of perceptrons.
 
     Args:
         layers: weights and biases as :class:`MLP` has them.
         x: inputs (batch, in), the same for all members.
         stored: in which formats inputs, results and their gradients are kept; None: in that of the arithmetic.
+        scale: by which outputs, but not their gradients, are multiplied; see :func:`~.scaled_head.head`.
 
     Returns:
         (ensemble, batch, out).
     """
     if stored is None:
         h = x.expand(layers[0].shape[0], *x.shape)
-        return torch.baddbmm(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2])
+        return head(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2], scale)
     h = stored.multiplied(x).expand(layers[0].shape[0], *x.shape)
     h = hidden_of(layers[:-2], h, lambda result: stored.multiplied(torch.relu_(result)))
-    return stored.result(torch.baddbmm(layers[-1], h, layers[-2]))
+    return stored.result(head(layers[-1], h, layers[-2], scale))
 
 
 def hidden_of(

@@ -155,21 +155,25 @@ class PlanesNetwork(FlatNetwork):
         for perceptrons in (shared, *heads):
             (initialize_uniformly if self._uniform else initialize_perceptrons)(perceptrons, generator)
 
-    def outputs(self, layers: Sequence[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+    def outputs(
+        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scales: Sequence[float] = ()
+    ) -> list[torch.Tensor]:
         """What each head gives, (n, outputs).
 
         Args:
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
             x: observations (n, ...) of any shape with as many numbers.
+            scales: of each head's outputs, but not of their gradients; none: 1.
         """
         convolutions, shared, heads = self._parts(layers)
         if self.convolutions:
             x = convolve(convolutions, self.convolutions, x.reshape(-1, *self.shape))
+        own = scales or [1.0] * len(heads)
         if len(heads) == 1:
-            return [forward([*shared, *heads[0]], x)[0]]
+            return [forward([*shared, *heads[0]], x, scale=own[0])[0]]
         if shared:
             x = forward(shared, x)[0].relu()
-        return [forward(head, x)[0] for head in heads]
+        return [forward(head, x, scale=scale)[0] for head, scale in zip(heads, own, strict=True)]
 
     def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
         """The layers that all heads share, and those of each head, plainly."""

@@ -59,14 +59,15 @@ def norm_over(x: Tensor, unit: float | Tensor) -> Tensor:
     return with_number(torch.div, largest, unit).mul_(root)
 
 
-def standardized_naive(x: Tensor) -> Tensor:
-    """(x - mean) / (s + 1e-8), with the standard deviation s = sqrt(sum of (x - mean)^2 / (count - 1)).
+def standardized_naive(x: Tensor, unit: float = 1.0) -> Tensor:
+    """(x - mean) / (s + 1e-8 unit), with the standard deviation s = sqrt(sum of (x - mean)^2 / (count - 1)).
 
     In e5m10 the squares overflow where numbers are 256 and more from their mean, s is infinite and all results are 0;
     and 1e-8 is 0, so that numbers that are all the same give NaN.
 
     Args:
         x: two numbers or more, of any floating-point type.
+        unit: by which ``x`` has been multiplied.
 
     Returns:
         Like ``x``. NaN if there is one in ``x``, or an infinity.
@@ -76,14 +77,17 @@ def standardized_naive(x: Tensor) -> Tensor:
     """
     centered = x - x.mean()
     deviation = torch.square(centered).mean().sqrt_().mul_(_correction(x))
-    return centered.div_(deviation.add_(_EPS))
+    return centered.div_(deviation.add_(_EPS * unit))
 
 
-def standardized(x: Tensor) -> Tensor:
-    """(x - mean) / (s + 1e-8), computed as z / (s / m + 1e-8 / m), z = (x - mean) / m, m the largest |x - mean|.
+def standardized(x: Tensor, unit: float = 1.0) -> Tensor:
+    """(x - mean) / (s + 1e-8 unit), computed as z / (s / m + 1e-8 unit / m), z = (x - mean) / m.
+
+    m is the largest |x - mean|.
 
     Args:
         x: two numbers or more, of any floating-point type.
+        unit: by which ``x`` has been multiplied.
 
     Returns:
         Like ``x``; 0 where all numbers are the same. NaN if there is one in ``x``, or an infinity.
@@ -96,7 +100,7 @@ def standardized(x: Tensor) -> Tensor:
     scaled = centered.div_(largest)
     deviation = torch.square(scaled).mean().sqrt_().mul_(_correction(x))
     # The quotient alone may underflow, since s / m is at least 1 / sqrt(count); where m is 0, none is 1.
-    return scaled.div_(deviation + torch.full_like(largest, _EPS).div_(largest) + none)
+    return scaled.div_(deviation + torch.full_like(largest, _EPS * unit).div_(largest) + none)
 
 
 def _correction(x: Tensor) -> float:

@@ -148,6 +148,8 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     other = keys_with(Role.OUTSIDE_UPDATES | Role.DATA)
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
+    if isinstance(config, OptimizerKeys):
+        relevant["reward_scale"] = config.scale_of_rewards  # which depends on more, if it is automatic
     if simulation is not None:
         assert isinstance(config, OptimizerKeys)
         policy = simulation.policy

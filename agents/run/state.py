@@ -59,7 +59,7 @@ class RunState:
             assert isinstance(config, WithActors)
             self.sampler = RemoteSampler(stage, config, self.learner, self.recorder.intake.perceive)
         else:
-            self.sampler = Sampler(training, clip_rewards=config.clip_rewards)
+            self.sampler = Sampler(training, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards)
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         if self.numerics:
             self.learner.watch_norms()

@@ -84,22 +84,25 @@ class D4PG(DeterministicActor, ValueLearner):
         with torch.no_grad():
             actions = self.target_actions(batch.next_observations)
             following = self.target_outputs(batch.next_observations, actions)[0]
-        outputs = forward(self.networks["critic"].trainable, batch.observations_and_actions)
+        critic, scale = self.networks["critic"], self.scale_of_outputs
+        outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale)
         return (self._step_values if self.config.atoms == 1 else self._step_distributions)(outputs, following, batch)
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the critic gives, and the derivative of its negative mean value."""
-        weight = self.optimizers["actor"].mean_weight(-1, len(outputs))
         if self.config.atoms == 1:
-            return outputs, filled_like(outputs, weight)
-        return outputs, slope_of_expected(outputs, self.atoms) * weight
+            return outputs, filled_like(outputs, self.optimizers["actor"].mean_weight(-1, len(outputs)))
+        # The mean is one of scaled values, and so is its derivative by the logits.
+        return outputs, slope_of_expected(outputs, self.atoms) * self.optimizers["actor"].mean_weight(
+            -1 / self.reward_scale, len(outputs)
+        )
 
     def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """By the derivative of the mean squared error by Q values, (1, n, 1)."""
         target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
         metrics = step_critics(self, q, target, len(batch.rows), weights)
-        return {**metrics, **self.priorities(metrics["td_error"][0].abs())}
+        return {**metrics, **self.priorities(self.without_scale(metrics["td_error"][0].abs()))}
 
     def _step_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """By the derivative of the mean cross entropy by logits, (1, n, atoms)."""

@@ -169,10 +169,11 @@ class DQN(ValueLearner):
         taken = batch.actions.argmax(dim=1, keepdim=True)
         error = q.detach().gather(1, taken) - target
         huber = config.loss == "huber"
-        derivative = self.weighed(error.clamp(-1, 1) if huber else error, batch)
-        weight = derivative * optimizer.mean_weight(1 if huber else 2, len(error))
+        scale = self.reward_scale
+        derivative = self.weighed(error.clamp(-scale, scale) if huber else error, batch)
+        weight = derivative * optimizer.mean_weight((1 if huber else 2) / scale, len(error))
         self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
-        return {"td_error": error, "q": target, **self.priorities(error.abs())}
+        return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
 
     def _update_distributions(self, batch: Batch) -> Metrics:
         """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""
@@ -193,7 +194,7 @@ class DQN(ValueLearner):
 
     def _outputs(self, layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
         """Q values, (n, action), or the logits of their distributions, (n, action, atoms)."""
-        first, *more = self.network.outputs(layers, observations)
+        first, *more = self.network.outputs(layers, observations, [self.scale_of_outputs] * (1 + self.config.dueling))
         if not more:
             return self._by_atoms(first)
         advantages = self._by_atoms(more[0])

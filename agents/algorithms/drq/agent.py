@@ -138,7 +138,8 @@ class DrQ(SoftActorCritic):
 
     def _of_critics(self, parts: Parts, convolved: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """(2, n, 1)."""
-        return forward(parts.perceptrons, torch.cat((self._features(parts, convolved), actions), dim=1))
+        pairs = torch.cat((self._features(parts, convolved), actions), dim=1)
+        return forward(parts.perceptrons, pairs, scale=self.reward_scale)
 
     def _features(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
         keys = self.config

@@ -158,9 +158,9 @@ class SoftActorCritic(Learner):
         mean, for each of them.
         """
         if self.stochastic_targets:
-            discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob)
+            discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob, self.reward_scale)
             return stochastic_target(rewards, discounts, next_q, discount, *entropy, copies)
-        next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-1)
+        next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-self.reward_scale)
         targets = self.targets_of(rewards, discounts, next_value)
         if copies == 1:
             return targets
@@ -170,7 +170,10 @@ class SoftActorCritic(Learner):
         return (total / copies).repeat(copies, 1)
 
     def step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
-        """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph."""
+        """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph.
+
+        Nothing but the derivatives of the objective is used, and those by values are not scaled as values are.
+        """
         temperature = self.temperature
         objective = temperature * log_prob - q
         weight = self.optimizers["actor"].mean_weight(1, len(objective))
@@ -229,10 +232,13 @@ class SAC(SoftActorCritic):
                 self.policy_outputs(batch.next_observations), noise
             )
             next_q = forward(
-                self.target, torch.cat((batch.next_observations, next_actions), dim=1), self.layers_stored
+                self.target,
+                torch.cat((batch.next_observations, next_actions), dim=1),
+                self.layers_stored,
+                self.reward_scale,
             ).amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
-        q = forward(self.critic.trainable, batch.observations_and_actions, self.layers_stored)
+        q = forward(self.critic.trainable, batch.observations_and_actions, self.layers_stored, self.reward_scale)
         return step_critics(self, q, target, len(batch.rows))
 
     def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
@@ -241,7 +247,7 @@ class SAC(SoftActorCritic):
             forward(self.actor.trainable, batch.observations, self.layers_stored)[0], noise
         )
         pairs = torch.cat((batch.observations, actions), dim=1)
-        q = forward(self.critic.layers, pairs, self.layers_stored).min(dim=0).values
+        q = forward(self.critic.layers, pairs, self.layers_stored, self.reward_scale).min(dim=0).values
         return self.step_actor_and_temperature(q, log_prob)
 
 

@@ -64,7 +64,7 @@ class TD3(DeterministicActor):
             actions = (self.target_actions(batch.next_observations) + smoothing).clamp(-1, 1)
             next_q = self.target_outputs(batch.next_observations, actions).amin(0)
             target = self.targets_of(batch.rewards, batch.discounts, next_q)
-        q = forward(self.networks["critic"].trainable, batch.observations_and_actions)
+        q = forward(self.networks["critic"].trainable, batch.observations_and_actions, scale=self.reward_scale)
         return step_critics(self, q, target, len(batch.rows))
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 if TYPE_CHECKING:
-    from .network_optimizer import NetworkOptimizer
+    from ..optimizers.network_optimizer import NetworkOptimizer
 
 
 @final
