@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def round(
     x: torch.Tensor,
-    format: Format | str | Sequence[Format | str],
+    format: Format | str | torch.dtype | Sequence[Format | str],
     *,
     rounding: Rounding | str = Rounding.NEAREST_EVEN,
     overflow: Overflow | str | None = None,
@@ -44,9 +45,11 @@ def round(
     (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
 
     Args:
-        x: float32 or float64, any shape, strides and device. It is not changed.
-        format: a format or its name; every number of it must fit in ``x.dtype``. Or a list or tuple of float formats,
-            one for every row (index along the first dimension).
+        x: float32 or float64, any shape, strides and device; or float16 or bfloat16, computed in float32. It is not
+            changed.
+        format: a format, its name or a dtype of PyTorch's; every number of it must fit in ``x.dtype``, or every result
+            in a half-precision one. Or a list or tuple of float formats, one for every row (index along the first
+            dimension).
         rounding: the mode; see :class:`Rounding`.
         overflow: the overflow policy; that of the format if None.
         random: for stochastic rounding, the counter-based :class:`RandomBits`, or a tensor of random integers of the
@@ -63,6 +66,9 @@ def round(
         FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format; a mode or policy does
             not exist or does not suit the format; random bits are missing, or given to another mode.
     """
+    if isinstance(x, torch.Tensor) and x.dtype in _HALVES and not torch.compiler.is_compiling():
+        wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
+        return _in_half(wide, x.dtype, format)
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
@@ -76,6 +82,15 @@ def round(
     if _len_torch_dispatch_stack():
         return _round_among_modes(x, fmt, rounding, overflow, random)
     return fmt.rounded(x, rounding, overflow, random)
+
+
+@apart
+def _in_half(wide: torch.Tensor, dtype: torch.dtype, format: object) -> torch.Tensor:
+    """Rounded numbers in a dtype of half precision, which must have each of them."""
+    result = wide.to(dtype)
+    if not is_virtual(wide) and not torch.equal(result.float().nan_to_num(0), wide.nan_to_num(0)):
+        raise FormatError(f"{dtype} does not have all of the rounded numbers of {format}: round x.float() instead")
+    return result
 
 
 @apart

@@ -49,15 +49,18 @@ class Format(ABC):
     """
 
     @staticmethod
-    def parse(text: str | Format) -> Format:
+    def parse(text: str | Format | torch.dtype) -> Format:
         """Reads a format from its canonical text or an alias: ``"e5m10"``, ``"fp16"``, ``"bf16"``.
 
         Args:
-            text: The name, upper or lower case, surrounding space ignored. A ``Format`` is returned as it is.
+            text: The name, upper or lower case, surrounding space ignored. A ``Format`` is returned as it is; a dtype
+                of floats, such as ``torch.float8_e4m3fn``, stands for its numbers.
 
         Raises:
             FormatError: There is no such format; the message says what is allowed and names the nearest one.
         """
+        if isinstance(text, torch.dtype):
+            text = str(text).removeprefix("torch.")
         return text if isinstance(text, Format) else cast("Format", parse_format(text))
 
     @abstractmethod

@@ -245,3 +245,15 @@ def _out_of_range(text: str, error: FormatError) -> FormatError:
 def _shown(text: str) -> str:
     """``text`` in quotes, cut where it is very long."""
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}...")
+
+
+_MISTAKEN = {
+    "e4m3": "'e4m3' is the IEEE-like float: its largest number is 240, and it has infinities. OCP's E4M3, the FP8 of"
+    " hardware, whose largest is 448, is 'fp8_e4m3'",
+}
+"""Formats whose names are taken for others."""
+
+
+def mistaken(name: str) -> str | None:
+    """What is to be said to somebody who may have meant another format than the one of this canonical name."""
+    return _MISTAKEN.get(name)

@@ -11,7 +11,7 @@ import torch
 
 from ..base.errors import FormatError
 from ..base.format import Format
-from ..base.names import ALIASES, FAMILIES
+from ..base.names import ALIASES, FAMILIES, mistaken
 from .neighbours import neighbours
 
 if TYPE_CHECKING:
@@ -109,15 +109,10 @@ def _carrier(fmt: Format) -> str:
 
 
 def _rules(fmt: Format) -> list[str]:
-    """What the classes of the format say about it, as plain text."""
-    texts = []
-    for cls in type(fmt).__mro__:
-        if cls is Format:
-            break
-        text = inspect.cleandoc(cls.__doc__ or "")
-        text = text.split("\nArgs:")[0].strip()
-        texts += [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), ""]
-    return texts
+    """What its class says about it, as plain text, and what it might be taken for."""
+    text = inspect.cleandoc(type(fmt).__doc__ or "").split("\nArgs:")[0].strip()
+    note = mistaken(str(fmt))
+    return [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), "", *([note, ""] if note else [])]
 
 
 def _facts(fmt: Format) -> str:

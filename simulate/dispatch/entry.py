@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...formats.base.names import mistaken
 from ..policy.policy import Policy
 from .simulation import Simulation
 
@@ -96,6 +98,9 @@ def simulate(
         "rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars,
         "islands": islands, "finfo": finfo, "whole": whole,
     }  # fmt: skip
+    note = mistaken(format) if isinstance(format, str) else None
+    if note:
+        warnings.warn(note, UserWarning, stacklevel=2)
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     return Simulation(
         replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root,

@@ -1,11 +1,13 @@
 """What there is to look at: the table, the description of one format, and the plot."""
 
 import math
+import warnings
 
 import matplotlib.image
 import pytest
 import torch
 
+import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError
 from roundoff.formats.tools.neighbours import neighbours
 from roundoff.formats.tools.plot import plot_formats
@@ -130,3 +132,20 @@ def test_refusals(tmp_path):
         plot_formats([], tmp_path / "a.png")
     with pytest.raises(FormatError, match=r"\.png, \.svg, \.pdf, got"):
         plot_formats(["fp16"], tmp_path / "a.jpeg")
+
+
+def test_a_format_is_described_in_words_of_its_own():
+    told = describe("e4m3")
+    assert "fields of a" not in told
+    assert "compiled loops" not in told
+    assert "'fp8_e4m3'" in told
+    assert "'fp8_e4m3'" not in describe("e5m10")
+
+
+@pytest.mark.filterwarnings("default:'e4m3' is the IEEE-like")
+def test_who_may_have_meant_another_format_is_told():
+    with pytest.warns(UserWarning, match="OCP's E4M3, the FP8 of hardware, whose largest is 448"):
+        roundoff.simulate("e4m3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        roundoff.simulate("fp8_e4m3")
