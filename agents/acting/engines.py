@@ -195,7 +195,7 @@ class OnnxRuntime(Engine):
 
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
         """As an engine gives them."""
-        outputs, actions = self._session.run(None, {"observations": observations})
+        actions, outputs = self._session.run(["actions", "outputs"], {"observations": observations})
         return outputs, actions
 
 

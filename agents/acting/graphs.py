@@ -31,10 +31,10 @@ def has_integer_operators(fmt: Format) -> bool:
 def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") -> bytes:
     """The bytes of an ONNX file that acts as the policy does.
 
-    Its input is ``observations``, (n, ...) float32, its outputs are ``outputs``, (n, outputs) float32, and ``actions``,
-    (n, action) float32: of several actions the chosen one has a 1. Weights of ``int8`` and ``int8_ax0`` stay integers:
-    activations are quantized by the smallest and largest of all in a batch. Any other weights stand in float32 as the
-    numbers that their codes stand for, and are multiplied in float32.
+    Its input is ``observations``, (n, ...) float32, its outputs are ``actions``, (n, action) float32, where of several
+    actions the chosen one has a 1, and ``outputs`` of the network, (n, outputs) float32. Weights of ``int8`` and
+    ``int8_ax0`` stay integers: activations are quantized by the smallest and largest of all in a batch. Any other
+    weights stand in float32 as the numbers that their codes stand for, and are multiplied in float32.
 
     Args:
         packed: the policy.
@@ -70,8 +70,8 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
         "policy",
         [helper.make_tensor_value_info("observations", proto.FLOAT, ["n", *policy.observation_shape])],
         [
+            helper.make_tensor_value_info("actions", proto.FLOAT, ["n", size]),  # what everybody takes: the first
             helper.make_tensor_value_info("outputs", proto.FLOAT, ["n", width]),
-            helper.make_tensor_value_info("actions", proto.FLOAT, ["n", size]),
         ],
         graph.constants,
     )

@@ -63,7 +63,7 @@ def test_files_act_as_the_run_did(runs, algorithm, tmp_path):
         np.testing.assert_allclose(plain, learner.act(x, deterministic=True), atol=1e-6)
     written = export_policy(runs / algorithm, "fp32", tmp_path / "plain.onnx")
     assert str(written) == f"{tmp_path / 'plain.onnx'}: {written.bytes} bytes, of weights {written.weight_bytes}"
-    np.testing.assert_allclose(session(written.path).run(["actions"], {"observations": x.numpy()})[0], plain, atol=1e-6)
+    np.testing.assert_allclose(session(written.path).run(None, {"observations": x.numpy()})[0], plain, atol=1e-6)
     for fmt in ("int8", "int8_ax0"):
         written = export_policy(runs / algorithm, fmt, tmp_path / "new" / "folder" / "policy.onnx")
         engine = Simulated(PackedPolicy.of(learner.policy_layers(), fmt).to_bytes())
@@ -78,7 +78,9 @@ def test_files_act_as_the_run_did(runs, algorithm, tmp_path):
 
 def test_formats_that_onnx_does_not_multiply_are_numbers_of_float32_and_it_says_so(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        sys, "argv", ["roundoff", "export", str(runs / "ppo"), "--format", "int4", "-o", str(tmp_path / "policy.onnx")]
+        sys,
+        "argv",
+        ["roundoff", "export", str(runs / "ppo"), "--format", "int4", "--out", str(tmp_path / "policy.onnx")],
     )
     with pytest.raises(SystemExit) as ended:
         main()

@@ -13,7 +13,7 @@ from roundoff.cli.options import AllowImport, allowed_imports, say
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: *.onnx, or *.h for C.")],
+    output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The file to write: *.onnx, or *.h for C.")],
     fmt: Annotated[str, typer.Option("--format", help="Of the weights, such as fp32, int8, int8_ax0, int4.")] = "int8",
     allow_import: AllowImport = None,
 ) -> None:
