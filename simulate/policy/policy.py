@@ -107,6 +107,16 @@ class Policy:
         return cls("fp32", rules=(Rule(CONTRACTIONS, role=role, format=results, operands=operands),))
 
     @classmethod
+    def engine(cls, format: Format | str) -> Policy:
+        """Rounds every result, and sees parameters rounded: an engine that has its weights in the format.
+
+        ``Policy(format)`` alone is a program in float32 whose results are rounded: its weights, which come from
+        outside, are multiplied as they are until something is computed of them. Rollouts of an inference engine have
+        them cast.
+        """
+        return cls(format, rules=(Rule(role=Role.PARAMETERS, format=format),))
+
+    @classmethod
     def mx(
         cls, operands: Format | str = "mxfp8_e4m3", format: Format | str = "fp32", *, but: str | Sequence[str] = ()
     ) -> Policy:
@@ -177,7 +187,7 @@ class Policy:
 
         Args:
             description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
-                ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8` behind), ``but`` beside a recipe, any
+                ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any
                 setting of :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
             format: the format, if the description has none; a recipe needs none.
 
@@ -197,6 +207,7 @@ class Policy:
             "every-op": cls,
             "storage": cls.storage,
             "mixed-precision": cls.mixed_precision,
+            "engine": cls.engine,
             "mx": cls.mx,
             "nvfp4": cls.nvfp4,
             **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES if name != "nvfp4"},

@@ -109,7 +109,8 @@ class Arithmetic(NamedTuple):
 
 def _patterns(value: object, name: str) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) and text for text in texts):
+    empty = name == "module"  # what runs outside of modules has an empty path
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(t, str) and (t or empty) for t in texts):
         raise FormatError(
             f"{name} of a rule must be a pattern such as 'mm' or 'softmax*', or a list of them, got {value!r}"
         )
@@ -176,6 +177,7 @@ class Rule:
             optimizer: gradients are rounded before it, parameters and buffers after it.
         module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
             a module is matched too. Operations of the backward pass belong to the module of their forward operation.
+            An empty text is what runs outside of modules, such as losses, rewards and advantages.
         role: ``forward``, ``backward``, ``optimizer``, ``averages`` (moving averages of weights, such as target
             networks) or ``targets`` (what values are moved towards): where the operation runs. Or the rule is about
             operands of operations outside of optimizers, whose ``format`` it sets, and their ``rounding`` if it says:

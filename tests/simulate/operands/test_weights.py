@@ -327,3 +327,21 @@ def test_rules_about_modules_hold_where_pytorch_has_a_kernel_for_all_of_them(pat
         with mode():
             assert torch.equal(simulated(lambda: encoder(x).clone(), policy), expected)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_engine_has_its_weights_in_the_format():
+    x, w, engine = numbers(8, 32).bfloat16(), layer(), Policy.engine("bf16")
+    native = copy.deepcopy(w).bfloat16()
+    with torch.no_grad():
+        assert torch.equal(simulated(lambda: w(x.float()), engine), native(x).float())
+    assert not torch.equal(simulated(lambda: w(x.float()), Policy("bf16")), native(x).float())
+    assert Policy.parse({"preset": "engine", "format": "bf16"}) == engine
+
+
+def test_rules_about_what_runs_outside_of_modules():
+    x, w = numbers(8, 32), layer()
+    policy = Policy("fp32").with_rules(Rule(module="", format="e4m3"))
+    y = w(x)
+    with simulate("e4m3"):
+        expected = y * 3
+    assert torch.equal(simulated(lambda: w(x) * 3, policy), expected)
