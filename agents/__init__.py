@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .algorithms.stochastic_targets import stochastic_projection, stochastic_returns, stochastic_target
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
+    from .config.recursions import recursions
     from .config.train_config import TrainConfig
     from .environments.tasks import TASKS
     from .errors import FileError, RunError
@@ -71,6 +72,7 @@ _MODULES = {
     "normal_log_prob": "models.normal_fix",
     "normal_log_prob_naive": "models.normal_fix",
     "quantize": "training.quantize",
+    "recursions": "config.recursions",
     "softplus": "models.softplus_fix",
     "softplus_naive": "models.softplus_fix",
     "stochastic_kahan_add_": "optimizers.stochastic_compensation",
@@ -113,6 +115,7 @@ __all__ = [
     "normal_log_prob",
     "normal_log_prob_naive",
     "quantize",
+    "recursions",
     "softplus",
     "softplus_naive",
     "stochastic_kahan_add_",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...agents.config.recursions import said_of
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
 from ..figures.degradation import are_floats, degradation_table
@@ -103,6 +104,10 @@ def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame)
     parts += [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
     if len(against):
         parts += [element("p", element("b", f"As good as {REFERENCE}?")), tables.same_answers(against, experiment)]
+    said = list(dict.fromkeys(remark for config in experiment.configs.values() for remark in said_of(config)))
+    if said:
+        parts += [element("p", element("b", "What can the formats not carry?"))]
+        parts += [element("ul", *(element("li", remark) for remark in said))]
     return element("div", *parts, class_="answer")
 
 

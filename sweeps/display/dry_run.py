@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...agents import TrainConfig
+from ...agents.config.recursions import remarks
 from ...agents.environments.tasks import module_of
 from ..estimate import estimate
 from ..folder.directory import MARKER, SweepDirectory
@@ -33,6 +36,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
     for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
+    yield from _remarks(plan)
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
     if plan.search:
@@ -59,6 +63,13 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
     yield from (f"  {note}" for note in guess.notes)
     if plan.search:
         yield "  a search runs a part of these, and takes less"
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    """What formats of the plan cannot carry, each once."""
+    said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
+    for remark, count in said.items():
+        yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
 
 
 def _sweeps_beside(directory: Path) -> list[Path]:

@@ -48,6 +48,7 @@ def train(
     """Train one agent, or continue its training."""
     from roundoff.agents import train as train_agent
     from roundoff.agents.config.actor_keys import has_actors
+    from roundoff.agents.config.recursions import remarks
     from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
     from roundoff.sweeps.display.progress import RunDisplay
     from roundoff.sweeps.language.plan import plan_run
@@ -65,6 +66,8 @@ def train(
     profiles: list[Profile] = []
     try:
         with stoppable(hint), RunDisplay() as display, stopping_on_sigterm(stop):
+            for remark in remarks(run_config):
+                display.notice(remark)
             result = train_agent(
                 run_config, directory, display.progress, stop,
                 compiled=compiled, on_notice=display.notice, allow_imports=allowed_imports(allow_import, arguments),

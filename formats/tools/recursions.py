@@ -1,0 +1,156 @@
+"""Where x <- x + gain (y - x) stops if every step is rounded to the nearest: what critics, averages and moments do.
+
+A step that is below half of the distance to the next number is absorbed. So x stops as soon as
+
+    gain |y - x| <= ulp(x) / 2,    that is within ulp(x) / (2 gain) of y,
+
+where ulp(x) is the distance from x to its neighbour towards y: on the way out from 0 that of its binade; on the way in
+at a power of two half of that. Above the binade of y on the way in, x may stop far away, since there the ulp grows with
+x. Rounded stochastically x does not stop, and its expectation is that of exact arithmetic.
+
+In terms of y: from 0, with m significand bits, x arrives at y gain / (gain + 2^-(m+1) / s), where s in [1, 2) is the
+significand of x; so somewhere between y gain / (gain + 2^-(m+1)) and y gain / (gain + 2^-(m+2)).
+
+A compensated sum (Kahan's) keeps what is absorbed in a second number, which absorbs in turn. Of a total x in
+[2^E, 2^(E+1)), the compensation must pass half an ulp of x, 2^(E-m-1), to move it. Where it has just that (a tie, which
+the even one of two totals keeps), a change below half an ulp of the compensation, 2^(E-2m-2), is absorbed. So changes
+of one sign arrive from 2^-(2m+2) / s of x on: twice the bits, and two.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..families.floats import FloatFormat
+
+
+class Stop(NamedTuple):
+    """Where a recursion stops.
+
+    Attributes:
+        first: the first number on its way at which a step is absorbed.
+        last: the next one on that way; a step may lead there before one is absorbed. Infinite where it overflows.
+    """
+
+    first: float
+    last: float
+
+
+def reach(gain: float, significand_bits: int) -> tuple[float, float]:
+    """What share of y a recursion reaches from 0, at least and at most; which it is, the significand of x decides.
+
+    Args:
+        gain: in (0, 1].
+        significand_bits: m, stored.
+    """
+    return tuple(gain / (gain + 2.0 ** -(significand_bits + extra)) for extra in (1, 2))  # type: ignore[return-value]
+
+
+def bits_needed(gain: float, share: float = 0.9) -> int:
+    """The fewest significand bits with which a recursion reaches this share of y from 0, for any y."""
+    return max(0, math.ceil(math.log2(share / (1 - share) / gain)) - 1)
+
+
+def least_change(significand_bits: int, *, compensated: bool) -> tuple[float, float]:
+    """The smallest change, relative to a number, that moves it when it is added again and again: least and most.
+
+    Args:
+        significand_bits: m, stored; of the number, and of its compensation.
+        compensated: by Kahan's sum; else it is added plainly.
+    """
+    exponent = 2 * significand_bits + 2 if compensated else significand_bits + 1
+    return 2.0 ** -(exponent + 1), 2.0**-exponent
+
+
+def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) -> Stop:
+    """Where x <- x + gain (y - x) stops, computed exactly and rounded once to the nearest, ties to even, at every step.
+
+    Args:
+        format: of x, with subnormals; its largest number may be y.
+        gain: in (0, 1/4], so that no step passes two numbers at which one would be absorbed.
+        target: y; any finite number, also one that ``format`` does not have.
+        start: a number of the format.
+
+    Returns:
+        Where; beyond the largest number, what the format makes of it.
+    """
+    assert 0 < gain <= 1 / 4
+    x, y, g = Fraction(start), Fraction(target), Fraction(gain)
+    sign = -1 if x < 0 or (x == 0 and y < 0) else 1
+    x, y = sign * x, sign * y
+    if x > y:
+        found = _inwards(format, g, y, x)
+        if found is None:  # it reaches 0, and goes out on the other side
+            other = stop(format, gain, float(-y), 0.0)
+            return Stop(-sign * other.first, -sign * other.last)
+    else:
+        found = _outwards(format, g, y, x)
+    return Stop(*(sign * float(one) for one in found))
+
+
+def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> tuple[float, float]:
+    """From x to y, both not negative, x <= y."""
+    assert format.max is not None
+    largest = Fraction(format.max)
+    e = _binade(format, x)
+    while True:
+        gap, end = _gap(format, e), Fraction(2) ** (e + 1)
+        begin = x if e == _binade(format, x) else end / 2
+        found = _multiple(max(begin, y - gap / (2 * gain)), gap, y - gap / (2 * gain), up=True)
+        found = min(found, y // gap * gap)  # below y there is always one
+        if begin <= found < end and found <= largest:
+            return float(found), float(min(found + gap, largest))
+        if end > largest:
+            return format.max, _beyond(format)
+        e += 1
+
+
+def _inwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> tuple[float, float] | None:
+    """From x > 0 down to y, which may be negative; None if it passes 0 on the way."""
+    e = _binade(format, x)
+    if x == Fraction(2) ** e and e > format.emin:
+        e -= 1  # the gap below a power of two is that of the lower binade
+    while True:
+        gap, begin = _gap(format, e), Fraction(2) ** e if e > format.emin else Fraction(0)
+        top = min(x, Fraction(2) ** (e + 1))
+        limit = y + gap / (2 * gain)
+        found = _multiple(min(top, limit), gap, limit, up=False)
+        if y > 0:
+            found = max(found, -(-y // gap) * gap)
+        if found > begin:
+            return float(found), float(found - gap)
+        if begin == 0:
+            return None if y < 0 else (0.0, 0.0)
+        e -= 1
+
+
+def _multiple(x: Fraction, gap: Fraction, tie: Fraction, *, up: bool) -> Fraction:
+    """The multiple of the gap next to x; of a tie, only an even one stays where it is."""
+    count = -(-x // gap) if up else x // gap
+    if count * gap == tie and count % 2:
+        count += 1 if up else -1
+    return count * gap
+
+
+def _binade(format: FloatFormat, x: Fraction) -> int:
+    """The exponent of x, or the smallest one."""
+    if x <= 0:
+        return format.emin
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    e -= Fraction(2) ** e > x
+    return max(e, format.emin)
+
+
+def _gap(format: FloatFormat, e: int) -> Fraction:
+    return Fraction(2) ** (e - format.significand_bits)
+
+
+def _beyond(format: FloatFormat) -> float:
+    import torch  # noqa: PLC0415  for one number
+
+    from ..rounding import round  # noqa: PLC0415  beside the built-in of this name
+
+    return float(round(torch.tensor([math.inf], dtype=torch.float64), format))
