@@ -40,7 +40,7 @@ class ForkedWorker:
     def __init__(self, log, say, train):
         orders, self.orders = os.pipe()
         self.events, events = os.pipe()
-        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        errors = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
         def serve():
             for number, descriptor in enumerate((orders, events, errors)):

@@ -5,10 +5,7 @@ Its first argument is a JSON object with the fields of :class:`Order`; behind it
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -20,6 +17,7 @@ import torch
 from roundoff.current_run import part_of
 from roundoff.errors import RoundoffError
 from roundoff.files import read_json, write_json
+from roundoff.processes import end_with
 
 from ..blame import Over, everywhere, units_of
 from ..dispatch.simulation import Simulation
@@ -37,9 +35,6 @@ COMMAND = (
     "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\nfrom roundoff.simulate.scripts.trial import main\nmain()",
 )
 """Starts this program; nothing is imported from the folder that it starts in."""
-
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -92,18 +87,10 @@ class _Logged:
         """A trial begins anew each time."""
 
 
-def _end_with(parent: int) -> None:
-    """Has this process killed when its parent ends, however that does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
-
-
 def main() -> None:
     """Runs the script, and leaves what came of it."""
     order = Order(**json.loads(sys.argv[1]))
-    _end_with(order.parent)
+    end_with(order.parent)
     script = Script(sys.argv[2], tuple(sys.argv[3:]), order.is_module)
     if not sys.flags.safe_path:
         sys.path.insert(0, "")  # the place of the script's folder

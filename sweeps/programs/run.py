@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -207,16 +208,25 @@ def _lost_numbers(error: BaseException, simulation: Simulation, recorder: Record
 
 @contextmanager
 def _surroundings(threads: int) -> Iterator[None]:
-    """What one run changes of PyTorch's settings and of the working directory is put back before the next."""
+    """What a run changes of its process, and what is still to be done there needs, is put back.
+
+    A process that the program forks ends where the program does.
+    """
     before, dtype, here = torch.get_num_threads(), torch.get_default_dtype(), Path.cwd()
+    mask, path, process = os.umask(0o022), list(sys.path), os.getpid()
+    os.umask(mask)
     torch.set_num_threads(threads)
     try:
         with torch.enable_grad():
             yield
     finally:
+        if os.getpid() != process:
+            os._exit(0)
         torch.set_num_threads(before)
         torch.set_default_dtype(dtype)
         os.chdir(here)
+        os.umask(mask)
+        sys.path[:] = path
 
 
 def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import select
 import subprocess
 import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
 from roundoff.files import open_to_append
+from roundoff.processes import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+_POLL = 0.5  # seconds between two looks at whether a worker lives
 # One thread a worker: two threads on two busy cores make a small update ten times slower.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
@@ -84,23 +86,28 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        _close(self._process.stdout)
 
     def death(self) -> str:
         """How it died."""
         code = self._process.wait()
-        if code < 0:
-            return f"the worker process was killed by {signal.Signals(-code).name}"
-        return f"the worker process ended with status {code}; its last words are in {self._log}"
+        return f"the worker process {in_words(code)}" + (f"; its last words are in {self._log}" if code >= 0 else "")
 
     def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
+        """Passes on what it says, until it has ended: also if a process that it has started keeps its pipe open."""
         assert self._process.stdout is not None
-        try:
-            for line in self._process.stdout:
-                say(json.loads(line))
-        except ValueError:
-            pass  # a torn last line, or the pipe was closed
+        pipe, rest = self._process.stdout.fileno(), b""
+        while True:
+            ended = self._process.poll() is not None
+            if select.select([pipe], [], [], 0.0 if ended else _POLL)[0]:
+                said = os.read(pipe, 1 << 16)
+                *lines, rest = (rest + said).split(b"\n")
+                for line in lines:
+                    say(json.loads(line))
+                ended = not said
+            if ended:
+                break
         say(None)
+        _close(self._process.stdout)
 
 
 def _close(pipe: IO[bytes] | None) -> None:

@@ -287,6 +287,9 @@ class _Pool:
             yield Event("progress", slot.runs[message["run"]], progress=message["progress"])
         else:
             run = slot.runs.pop(message["run"])
+            if message["event"] == "died":
+                yield from self._try_again(run, message["reason"])
+                return
             if message["event"] == "elsewhere":  # another sweep was faster
                 self._tries[run.id] -= 1
                 self._waiting.appendleft([run])
@@ -303,7 +306,11 @@ class _Pool:
             if self._stillborn > self._executor.limit + 1:
                 raise SweepError(f"workers end before they have begun: {reason}")
         for run in slot.runs.values():
-            if self._tries[run.id] < self._executor.tries:
-                self._waiting.appendleft([run])  # alone: another one may be to blame
-            else:
-                yield Event("failed", run, reason=reason)
+            yield from self._try_again(run, reason)
+
+    def _try_again(self, run: Run, reason: str) -> Iterator[Event]:
+        """Has a run wait again, whose process has died under it; or fail, if that was the last try."""
+        if self._tries[run.id] < self._executor.tries:
+            self._waiting.appendleft([run])  # alone: another one may be to blame
+        else:
+            yield Event("failed", run, reason=reason)

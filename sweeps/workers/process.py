@@ -4,8 +4,9 @@
 {...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; a run of a user's program has
 ``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import, ``modules`` those
 that are imported first, for the formats that they register. Of each, ``{"run": id, "event": "progress", "progress":
-{...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or at once ``"elsewhere"``, if
-another process was faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save
+{...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the
+process of a program did, which may do better when it is tried again; or at once ``"elsewhere"``, if another process was
+faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save
 checkpoints, and the process exits with status 143. When its input closes without that, the process that started it is
 gone: it exits at once, and its leases end with it; the runs continue from their last checkpoints. It also exits at once
 when it has lost a lease: another process has taken over the run.
@@ -21,11 +22,13 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
 from roundoff.errors import RoundoffError
+from roundoff.processes import keep_from_children
 
 from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
 from ..folder.leases import Lease
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from ...agents import Progress
     from ..programs.recorder import ProgramProgress
+    from .warm import WarmProcess
 
 
 def main() -> None:
@@ -43,17 +47,20 @@ def main() -> None:
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lines = _take_standard_input()
+    for descriptor in (events.fileno(), lines.fileno()):
+        keep_from_children(descriptor)
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     stop, serving = StopRequest(), threading.Event()
     threading.Thread(target=_read_orders, args=(lines, orders, stop, serving), daemon=True).start()
     import roundoff.agents.training.together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
+    guests = _Guests()
     while True:
         order = orders.get()
         serving.set()
         with stopping_on_sigterm(stop):
-            _serve(order, events, stop)
+            _serve(order, events, stop, guests)
         serving.clear()
         if stop.made:
             _exit_stopped()
@@ -90,20 +97,22 @@ def _exit_stopped() -> NoReturn:
     os._exit(128 + signal.SIGTERM)
 
 
-def _leave_to_another() -> NoReturn:
-    """Ends the process before it writes anything else."""
+def _leave_to_another(guests: _Guests) -> NoReturn:
+    """Ends the process before it, or the run of a program, writes anything else."""
+    guests.abandon()
     sys.stderr.write("roundoff: was silent for so long that another process has taken over the run\n")
     sys.stderr.flush()
     os._exit(1)
 
 
-def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
+def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _Guests) -> None:
     """Brings runs to their end while it holds their leases."""
     held: list[_HeldRun] = []
     for run in order["runs"]:
         wanted = run["lease"]
         try:
-            lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], _leave_to_another)
+            on_loss = partial(_leave_to_another, guests)
+            lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], on_loss)
         except RoundoffError as error:
             _send(events, run=wanted["run"], event="failed", reason=str(error))
             continue
@@ -112,8 +121,13 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest) -> None:
         else:
             held.append(_HeldRun(run, lease, events))
     try:
-        _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
+        if any(run.program for run in held):
+            for run in held:
+                guests.run(run, stop, order["modules"])
+        else:
+            _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
     except KeyboardInterrupt:  # out of patience
+        guests.end()
         for run in held:
             run.give_back()
         _exit_stopped()
@@ -129,11 +143,6 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
     try:
         for module in modules:  # in which formats are registered that runs name
             import_module(module)
-        if programs := [run for run in held if run.program]:
-            assert len(programs) == len(held)
-            for run in programs:
-                _run_program(run, stop)
-            return
         jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         for run in held:
@@ -143,18 +152,50 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
         held[i].end(outcome if isinstance(outcome, Exception) else None)
 
 
-def _run_program(run: _HeldRun, stop: StopRequest) -> None:
-    from ..programs.run import config_of, run_program  # noqa: PLC0415  imports PyTorch
-    from ..subjects.metric import Metric  # noqa: PLC0415
-    from ..subjects.program import Program  # noqa: PLC0415
+@final
+class _Guests:
+    """Runs programs of the user's, each in a process of its own: see ``warm.py``."""
 
-    try:
-        config = config_of(Program(run.program["text"], run.program["folder"]), run.config)
-        run_program(config, Metric(**run.metric), run.directory, run.report, stop)
-    except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
-        run.end(error)
-    else:
-        run.end(None)
+    def __init__(self) -> None:
+        self._warm: WarmProcess | None = None
+        self._program: tuple[str, str] | None = None
+        self._imports = True
+
+    def run(self, run: _HeldRun, stop: StopRequest, modules: Sequence[str]) -> None:
+        """Brings a run to its end, however that is."""
+        order = {"config": run.config, "metric": run.metric, "directory": run.directory}
+        told = self._process(run.program, modules).run(order, run.report, stop)
+        if told["event"] == "unfit":
+            run.notice("the program starts threads, or uses a GPU, when it is imported: each run imports it anew")
+            self.end()
+            self._imports = False
+            told = self._process(run.program, modules).run(order, run.report, stop)
+        if told["event"] == "stopped" and not stop.made:  # somebody has told that process alone
+            told = {"event": "died", "reason": "the process of the program was told to stop"}
+        run.end_as(told)
+
+    def abandon(self) -> None:
+        """Kills what is at work at once."""
+        if self._warm and self._warm.is_there:
+            self._warm.abandon()
+
+    def end(self) -> None:
+        """Ends all processes."""
+        if self._warm and self._warm.is_there:
+            self._warm.end()
+        self._warm = None
+
+    def _process(self, program: dict[str, str], modules: Sequence[str]) -> WarmProcess:
+        from ..subjects.program import Program  # noqa: PLC0415  imports PyTorch
+        from .warm import WarmProcess  # noqa: PLC0415  imports PyTorch
+
+        named = program["text"], program["folder"]
+        if named != self._program:
+            self.end()
+            self._program, self._imports = named, True
+        if self._warm is None or not self._warm.is_there:
+            self._warm = WarmProcess(Program(*named), modules, imports=self._imports)
+        return self._warm
 
 
 @final
@@ -204,6 +245,18 @@ class _HeldRun:
         else:
             traceback.print_exception(error)
             _send(self._events, run=self._id, event="failed", reason=f"{type(error).__name__}: {error}")
+
+    def end_as(self, told: dict[str, Any]) -> None:
+        """The same, as the process of a program has told it."""
+        if told["event"] == "ended":
+            self.end(None)
+        elif told["event"] == "failed":
+            self.end(RoundoffError(told["reason"]))
+        elif told["event"] == "stopped":
+            self.end(Stopped(told["step"], saved=told["saved"]))
+        else:
+            self.give_back()
+            _send(self._events, run=self._id, event="died", reason=told["reason"])
 
     def give_back(self, *, ended: bool = False) -> None:
         """Releases the lease, once."""

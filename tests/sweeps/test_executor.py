@@ -44,7 +44,7 @@ COMMAND = (sys.executable, "-c", WORKER)
 
 
 def plan(seeds, name="sweep"):
-    return plan_text(f"name: {name}\nbase: {{steps: 10}}\ngrid: {{seed: {list(seeds)}}}", "f")
+    return plan_text(f"name: {name}\nbase: {{steps: 10, seed_steps: 1}}\ngrid: {{seed: {list(seeds)}}}", "f")
 
 
 class Recorder:
@@ -70,7 +70,7 @@ def run(directory, seeds, workers=2, **options):
 
 
 def test_a_sweep_is_refused_before_it_runs_where_a_device_is_missing(tmp_path):
-    planned = plan_text("name: s\nbase: {steps: 10}\ncases: [{}, {device: 'cuda:99'}]", "f")
+    planned = plan_text("name: s\nbase: {steps: 10, seed_steps: 1}\ncases: [{}, {device: 'cuda:99'}]", "f")
     recorder = Recorder(seeds=False)
     with pytest.raises(RunError, match="device is cuda:99, but"):
         run_sweep(planned, tmp_path, executor=LocalProcesses(1, COMMAND), watcher=recorder)
@@ -79,7 +79,8 @@ def test_a_sweep_is_refused_before_it_runs_where_a_device_is_missing(tmp_path):
 
 def test_a_module_is_imported_only_where_the_user_allows_it(tmp_path, monkeypatch):
     monkeypatch.setattr("roundoff.sweeps.sweep.check_run", lambda config, allowed: None)  # which imports it
-    text = "name: s\nbase: {steps: 10}\ngrid: {task: [cartpole_swingup, 'gym:a.b:C-v0', 'gym:json:C-v0', 'gym:c:D-v0']}"
+    tasks = "[cartpole_swingup, 'gym:a.b:C-v0', 'gym:json:C-v0', 'gym:c:D-v0']"
+    text = f"name: s\nbase: {{steps: 10, seed_steps: 1}}\ngrid: {{task: {tasks}}}"
     command = LocalProcesses(1, COMMAND)
     planned = plan_text(text, "f")
     run_sweep(planned, tmp_path, executor=command, watcher=Recorder(seeds=False), allow_imports=["a"])

@@ -1,0 +1,115 @@
+"""A run of a program in a process of its own, from the fork to the exit, whatever the program does to it."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from roundoff.errors import RoundoffError
+from roundoff.processes import end_with
+
+from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
+from ..subjects.metric import Metric
+from ..user_code import described
+from .run import config_of, run_program
+
+if TYPE_CHECKING:
+    from ..subjects.program import Program
+    from .recorder import ProgramProgress
+
+_HIGH = 200  # descriptors from here on are out of the way of what programs close and open
+
+
+def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
+    """What the process of a run does, in a session of its own.
+
+    Args:
+        program: of the run.
+        order: ``config``, ``metric`` and ``directory`` of the run.
+        said: a pipe to write to, JSON object by line: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
+            ``ended``, ``failed`` and a ``reason``, or ``stopped`` and whether it was ``saved``.
+        stop: a pipe; what comes asks the run to save and stop.
+        parent: the process that forked this one, and with which it ends.
+    """
+    os.setsid()
+    end_with(parent)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    mouth, request = _Mouth(said), StopRequest()
+    threading.Thread(target=_wait_for_stop, args=(_kept_high(stop), request), daemon=True).start()
+    try:
+        with stopping_on_sigterm(request):
+            outcome = _outcome(program, order, mouth, request)
+    except KeyboardInterrupt:  # out of patience
+        os._exit(128 + signal.SIGTERM)
+    mouth.say(outcome)
+    _leave()
+
+
+def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopRequest) -> dict[str, Any]:
+    try:
+        config = config_of(program, order["config"])
+        run_program(config, Metric(**order["metric"]), order["directory"], mouth.progress, stop)
+    except Stopped as stopped:
+        return {"event": "stopped", "step": stopped.step, "saved": stopped.saved}
+    except RoundoffError as error:
+        return {"event": "failed", "reason": str(error)}
+    except KeyboardInterrupt:
+        if stop.made:
+            raise
+        return {"event": "failed", "reason": "KeyboardInterrupt was raised"}
+    except BaseException as error:  # noqa: BLE001  a program may raise anything
+        with suppress(Exception):  # it may have closed everything
+            traceback.print_exception(error)
+        return {"event": "failed", "reason": described(error)}
+    return {"event": "ended"}
+
+
+def _leave() -> NoReturn:
+    """Ends the process as the interpreter does: what the program has left to do at the exit is done."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  waits for threads
+        atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's next step
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(0)
+
+
+def _wait_for_stop(descriptor: int, stop: StopRequest) -> None:
+    with suppress(OSError):  # closed by the program
+        if os.read(descriptor, 1):
+            stop.make()
+
+
+def _kept_high(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+
+
+@final
+class _Mouth:
+    """Says what there is to say, as long as the descriptor is what it was: a program may close it, and open others."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = _kept_high(descriptor)
+        os.close(descriptor)
+        self._pipe, self._process = os.fstat(self._descriptor).st_ino, os.getpid()
+
+    def say(self, what: dict[str, Any]) -> None:
+        """Says something."""
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_ino == self._pipe:
+                os.write(self._descriptor, json.dumps(what).encode() + b"\n")
+
+    def progress(self, progress: ProgramProgress) -> None:
+        """Says how far the program is."""
+        self.say({"progress": {"step": progress.step, "return": progress.last_return}})
