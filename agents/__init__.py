@@ -14,6 +14,7 @@ from roundoff.extras import from_extras
 if TYPE_CHECKING:
     from .algorithms.sac.agent import SAC
     from .algorithms.stochastic_targets import stochastic_projection, stochastic_returns, stochastic_target
+    from .coercion import coerce_
     from .config.baselines import BASELINES
     from .config.fixes import FIXES, OPTIONAL_FIXES
     from .config.recursions import recursions
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .models.softplus_fix import softplus, softplus_naive
     from .models.squashed_normal import SquashedNormal
     from .optimizers.adam import Adam
-    from .optimizers.coercion import coerce_
     from .optimizers.compound_loss_scaling import CompoundLossScaler
     from .optimizers.hadam import HAdam
     from .optimizers.kahan_gradients import kahan_add_
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .optimizers.loss_scaling import LossScaler
     from .optimizers.master_weights import MasterWeights
     from .optimizers.stochastic_compensation import stochastic_kahan_add_
+    from .optimizers.stochastic_moments import stochastic_mean_, stochastic_mean_square_, stochastic_root_
     from .quantization.quantization import Quantization
     from .run.directory import Crash, Result
     from .run.loop import Progress
@@ -66,7 +67,7 @@ _MODULES = {
     "StoredEMA": "optimizers.kahan_momentum",
     "StoredLayers": "models.stored_layers",
     "TrainConfig": "config.train_config",
-    "coerce_": "optimizers.coercion",
+    "coerce_": "coercion",
     "kahan_add_": "optimizers.kahan_gradients",
     "noise_log_prob": "models.noise_log_prob",
     "normal_log_prob": "models.normal_fix",
@@ -76,8 +77,11 @@ _MODULES = {
     "softplus": "models.softplus_fix",
     "softplus_naive": "models.softplus_fix",
     "stochastic_kahan_add_": "optimizers.stochastic_compensation",
+    "stochastic_mean_": "optimizers.stochastic_moments",
+    "stochastic_mean_square_": "optimizers.stochastic_moments",
     "stochastic_projection": "algorithms.stochastic_targets",
     "stochastic_returns": "algorithms.stochastic_targets",
+    "stochastic_root_": "optimizers.stochastic_moments",
     "stochastic_target": "algorithms.stochastic_targets",
     "train": "training.alone",
     "train_together": "training.together",
@@ -119,8 +123,11 @@ __all__ = [
     "softplus",
     "softplus_naive",
     "stochastic_kahan_add_",
+    "stochastic_mean_",
+    "stochastic_mean_square_",
     "stochastic_projection",
     "stochastic_returns",
+    "stochastic_root_",
     "stochastic_target",
     "train",
     "train_together",

@@ -12,6 +12,7 @@ import torch
 from ...formats import Format, round
 from ...simulate.policy.places import in_role
 from ...simulate.policy.rules import Role
+from ..coercion import coerce_
 from ..config.baselines import BASELINES
 from ..config.fixes import STOCHASTIC_TARGETS, is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
@@ -19,7 +20,6 @@ from ..config.train_config import NATIVE_FORMATS
 from ..errors import RunError
 from ..experience.replay import batch_of
 from ..models.stored_layers import StoredLayers
-from ..optimizers.coercion import coerce_
 from ..optimizers.decisions import add_product
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA

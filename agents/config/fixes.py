@@ -16,8 +16,9 @@ FIXES = (
 )
 
 STOCHASTIC_TARGETS = "stochastic_targets"
+STOCHASTIC_MOMENTS = "stochastic_moments"
 # Not the paper's: only on where it is named, "all" leaves it out.
-OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms", "stochastic_compensation", STOCHASTIC_TARGETS)
+OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms", "stochastic_compensation", STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS)
 
 COMPENSATION_OF = ("weights", "averages")
 """Of what ``stochastic_compensation`` is; of one of them alone it is named with that behind ``_of_``."""
@@ -41,7 +42,8 @@ def is_stochastic(fixes: Collection[str], what: str) -> bool:
 
 def draws_random_bits(fixes: Collection[str]) -> bool:
     """Whether some fix rounds stochastically, whatever the policy."""
-    return STOCHASTIC_TARGETS in fixes or any(is_stochastic(fixes, what) for what in COMPENSATION_OF)
+    simple = {STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS}
+    return not simple.isdisjoint(fixes) or any(is_stochastic(fixes, what) for what in COMPENSATION_OF)
 
 
 def parse_fixes(value: object) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from .baselines import BASELINES
-from .fixes import COMPENSATED_STEPS, STOCHASTIC_TARGETS, is_stochastic
+from .fixes import COMPENSATED_STEPS, STOCHASTIC_MOMENTS, STOCHASTIC_TARGETS, is_stochastic
 from .learning_keys import OffPolicyKeys, OptimizerKeys
 from .storage import STOCHASTIC, Storage, read_storage
 from .train_config import config_class
@@ -211,10 +211,12 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     if config.optimizer == "adam" and config.adam_beta1:
         found.insert(0, ("first moments", f"adam_beta1 {config.adam_beta1:g}", 1 - config.adam_beta1, "first_moments"))
     for what, cause, gain, key in found:
-        place = _kept(config, key, places.at("mul", "optimizer"))
+        computed = places.at("add", "optimizer")
+        place = _kept(config, key, computed)
         if place is None:
             continue
         fmt, stochastic = place
+        stochastic = stochastic or (STOCHASTIC_MOMENTS in config.fixes and place == computed)
         # Even at the upper end of a binade, where an ulp is the smallest part of a number.
         decays = gain > 2.0 ** -(fmt.significand_bits + 2)
         left = "follow, on average" if stochastic else "decay, in steps" if decays else "do not decay"
@@ -227,7 +229,7 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
             bits_needed(gain, 0.5),
             f"{what} {left}",
             stochastic or decays,
-            "a rule for mul, add and hypot of the optimizer with rounding: stochastic takes that away",
+            f"{STOCHASTIC_MOMENTS} takes that away",
         )
 
 
@@ -269,8 +271,8 @@ def _vain(config: OptimizerKeys) -> Iterator[str]:
         if stored and stored.rounding == STOCHASTIC and place and str(place[0]) == stored.format:
             yield (
                 f"storage.{name} is rounded stochastically to {stored.format}, to which the optimizer's arithmetic has"
-                f" rounded it already, {_how(stochastic=place[1])}: that changes no bit; stochastic_compensation, or a"
-                " rule for role: optimizer with rounding: stochastic, would"
+                f" rounded it already, {_how(stochastic=place[1])}: that changes no bit;"
+                " stochastic_compensation and stochastic_moments do"
             )
 
 

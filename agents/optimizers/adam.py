@@ -32,6 +32,7 @@ from .decisions import (
 )
 from .kahan_gradients import kahan_add_
 from .stochastic_compensation import stochastic_kahan_add_
+from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -85,6 +86,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             computed in; what that loses is compensated. None: all of them.
         stochastic: with ``kahan``, whether each step, with what rounding has lost before, is computed as one operation
             and rounded once, stochastically: see ``stochastic_kahan_add_``, also for the random bits.
+        stochastic_moments: whether each moment is computed as one operation and rounded once, stochastically: see
+            ``stochastic_mean_``.
 
     Raises:
         RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
@@ -107,6 +110,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         anneal_over: int | None = None,
         keep: Callable[[Tensor], Tensor] | None = None,
         stochastic: bool = False,
+        stochastic_moments: bool = False,
     ) -> None:
         if not (lr > 0 and all(0 <= beta < 1 for beta in betas) and eps >= 0 and eps_floor >= 0 and loss_scale > 0):
             raise RunError(
@@ -120,6 +124,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             options["anneal_over"] = anneal_over
         if stochastic:
             options["stochastic"] = True
+        if stochastic_moments:
+            options["stochastic_moments"] = True
         super().__init__(params, options)
         self.keep = keep
 
@@ -226,6 +232,10 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Updates the second moments by one step."""
 
     @abstractmethod
+    def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
+        """Updates one second moment by one step, as one operation that is rounded stochastically."""
+
+    @abstractmethod
     def _divisor(self, correction: float) -> float:
         """What frees the second moment of its bias when it is divided by it; ``correction`` is 1 - b2^t."""
 
@@ -318,12 +328,17 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """Updates buffers and parameters."""
         beta1, beta2 = group["betas"]
         seconds = [state["second"] for state in states]
-        moments = gradients
-        if self.averages_gradients:
-            moments = [state["moment"] for state in states]
-            _foreach_mul_(moments, beta1)
-            _foreach_add_(moments, gradients, alpha=1 - beta1)
-        self._update_second(seconds, gradients, beta2)
+        moments = [state["moment"] for state in states] if self.averages_gradients else gradients
+        if group.get("stochastic_moments"):
+            for first, second, gradient in zip(moments, seconds, gradients, strict=True):
+                if self.averages_gradients:
+                    stochastic_mean_(first, gradient, beta1)
+                self._move_second(second, gradient, beta2)
+        else:
+            if self.averages_gradients:
+                _foreach_mul_(moments, beta1)
+                _foreach_add_(moments, gradients, alpha=1 - beta1)
+            self._update_second(seconds, gradients, beta2)
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
         add_number_(denominators, eps)
         if group["kahan"]:
@@ -412,6 +427,9 @@ class KeepingSquares(AdamBase):
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, beta2)
         _foreach_addcmul_(seconds, gradients, gradients, 1 - beta2)
+
+    def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
+        stochastic_mean_square_(second, gradient, beta2)
 
     def _divisor(self, correction: float) -> float:
         return correction

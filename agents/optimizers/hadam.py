@@ -10,6 +10,7 @@ from torch import _foreach_mul_
 
 from .adam import AdamBase
 from .decisions import with_number
+from .stochastic_moments import stochastic_root_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,9 @@ class KeepingRoots(AdamBase):
         _foreach_mul_(seconds, math.sqrt(beta2))
         for w, g in zip(seconds, gradients, strict=True):
             torch.hypot(w, g * math.sqrt(1 - beta2), out=w)
+
+    def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
+        stochastic_root_(second, gradient, beta2)
 
     def _divisor(self, correction: float) -> float:
         return math.sqrt(correction)

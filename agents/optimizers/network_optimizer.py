@@ -10,11 +10,11 @@ import torch
 
 from ...formats import round
 from ...formats.base.memory import apart
+from ..coercion import coerce_
 from ..config.baselines import BASELINES
-from ..config.fixes import is_stochastic
+from ..config.fixes import STOCHASTIC_MOMENTS, is_stochastic
 from ..stored import Kept
 from .adam import Adam
-from .coercion import coerce_
 from .compound_loss_scaling import CompoundLossScaler
 from .decisions import at_hand, copy_, kept
 from .hadam import HAdam
@@ -117,6 +117,7 @@ class NetworkOptimizer:
             "eps_floor": format.smallest if compound else 0.0,
             "anneal_over": config.anneal_over,
             "stochastic": kahan and stochastic,
+            "stochastic_moments": STOCHASTIC_MOMENTS in config.fixes,
         }
         roots = "hadam" in config.fixes
         self.optimizer: AdamBase

@@ -171,6 +171,7 @@ def test_a_table_of_what_each_needs_and_what_is_left():
         ({"format": "posit16"}, []),
         ({"format": "bf16"}, ["discount 0.99 in e8m7, to nearest: values reach 72 to 84 steps of 100", "adam_beta2"]),
         ({"format": "bf16", "discount": 0.9}, ["adam_beta2"]),
+        ({"format": "bf16", "fixes": ["all", "stochastic_targets", "stochastic_moments"]}, []),
         ({"format": "bf16", "policy": {"rules": [{"role": "targets", "format": "fp32"}]}}, ["adam_beta2"]),
         ({"format": "bf16", "policy": {"rounding": "stochastic"}}, []),
         ({"format": "bf16", "policy": {"preset": "mixed-precision"}}, []),

@@ -184,9 +184,9 @@ def test_differences_halve_with_each_bit(problem):
         {"format": "e5m3", **RESTLESS},
         pytest.param({"format": "e5m3", "policy": {"rounding": "stochastic"}, **RESTLESS}, marks=pytest.mark.slow),
         pytest.param({"format": "e5m2", "policy": MIXED, **RESTLESS}, marks=pytest.mark.slow),
-        {"format": "e4m3", "fixes": ["all", "stochastic_targets"]},
+        {"format": "e4m3", "fixes": ["all", "stochastic_targets", "stochastic_moments"]},
     ],
-    ids=["nearest", "stochastic", "by place", "targets"],
+    ids=["nearest", "stochastic", "by place", "targets and moments"],
 )
 def test_programs_have_the_bits_of_the_eager_agent(keys, uncompiled, monkeypatch):
     monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})

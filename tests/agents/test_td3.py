@@ -20,7 +20,7 @@ from roundoff.formats import Format, round
 
 OBSERVATION, ACTION, BATCH = 5, 2, 16
 CPU = torch.device("cpu")
-STOCHASTIC = ["all", "stochastic_compensation", "stochastic_targets"]
+STOCHASTIC = ["all", "stochastic_compensation", "stochastic_targets", "stochastic_moments"]
 SMALL = {"hidden_units": 16, "last_hidden_units": 16, "batch_size": BATCH}
 
 
