@@ -142,7 +142,7 @@ def test_large_tensors_are_split_over_threads():
         (torch.ones(2), "fp61", "fp"),
         (torch.ones(2), 16, "16"),
         (torch.ones(2, dtype=torch.int32), "e5m10", "float32 or float64"),
-        (torch.ones(2, dtype=torch.float16), "e5m10", r"x\.float\(\)"),
+        (torch.full((2,), 65504.0, dtype=torch.float16), "e8m1", r"x\.float\(\)"),
         (torch.ones(2, dtype=torch.complex64), "e5m10", "float32 or float64"),
         (torch.eye(2).to_sparse(), "e5m10", "strided"),
         ([1.0], "e5m10", "list"),
