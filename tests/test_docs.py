@@ -144,6 +144,7 @@ def test_no_page_with_code_is_left_out():
         "quantization-aware.md",
         "deployment.md",
         "eight-bits.md",
+        "recursions.md",
     }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
@@ -163,6 +164,7 @@ def test_no_page_with_code_is_left_out():
         ("quantization-aware.md", 2),
         ("deployment.md", 2),
         ("eight-bits.md", 1),
+        ("recursions.md", 1),
     ],
 )
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
