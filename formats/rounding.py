@@ -67,8 +67,7 @@ def round(
             not exist or does not suit the format; random bits are missing, or given to another mode.
     """
     if isinstance(x, torch.Tensor) and x.dtype in _HALVES and not torch.compiler.is_compiling():
-        wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
-        return _in_half(wide, x.dtype, format)
+        return _round_half(x, format, rounding, overflow, random, backend)
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
@@ -85,11 +84,20 @@ def round(
 
 
 @apart
-def _in_half(wide: torch.Tensor, dtype: torch.dtype, format: object) -> torch.Tensor:
-    """Rounded numbers in a dtype of half precision, which must have each of them."""
-    result = wide.to(dtype)
+def _round_half(
+    x: torch.Tensor,
+    format: Format | str | torch.dtype | Sequence[Format | str],
+    rounding: Rounding | str,
+    overflow: Overflow | str | None,
+    random: RandomBits | torch.Tensor | None,
+    backend: Backend,
+) -> torch.Tensor:
+    """Of numbers in half precision, whose dtype must have each of the rounded ones."""
+    x = x.detach()
+    wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
+    result = wide.to(x.dtype)
     if not is_virtual(wide) and not torch.equal(result.float().nan_to_num(0), wide.nan_to_num(0)):
-        raise FormatError(f"{dtype} does not have all of the rounded numbers of {format}: round x.float() instead")
+        raise FormatError(f"{x.dtype} does not have all of the rounded numbers of {format}: round x.float() instead")
     return result
 
 

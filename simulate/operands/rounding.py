@@ -156,8 +156,9 @@ class Operands:
         names = argument_names(plan.operation)
         numbers = set(number_names(plan.operation)) if _rounds_scalars(plan) else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
-        how = contractions(plan.name, named) if _has_blocks(plan) or _rotates(plan, told) else {}
-        told = told._replace(rotates=_rotates(plan, told) and all(c.is_plain for c in how.values()))
+        rotates = _rotates(plan, told)
+        how = contractions(plan.name, named) if rotates or _has_blocks(plan) else {}
+        told = told._replace(rotates=rotates and all(one.is_plain for one in how.values()))
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
@@ -242,9 +243,11 @@ def _scalar(value: float, fmt: Format) -> float:
 
 def _rotates(plan: Planned, told: Told) -> bool:
     """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
+    if len(told.roles) < 2:
+        return False
     rules = plan.arithmetic.of_operands
     sizes = {rule and rule.hadamard for rule in (_last(rules, role, told.product) for role in told.roles.values())}
-    return len(told.roles) > 1 and len(sizes) == 1 and None not in sizes and not plan.name.startswith("convolution")
+    return len(sizes) == 1 and None not in sizes and not plan.name.startswith("convolution")
 
 
 def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> Rule | None:

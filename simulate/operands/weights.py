@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch._C import _functorch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from ..aten.outputs import outputs, writes_of
@@ -78,10 +79,10 @@ class Weights:
     def note_module(self, module: torch.nn.Module) -> None:
         """Remembers what a module that is called has registered: parameters, and matrices that its state keeps."""
         for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
-            if parameter is not None:
+            if parameter is not None and not is_lazy(parameter):  # its first call makes it, behind this
                 self._add(_plain(parameter), Sure.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
-            plain = None if buffer is None else _plain(buffer)
+            plain = None if buffer is None or is_lazy(buffer) else _plain(buffer)
             if plain is None or plain in self._data or not plain.is_floating_point():
                 continue
             if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is

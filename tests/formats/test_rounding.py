@@ -38,3 +38,17 @@ def test_a_dtype_stands_for_its_numbers(dtype):
 def test_other_dtypes_are_no_formats():
     with pytest.raises(FormatError, match="int64"):
         roundoff.round(torch.ones(2), torch.int64)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_simulation_around_does_not_round_half_precision_tensors_before(dtype):
+    x = torch.randn(200, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = roundoff.round(x, "e5m5")
+    with roundoff.simulate("e5m2"):
+        assert torch.equal(roundoff.round(x, "e5m5"), expected)
+    assert not roundoff.round(x.requires_grad_(), "e5m5").requires_grad
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_empty_half_precision_tensors(dtype):
+    assert roundoff.round(torch.zeros(0, 3, dtype=dtype), "e5m2").shape == (0, 3)
