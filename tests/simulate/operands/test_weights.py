@@ -347,13 +347,9 @@ def test_rules_about_what_runs_outside_of_modules():
     assert torch.equal(simulated(lambda: w(x) * 3, policy), expected)
 
 
-@pytest.mark.parametrize(
-    "policy", [RECIPE, INPUTS, PARAMETERS, Policy.nvfp4()], ids=["fp8", "inputs", "parameters", "nvfp4"]
-)
+@pytest.mark.parametrize("policy", [RECIPE, INPUTS, PARAMETERS], ids=["fp8", "inputs", "parameters"])
 def test_modules_that_make_their_parameters_when_called(policy):
-    x = numbers(8, 32)
-    lazy = nn.LazyLinear(16, bias=False)
-    first = simulated(lambda: lazy(x), policy)
-    assert torch.equal(simulated(lambda: lazy(x), policy), first)
-    norm = nn.LazyBatchNorm1d()
-    assert simulated(lambda: norm(x), policy).shape == x.shape
+    x, net = numbers(8, 32), nn.Sequential(nn.LazyBatchNorm1d(), nn.LazyLinear(16, bias=False)).eval()
+    first = simulated(lambda: net(x), policy)
+    assert torch.equal(simulated(lambda: net(x), policy), first)
+    assert not torch.equal(first, net(x))
