@@ -32,7 +32,11 @@ NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
 
 COMPENSATED_STEPS = "kahan_gradients"
 """Keeps what weights lose, and adds it later."""
-_NEEDED = {"weights": COMPENSATED_STEPS, "averages": "kahan_momentum"}
+COMPENSATED_AVERAGES = "kahan_momentum"
+"""Keeps what averages lose, and adds it later."""
+ROOTS_OF_MOMENTS = "hadam"
+"""Keeps the root of the second moments."""
+_NEEDED = {"weights": COMPENSATED_STEPS, "averages": COMPENSATED_AVERAGES}
 
 
 def is_stochastic(fixes: Collection[str], what: str) -> bool:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from .baselines import BASELINES
-from .fixes import COMPENSATED_STEPS, STOCHASTIC_MOMENTS, STOCHASTIC_TARGETS, is_stochastic
+from .fixes import (
+    COMPENSATED_AVERAGES,
+    COMPENSATED_STEPS,
+    ROOTS_OF_MOMENTS,
+    STOCHASTIC_MOMENTS,
+    STOCHASTIC_TARGETS,
+    is_stochastic,
+)
 from .learning_keys import OffPolicyKeys, OptimizerKeys
 from .storage import STOCHASTIC, Storage, read_storage
 from .train_config import config_class
@@ -173,7 +180,7 @@ def _averages(config: OffPolicyKeys, places: _Places) -> Iterator[Recursion]:
 
     storage = config.storage
     place = places.at("add", "averages")
-    compensated = "kahan_momentum" in config.fixes
+    compensated = COMPENSATED_AVERAGES in config.fixes
     stochastic = compensated and is_stochastic(config.fixes, "averages")
     remedy = "stochastic_compensation takes that away"
     if storage is not None and storage.targets is not None:  # computed in the carrier
@@ -205,7 +212,7 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     """Both, or the second one of RMSProp; its root decays by half as much."""
     from ...formats.tools.recursions import bits_needed  # noqa: PLC0415  imports torch, which costs seconds
 
-    roots = "hadam" in config.fixes
+    roots = ROOTS_OF_MOMENTS in config.fixes
     second = 1 - math.sqrt(config.adam_beta2) if roots else 1 - config.adam_beta2
     found = [("second moments", f"adam_beta2 {config.adam_beta2:g}", second, "second_moments")]
     if config.optimizer == "adam" and config.adam_beta1:

@@ -89,7 +89,7 @@ def _origin(call: Call, *, were_finite: bool) -> str | None:
     numbers = [number for number in given if isinstance(number, float) and not math.isfinite(number)]
     if numbers:
         return str(numbers[0])
-    written = {id(x) for x in _written(call)}
+    written = {id(x) for x in tree_leaves(_written(call))}  # operations on lists write each tensor
     read = [x for x in given if id(x) not in written]
     return None if were_finite and _are_finite(read) else _OPERANDS
 

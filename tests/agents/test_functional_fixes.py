@@ -58,7 +58,7 @@ def test_softplus_computes_nothing_infinite_on_the_way():
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
-            assert result.isfinite().all(), func
+            assert not isinstance(result, torch.Tensor) or result.isfinite().all(), func  # else torch.equal's answer
             return result
 
     x = torch.linspace(-60000, 60000, 101, requires_grad=True)

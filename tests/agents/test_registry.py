@@ -95,7 +95,9 @@ def test_keys_of_one_name_are_of_one_kind_in_all_algorithms():
 def test_roles_are_those_of_the_keys():
     execution = {"device", "threads", "checkpoint_every", "environment_workers", "evaluate_in"}
     assert registry.keys_with(Role.EXECUTION) == execution
-    assert registry.keys_with(Role.ARITHMETIC) == {"format", "policy", "native", "observe", "qat", "storage"}
+    assert registry.keys_with(Role.ARITHMETIC) == {
+        "format", "policy", "native", "observe", "qat", "reward_scale", "storage",
+    }  # fmt: skip
     assert registry.keys_with(Role.DATA) == {"lr", "discount", "tau", "initial_temperature"}
     assert {"seed", "task", "steps"} <= registry.keys_with(Role.OUTSIDE_UPDATES)
 
@@ -158,7 +160,7 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
 LATER = {
     "learners": 1, "asynchronous": False, "communicate_every": 1, "communicate": None, "optimizer": "adam",
     "training_intensity": None, "random_start": 0, "clip_rewards": False,
-    "evaluate_in": (), "qat": None, "storage": None,
+    "evaluate_in": (), "qat": None, "storage": None, "reward_scale": 1.0,
 }  # fmt: skip
 
 

@@ -144,7 +144,8 @@ def test_includes_stay_what_they_are(commands):
 @pytest.mark.parametrize("link", ["sweep.json", ".lock", "logs", "leases", "runs", "run"])
 def test_a_sweep_goes_on_in_a_folder_somebody_has_prepared(commands, link):
     """What is written goes nowhere else; where runs would have to go elsewhere, none is begun."""
-    (commands.work / "sweep.yaml").write_text("base: {task: cartpole_swingup, steps: 3000}\ngrid: {seed: [0, 1]}\n")
+    base = "base: {task: cartpole_swingup, steps: 3000, seed_steps: 1000}\n"
+    (commands.work / "sweep.yaml").write_text(base + "grid: {seed: [0, 1]}\n")
     plan = plan_file(commands.work / "sweep.yaml")
     folder = commands.work / "results"
     replaced_or_refused = link in ("sweep.json", ".lock")
