@@ -90,8 +90,9 @@ class DeterministicActor(Learner, ABC):
         return _actions(self.target["actor"], observations)
 
     def target_outputs(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """What the target critics say of actions, (critics, n, outputs)."""
-        return forward(self.target["critic"], torch.cat((observations, actions), dim=1), scale=self.scale_of_outputs)
+        """What the target critics say of actions, (critics, n, outputs), for targets."""
+        pairs = torch.cat((observations, actions), dim=1)
+        return forward(self.target["critic"], pairs, scale=self.scale_of_outputs, exact=self.values_are_exact)
 
     @abstractmethod
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

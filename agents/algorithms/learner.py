@@ -383,6 +383,11 @@ class Learner(ABC):
         """By what the outputs of critics, but not their gradients, are multiplied."""
         return self.reward_scale
 
+    @property
+    def values_are_exact(self) -> bool:
+        """Whether what targets are made of is left unrounded, until the target is."""
+        return self.stochastic_targets
+
     @in_role(Role.TARGETS)
     def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         """What values are moved towards, (n, 1): rewards + discounts * discount * (the value of what follows)."""

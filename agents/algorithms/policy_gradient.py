@@ -98,12 +98,15 @@ class PolicyGradient(Learner):
         return network
 
     def both(
-        self, layers: Sequence[torch.Tensor], observations: torch.Tensor
+        self, layers: Sequence[torch.Tensor], observations: torch.Tensor, *, exact: bool = False
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """What the network gives the policy for observations (n, observation), and their values, (n, 1)."""
+        """What the network gives the policy for observations (n, observation), and their values, (n, 1).
+
+        ``exact``: values are left unrounded, in float64, without a graph.
+        """
         if isinstance(self.network, ActorCritic):
-            return self.network.both(layers, observations, self.reward_scale)
-        logits, values = self.network.outputs(layers, observations, (1.0, self.reward_scale))
+            return self.network.both(layers, observations, self.reward_scale, exact=exact)
+        logits, values = self.network.outputs(layers, observations, (1.0, self.reward_scale), (False, exact))
         return (logits,), values
 
     def outputs(self, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -112,11 +115,11 @@ class PolicyGradient(Learner):
             return self.network.policy(observations)
         return self.both(self.network.layers, observations)[0]
 
-    def values(self, observations: torch.Tensor) -> torch.Tensor:
-        """The values alone."""
+    def values(self, observations: torch.Tensor, *, exact: bool = False) -> torch.Tensor:
+        """The values alone; for ``exact`` see :meth:`both`."""
         if isinstance(self.network, ActorCritic):
-            return self.network.value(observations, self.reward_scale)
-        return self.both(self.network.layers, observations)[1]
+            return self.network.value(observations, self.reward_scale, exact=exact)
+        return self.both(self.network.layers, observations, exact=exact)[1]
 
     @abstractmethod
     def surrogate(
@@ -189,8 +192,9 @@ class PolicyGradient(Learner):
         """
         actions = rollout.observations_and_actions[:, self.observation_size :]
         with self.before_update():
-            outputs, values = self.both(self.network.layers, rollout.observations)
-            following = self.values(rollout.next_observations)
+            exact = self.values_are_exact
+            outputs, values = self.both(self.network.layers, rollout.observations, exact=exact)
+            following = self.values(rollout.next_observations, exact=exact)
             log_prob = self.policy.log_prob(outputs, actions)
             advantages, returns = self._returns(rollout, last, values, following)
             return torch.cat((log_prob, advantages, returns), dim=1)

@@ -33,7 +33,8 @@ def stochastic_target(
     Args:
         rewards: r, any shape; any floating-point type.
         discounts: d: 0 where nothing follows, else 1; like ``rewards``.
-        following: V, like ``rewards``.
+        following: V, like ``rewards``; or unrounded, in float64: where it is rounded to the nearest and much the same
+            for all states, that stops the critic, too.
         discount: g; a number, or a tensor without dimensions.
         temperature: alpha, of one number; None: there is no entropy in the value.
         log_prob: of the action that follows, like ``rewards``; with ``temperature``.
@@ -49,6 +50,24 @@ def stochastic_target(
         exact = _mean(exact, copies)
     target = rounded_stochastically(exact, rewards.dtype, "addcmul")
     return target if copies == 1 else target.repeat(copies, *[1] * (target.ndim - 1))
+
+
+@apart
+def least_of(values: torch.Tensor) -> torch.Tensor:
+    """The smallest along the first axis, of numbers that are not of the format."""
+    return values.amin(0)
+
+
+@apart
+def largest_of(values: torch.Tensor, choice: torch.Tensor | None = None) -> torch.Tensor:
+    """The largest along the second axis, or those that were chosen, of numbers that are not of the format; (n, 1)."""
+    return values.amax(1, keepdim=True) if choice is None else values.gather(1, choice)
+
+
+@apart
+def dueling(value: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """The value, and how much more each action is worth than the mean of all, of numbers that are not of the format."""
+    return value + (advantages - advantages.mean(dim=1, keepdim=True))
 
 
 @torch.no_grad()
@@ -69,8 +88,8 @@ def stochastic_returns(
     Args:
         rewards: r, (steps, n); any floating-point type.
         discounts: d, 0 at a terminal state, else 1; like ``rewards``.
-        values: V, of the states; like ``rewards``.
-        following: V', of the states that follow; like ``rewards``.
+        values: V, of the states; like ``rewards``, or unrounded, in float64.
+        following: V', of the states that follow; like ``values``.
         last: whether an episode ended with the step; (steps, n), boolean.
         discount: g.
         gae_lambda: lambda.

@@ -56,6 +56,11 @@ class ValueLearner(Learner, ABC):
         return self.reward_scale if self.config.atoms == 1 else 1.0
 
     @property
+    def values_are_exact(self) -> bool:
+        """As of every learner; of distributions the probabilities are rounded."""
+        return super().values_are_exact and self.config.atoms == 1
+
+    @property
     def atoms(self) -> torch.Tensor:
         """The values of a categorical head, (atoms,); there must be one."""
         atoms = self.numbers["atoms"]

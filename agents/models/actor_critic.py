@@ -9,7 +9,7 @@ import torch
 
 from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
 from .policy_layers import Activation, linear, perceptron
-from .scaled_head import head
+from .scaled_head import exact_head, head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class ActorCritic(FlatNetwork):
         initialize_perceptrons([value[None]], generator)
 
     def both(
-        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scale: float = 1.0
+        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scale: float = 1.0, *, exact: bool = False
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """What the policy gives for observations (n, observation), and their values.
 
@@ -73,20 +73,21 @@ class ActorCritic(FlatNetwork):
             layers: ``self.layers`` or ``self.trainable``.
             x: the observations.
             scale: by which values, but not their gradients, are multiplied.
+            exact: leaves values unrounded, in float64, without a graph.
 
         Returns:
             The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
         """
         policy, value = hidden_of(layers[: self._hidden], x.expand(2, *x.shape), torch.tanh_).unbind()
-        return self._policy(layers, policy), self._value(layers, value, scale)
+        return self._policy(layers, policy), self._value(layers, value, scale, exact=exact)
 
     def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the policy gives alone."""
         return self._policy(self.layers, self._hidden_of(0, x))
 
-    def value(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    def value(self, x: torch.Tensor, scale: float = 1.0, *, exact: bool = False) -> torch.Tensor:
         """The values alone."""
-        return self._value(self.layers, self._hidden_of(1, x), scale)
+        return self._value(self.layers, self._hidden_of(1, x), scale, exact=exact)
 
     def as_layers(self) -> tuple[Layer, ...]:
         """Those of the policy, plainly."""
@@ -102,6 +103,6 @@ class ActorCritic(FlatNetwork):
         weight, bias = layers[self._hidden : self._hidden + 2]
         return (torch.addmm(bias, h, weight), *layers[self._hidden + 4 :])
 
-    def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor, scale: float) -> torch.Tensor:
+    def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor, scale: float, *, exact: bool) -> torch.Tensor:
         weight, bias = layers[self._hidden + 2 : self._hidden + 4]
-        return head(bias, h, weight, scale)
+        return (exact_head if exact else head)(bias, h, weight, scale)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, final
 import torch
 from torch import _foreach_copy_
 
-from .scaled_head import head
+from .scaled_head import exact_head, head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,7 +141,12 @@ def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Genera
 
 
 def forward(
-    layers: Sequence[torch.Tensor], x: torch.Tensor, stored: StoredLayers | None = None, scale: float = 1.0
+    layers: Sequence[torch.Tensor],
+    x: torch.Tensor,
+    stored: StoredLayers | None = None,
+    scale: float = 1.0,
+    *,
+    exact: bool = False,
 ) -> torch.Tensor:
     """Computes an ensemble of perceptrons.
 
@@ -150,15 +155,18 @@ def forward(
         x: inputs (batch, in), the same for all members.
         stored: in which formats inputs, results and their gradients are kept; None: in that of the arithmetic.
         scale: by which outputs, but not their gradients, are multiplied; see :func:`~.scaled_head.head`.
+        exact: leaves the last layer's results unrounded; they have no graph.
 
     Returns:
-        (ensemble, batch, out).
+        (ensemble, batch, out); float64 if ``exact``.
     """
     if stored is None:
-        h = x.expand(layers[0].shape[0], *x.shape)
-        return head(layers[-1], hidden_of(layers[:-2], h, torch.relu_), layers[-2], scale)
+        h = hidden_of(layers[:-2], x.expand(layers[0].shape[0], *x.shape), torch.relu_)
+        return (exact_head if exact else head)(layers[-1], h, layers[-2], scale)
     h = stored.multiplied(x).expand(layers[0].shape[0], *x.shape)
     h = hidden_of(layers[:-2], h, lambda result: stored.multiplied(torch.relu_(result)))
+    if exact:
+        return exact_head(layers[-1], h, layers[-2], scale)
     return stored.result(head(layers[-1], h, layers[-2], scale))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch.nn import functional
@@ -156,7 +156,11 @@ class PlanesNetwork(FlatNetwork):
             (initialize_uniformly if self._uniform else initialize_perceptrons)(perceptrons, generator)
 
     def outputs(
-        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scales: Sequence[float] = ()
+        self,
+        layers: Sequence[torch.Tensor],
+        x: torch.Tensor,
+        scales: Sequence[float] = (),
+        exact: Sequence[bool] = (),
     ) -> list[torch.Tensor]:
         """What each head gives, (n, outputs).
 
@@ -164,16 +168,20 @@ class PlanesNetwork(FlatNetwork):
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
             x: observations (n, ...) of any shape with as many numbers.
             scales: of each head's outputs, but not of their gradients; none: 1.
+            exact: of each head, whether what it gives is left unrounded, in float64, without a graph; none: rounded.
         """
         convolutions, shared, heads = self._parts(layers)
         if self.convolutions:
             x = convolve(convolutions, self.convolutions, x.reshape(-1, *self.shape))
-        own = scales or [1.0] * len(heads)
+        own: list[dict[str, Any]] = [
+            {"scale": scale, "exact": unrounded}
+            for scale, unrounded in zip(scales or [1.0] * len(heads), exact or [False] * len(heads), strict=True)
+        ]
         if len(heads) == 1:
-            return [forward([*shared, *heads[0]], x, scale=own[0])[0]]
+            return [forward([*shared, *heads[0]], x, **own[0])[0]]
         if shared:
             x = forward(shared, x)[0].relu()
-        return [forward(head, x, scale=scale)[0] for head, scale in zip(heads, own, strict=True)]
+        return [forward(head, x, **options)[0] for head, options in zip(heads, own, strict=True)]
 
     def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
         """The layers that all heads share, and those of each head, plainly."""

@@ -6,6 +6,8 @@ from typing import Any, final
 
 import torch
 
+from ...formats.base.memory import apart
+
 
 @final
 class _ScaledHead(torch.autograd.Function):
@@ -29,6 +31,16 @@ class _ScaledHead(torch.autograd.Function):
             torch.matmul(x.mT, gradient) if of_weight else None,
             None,
         )
+
+
+@apart
+def exact_head(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """What :func:`head` rounds, unrounded: in float64, whatever is simulated.
+
+    Of numbers with at most 11 significant bits it is exact, and so the same whichever way the products are summed.
+    """
+    multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
+    return multiply(bias.double(), x.double(), weight.double(), beta=scale, alpha=scale)
 
 
 def head(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:

@@ -19,6 +19,8 @@ from roundoff.agents.algorithms.stochastic_targets import (
     stochastic_returns,
     stochastic_target,
 )
+from roundoff.agents.algorithms.td3.agent import TD3
+from roundoff.agents.experience.replay import Replay
 from roundoff.formats import Format, RandomBits
 
 FORMATS = ["e5m2", "e5m3", "e4m3", "e5m10", "e8m7", "e8m20"]
@@ -190,3 +192,26 @@ def test_a_population_is_of_one_format_and_without_a_format_nothing_is_drawn():
              for name in ("e5m3", "e4m3")}  # fmt: skip
     assert len(kinds) == 2
     assert simulation_of(TrainConfig(**TINY, format="fp32")) is None
+
+
+@pytest.mark.slow
+def test_an_agent_whose_value_is_the_same_everywhere_gets_further():
+    """A reward of 1 at every step, discount 0.98, in E4M3: rounded to the nearest, values stop at 16."""
+    found = {}
+    for name in ("all", "stochastic_targets"):
+        fixes = ["all", "stochastic_compensation", *([name] if name != "all" else [])]
+        config = TrainConfig(
+            algorithm="td3", format="e4m3", fixes=fixes, hidden_units=32, last_hidden_units=32, batch_size=32, lr=5e-3,
+            tau=0.05, policy_delay=1, discount=0.98,
+        )  # fmt: skip
+        agent = TD3(4, 1, config, torch.device("cpu"))
+        replay = Replay(1, 4, 1, dtype=agent.dtype, device=torch.device("cpu"))
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(900):
+            rows = torch.randn(32, replay.rows.shape[1], generator=generator)
+            rows[:, 4:5].tanh_()
+            rows[:, -2:] = 1
+            metrics = agent.update(replay.as_batch(roundoff.round(rows, "e4m3")))
+        found[name] = metrics["q"].double().mean().item()
+    assert found["all"] == 16
+    assert found["stochastic_targets"] > 19

@@ -14,6 +14,7 @@ from ..categorical import divergence, expected, slope_of_expected
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
+from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
 from ..value_learner import ValueLearner
 
@@ -83,7 +84,8 @@ class D4PG(DeterministicActor, ValueLearner):
         """Moves the critic towards its targets."""
         with torch.no_grad():
             actions = self.target_actions(batch.next_observations)
-            following = self.target_outputs(batch.next_observations, actions)[0]
+            following = self.target_outputs(batch.next_observations, actions)
+        following = least_of(following) if self.values_are_exact else following[0]
         critic, scale = self.networks["critic"], self.scale_of_outputs
         outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale)
         return (self._step_values if self.config.atoms == 1 else self._step_distributions)(outputs, following, batch)

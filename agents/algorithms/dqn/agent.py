@@ -14,6 +14,7 @@ from ...models.policy_layers import Decision, PolicyLayers
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
 from ..part import Metrics, Part
+from ..stochastic_targets import dueling, largest_of
 from ..value_learner import ValueLearner
 from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random_actions
 
@@ -158,12 +159,7 @@ class DQN(ValueLearner):
         """The derivative of the mean Huber or squared error by the Q values of the actions that were taken."""
         config, optimizer = self.config, self.optimizers["critic"]
         with torch.no_grad():
-            next_q = self._outputs(self.target, batch.next_observations)
-            best = (
-                next_q.gather(1, self._choice(batch.next_observations))
-                if config.double
-                else next_q.amax(1, keepdim=True)
-            )
+            best = self._best(batch.next_observations)
             target = self.targets_of(batch.rewards, batch.discounts, best)
         q = self._outputs(self.network.trainable, batch.observations)
         taken = batch.actions.argmax(dim=1, keepdim=True)
@@ -174,6 +170,20 @@ class DQN(ValueLearner):
         weight = derivative * optimizer.mean_weight((1 if huber else 2) / scale, len(error))
         self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
         return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
+
+    def _best(self, observations: torch.Tensor) -> torch.Tensor:
+        """The target network's value of the best actions, or of those that the network takes for the best, (n, 1)."""
+        double = self.config.double
+        if self.values_are_exact:
+            heads = 1 + self.config.dueling
+            first, *more = self.network.outputs(
+                self.target, observations, [self.scale_of_outputs] * heads, [True] * heads
+            )
+            return largest_of(
+                dueling(first, more[0]) if more else first, self._choice(observations) if double else None
+            )
+        next_q = self._outputs(self.target, observations)
+        return next_q.gather(1, self._choice(observations)) if double else next_q.amax(1, keepdim=True)
 
     def _update_distributions(self, batch: Batch) -> Metrics:
         """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""

@@ -12,6 +12,7 @@ from ...experience.off_policy import record_states
 from ...models.networks import forward
 from ...streams import Stream, torch_generator
 from ..sac.agent import SoftActorCritic
+from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
 from .encoder import Parts, PixelNetwork, convolve, features
 
@@ -114,9 +115,10 @@ class DrQ(SoftActorCritic):
                 self.policy_outputs(batch.next_images), noise
             )
             averaged = Parts.of(self.target, convolutional=True)
-            next_q = self._of_critics(averaged, convolve(averaged.convolutions, batch.next_images), next_actions).amin(
-                0
-            )
+            convolved = convolve(averaged.convolutions, batch.next_images)
+            exact = self.values_are_exact
+            next_q = self._of_critics(averaged, convolved, next_actions, exact=exact)
+            next_q = least_of(next_q) if exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob, _COPIES)
         trainable = Parts.of(self.critic.trainable, convolutional=True)
         q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
@@ -136,10 +138,12 @@ class DrQ(SoftActorCritic):
         """(n, 2 action)."""
         return forward(parts.perceptrons, self._features(parts, convolved))[0]
 
-    def _of_critics(self, parts: Parts, convolved: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def _of_critics(
+        self, parts: Parts, convolved: torch.Tensor, actions: torch.Tensor, *, exact: bool = False
+    ) -> torch.Tensor:
         """(2, n, 1)."""
         pairs = torch.cat((self._features(parts, convolved), actions), dim=1)
-        return forward(parts.perceptrons, pairs, scale=self.reward_scale)
+        return forward(parts.perceptrons, pairs, scale=self.reward_scale, exact=exact)
 
     def _features(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
         keys = self.config

@@ -19,7 +19,7 @@ from ...optimizers.decisions import filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
-from ..stochastic_targets import stochastic_target
+from ..stochastic_targets import least_of, stochastic_target
 from ..twin_critics import step_critics
 
 if TYPE_CHECKING:
@@ -231,12 +231,9 @@ class SAC(SoftActorCritic):
             next_actions, next_log_prob = self.policy.sample_with_log_prob(
                 self.policy_outputs(batch.next_observations), noise
             )
-            next_q = forward(
-                self.target,
-                torch.cat((batch.next_observations, next_actions), dim=1),
-                self.layers_stored,
-                self.reward_scale,
-            ).amin(0)
+            pairs = torch.cat((batch.next_observations, next_actions), dim=1)
+            next_q = forward(self.target, pairs, self.layers_stored, self.reward_scale, exact=self.values_are_exact)
+            next_q = least_of(next_q) if self.values_are_exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
         q = forward(self.critic.trainable, batch.observations_and_actions, self.layers_stored, self.reward_scale)
         return step_critics(self, q, target, len(batch.rows))

@@ -12,6 +12,7 @@ from ...optimizers.decisions import filled_like
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
+from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class TD3(DeterministicActor):
         with torch.no_grad():
             smoothing = (noise * config.policy_noise).clamp(-config.noise_clip, config.noise_clip)
             actions = (self.target_actions(batch.next_observations) + smoothing).clamp(-1, 1)
-            next_q = self.target_outputs(batch.next_observations, actions).amin(0)
+            outputs = self.target_outputs(batch.next_observations, actions)
+            next_q = least_of(outputs) if self.values_are_exact else outputs.amin(0)
             target = self.targets_of(batch.rewards, batch.discounts, next_q)
         q = forward(self.networks["critic"].trainable, batch.observations_and_actions, scale=self.reward_scale)
         return step_critics(self, q, target, len(batch.rows))
