@@ -1,7 +1,9 @@
 """Recursions in the operations that agents use: they stop where the theory says, and a run says so before it begins."""
 
+import csv
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from roundoff.agents.optimizers.decisions import add_product
 from roundoff.analysis.reports.writing import report
 from roundoff.cli import app
 from roundoff.formats import FloatFormat
-from roundoff.formats.tools.recursions import least_change, stop
+from roundoff.formats.tools.recursions import least_change, reach, stop
 
 BITS = range(1, 11)
 DISCOUNTS = [0.9, 0.95, 0.99, 0.997]
@@ -222,3 +224,21 @@ def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):
     assert planned.output.count(f"  {said} (of 2 runs)\n") == 1, planned.output
     page, _ = report(tmp_path / "run")
     assert page.read_text().count(said) == 1
+
+
+def test_the_figure_of_the_paper_rests_on_its_table():
+    """As docs/next-fix.md has it: what was measured lies where it is predicted, but for the noise of a critic."""
+    with (Path(__file__).parents[2] / "docs/figures/recursions.csv").open(encoding="utf-8") as file:
+        table = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert [row["m"] for row in table] == list(range(2, 11))
+    for row in table:
+        m = int(row["m"])
+        assert [row["predicted_least"], row["predicted_most"]] == pytest.approx(
+            [100 * x for x in reach(0.01, m)], rel=1e-3
+        )
+        assert row["lag_predicted_most"] == pytest.approx(least_change(m, compensated=True)[1] / 0.01, rel=1e-3)
+        assert row["lag_nearest"] <= row["lag_predicted_most"] + 2.0**-m
+        assert 0.99 * row["predicted_least"] <= row["nearest"] <= 1.08 * row["predicted_most"]
+        assert abs(row["stochastic"] - 100) < 5
+        if m <= 4:
+            assert row["lag_nearest"] > 3 * row["lag_stochastic"]
