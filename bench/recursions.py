@@ -90,11 +90,12 @@ def draw(table: list[dict[str, float]]) -> None:
     left.plot(bits, [row["stochastic"] for row in table], "s", color="C1", label="learned, stochastic targets")
     left.axhline(1 / (1 - DISCOUNT), color="C1", linewidth=1)
     left.set_ylabel(f"value of 1 at every step, discount {DISCOUNT}")
-    right.plot(bits, [row["lag_predicted_most"] for row in table], color="C0", label="at most, predicted")
+    most = [row["lag_predicted_most"] + 2.0 ** -(row["m"] + 1) for row in table]  # and half an ulp of its own
+    right.plot(bits, most, color="C0", label="at most, predicted")
     right.plot(bits, [row["lag_nearest"] for row in table], "o", color="C0", label="compensated, to nearest")
     right.plot(bits, [row["lag_stochastic"] for row in table], "s", color="C1", label="compensated stochastically")
     right.set_yscale("log")
-    right.set_ylabel(f"distance of an average from its source, tau {TAU}")
+    right.set_ylabel(f"lag of an average, tau {TAU}")
     for axis in (left, right):
         axis.set_xlabel("significand bits m")
         axis.legend(fontsize="small")

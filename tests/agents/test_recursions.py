@@ -237,7 +237,7 @@ def test_the_figure_of_the_paper_rests_on_its_table():
             [100 * x for x in reach(0.01, m)], rel=1e-3
         )
         assert row["lag_predicted_most"] == pytest.approx(least_change(m, compensated=True)[1] / 0.01, rel=1e-3)
-        assert row["lag_nearest"] <= row["lag_predicted_most"] + 2.0**-m
+        assert row["lag_nearest"] <= row["lag_predicted_most"] + 2.0 ** -(m + 1)
         assert 0.99 * row["predicted_least"] <= row["nearest"] <= 1.08 * row["predicted_most"]
         assert abs(row["stochastic"] - 100) < 5
         if m <= 4:
