@@ -46,7 +46,8 @@ def blame_script(
 
     As :func:`roundoff.blame`, with a process for each trial; Ctrl-C ends it with its processes. A trial fails if
     the measure is not reached, no number is given for it, the script ends with another exit status than 0, or it takes
-    more than a minute longer than 20 times the first trial.
+    more than a minute longer than 20 times the first trial. So has one whose weights, or whose last number read, are
+    not finite at the end, unless that is so without rounding, too.
 
     Args:
         script: which; it seeds its generators itself.
@@ -95,6 +96,7 @@ class _Trials:
         self._units: set[str] = set()
         self._known: dict[object, bool] = {}
         self._limit: float | None = None
+        self._lost_anyway = False  # without rounding, too
         self.trials = 0
 
     def check_unrounded(self) -> None:
@@ -160,8 +162,14 @@ class _Trials:
         if number is None:
             return _Result(False, f"no number for {self._measure.name}", output, None)
         if math.isnan(self._measure.bound):
-            return _Result(number == 1, "finite" if number else "not finite", output, number)
-        return _Result(self._measure.passes(number), f"{self._measure.name} {number:g}", output, number)
+            result = _Result(number == 1, "finite" if number else "not finite", output, number)
+        else:
+            result = _Result(self._measure.passes(number), f"{self._measure.name} {number:g}", output, number)
+        if self._limit is None:
+            self._lost_anyway = bool(outcome.lost)
+        elif outcome.lost and result.passed and not self._lost_anyway:
+            return result._replace(passed=False, what=f"{result.what}, but {outcome.lost}")
+        return result
 
 
 def _ran(order: Order, script: Script, limit: float | None) -> tuple[int | None, str]:

@@ -23,6 +23,7 @@ from ..blame import Over, everywhere, units_of
 from ..dispatch.simulation import Simulation
 from ..policy.policy import Policy
 from ..presence.entering import SimulationWarning
+from ..watching.lost_numbers import Stepped, left_behind
 from .running import Script, end_as_python, run_as_main, show_as_python
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Outcome:
     """The last values of ``roundoff.log``."""
     refusal: str | None = None
     """Why the simulation cannot run the script."""
+    lost: str = ""
+    """What was not finite when the script had ended, though it may have printed nothing of it."""
 
     @classmethod
     def read(cls, path: Path) -> Outcome:
@@ -104,10 +107,11 @@ def main() -> None:
         everywhere(policy) if order.learn else policy, seed=order.seed, warn_unused=False, leave_moves=not order.learn
     )
     logged = _Logged()
-    with part_of(logged):
+    with part_of(logged), Stepped() as stepped:
         error = run_as_main(script, simulation)
     units = sorted(units_of(simulation, order.over)) if order.learn else []
+    lost = left_behind(simulation.last_read, stepped)
     refusal = str(error) if isinstance(error, RoundoffError) else None
-    write_json(order.outcome, asdict(Outcome(units, logged.values, refusal)))
+    write_json(order.outcome, asdict(Outcome(units, logged.values, refusal, lost)))
     show_as_python(error)
     end_as_python(error)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
+    from .last_read import LastRead
+
 OutOfMemory = (MemoryError, torch.OutOfMemoryError)
 OTHER_REASONS = (RoundoffError, *OutOfMemory)
 """What is raised for reasons of its own, whatever numbers there are."""
@@ -60,6 +62,16 @@ def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
             return name
     return None
+
+
+def left_behind(last_read: LastRead, stepped: Stepped) -> str:
+    """What is not finite at the end of a program that came to it, in words: what it read last, or a weight.
+
+    Returns:
+        An empty text if all is finite.
+    """
+    damaged = damaged_weight(stepped.weights())
+    return str(last_read) or ("" if damaged is None else f"parameter {damaged}, is not finite")
 
 
 def nan_among_locals(error: BaseException) -> str | None:

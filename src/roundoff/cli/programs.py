@@ -63,8 +63,9 @@ def run(
     As `python SCRIPT ARGS` does: with its exit status, output and traceback.
     """
     from roundoff.simulate import Simulation
+    from roundoff.simulate.scripts.children import PythonChildren
     from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
-    from roundoff.simulate.watching.lost_numbers import Stepped, damaged_weight
+    from roundoff.simulate.watching.lost_numbers import Stepped, left_behind
 
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
@@ -81,10 +82,13 @@ def run(
 
         torch.set_num_threads(threads)
     simulation = Simulation(chosen, seed=seed, observe=observe or report is not None)
-    with Stepped() as stepped:
+    with Stepped() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
     show_as_python(error)
-    lost = str(simulation.last_read) or _of_weights(damaged_weight(stepped.weights()))
+    if children.commands:
+        sys.stdout.flush()
+        say(f"roundoff: {children}", error=True)
+    lost = left_behind(simulation.last_read, stepped)
     if lost and not observe:
         sys.stdout.flush()
         say(
@@ -101,10 +105,6 @@ def run(
 
             write_text(report, seen.table.to_csv(index=False))
     end_as_python(error)
-
-
-def _of_weights(damaged: str | None) -> str:
-    return "" if damaged is None else f"parameter {damaged}, is not finite"
 
 
 def _blame(

@@ -73,6 +73,26 @@ def test_the_operation_that_overflows_is_found(tmp_path):
     assert trials[-1].endswith(" exp in e8m10: loss 48, passes")
 
 
+FILTERS = """
+import torch
+w = torch.nn.Parameter(torch.full((1,), 12.5))
+optimizer = torch.optim.SGD([w], lr=1e-9)
+(w.exp() - w.exp()).sum().backward()
+optimizer.step()
+print("loss:", 0.0)
+"""
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_trial_whose_weights_are_lost_has_failed(tmp_path):
+    """Trainers print a loss of NaN as 0, and end with status 0."""
+    found, trials = blamed(tmp_path, FILTERS, "loss<1")
+    assert found.culprits, found
+    assert "in e5m10: loss 0, but parameter 0 of SGD, of shape (1,), is not finite, fails" in trials[1]
+    found, trials = blamed(tmp_path, FILTERS.replace("12.5", "torch.inf"), "loss<1")
+    assert (found.culprits, len(trials)) == ((), 2)  # lost without rounding, too
+
+
 @pytest.mark.usefixtures("forked")
 def test_roles_and_what_is_logged(tmp_path):
     text = """

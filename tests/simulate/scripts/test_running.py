@@ -1,5 +1,7 @@
 """Scripts run in a simulation as they run behind ``python``: each beside plain Python, in a process of its own."""
 
+import json
+import math
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from processes import PATIENCE
 
 from roundoff import simulate
 from roundoff.cli import main
+from roundoff.simulate.scripts.children import PythonChildren
 
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
 
@@ -173,6 +176,57 @@ def test_workers_of_a_loader_are_forked_and_spawned(folder):
     # Forked workers are in the simulation, as the loader without workers: 11/8 + 13/8 + 2 + 9/4 is 7.25, a tie. Those
     # that are spawned begin anew, outside: the sum of 4/3 + 5/3 + 2 + 7/3 alone is rounded.
     assert run.stdout == "fork 2.0 7.0\nspawn 2.0 7.5\n"
+    said = [line for line in run.stderr.splitlines() if line.startswith("roundoff: ")]
+    assert len(said) == 1
+    assert said[0].startswith("roundoff: the script started 2 Python processes (")
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([[sys.executable, "-c", "pass"]], f"a Python process ({sys.executable} -c pass), in which nothing"),
+        ([[sys.executable, "-m", "roundoff", "--version"], ["true"]], ""),
+    ],
+)
+def test_python_processes_that_begin_anew_are_told_of(commands, expected):
+    with PythonChildren() as children:
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", "pass"], check=True)  # behind the block
+    assert expected in str(children)
+    assert bool(children.commands) == bool(expected)
+
+
+REDUCES = """
+import math
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.tensor([math.pi, math.e]) / 3 * (dist.get_rank() + 1)
+dist.all_reduce(x)
+print(x.tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_launcher_of_two_processes(inside, folder):
+    """Behind torchrun each rank is in the simulation; in front of it none is, which is said."""
+    (folder / "reduces.py").write_text(REDUCES)
+    launcher, ours = ["-m", "torch.distributed.run", "--nproc-per-node", "2"], ["-m", "roundoff", "run", "--format"]
+    given = [*launcher, *ours, "e5m3"] if inside else [*ours, "e5m3", *launcher]
+    run = subprocess.run([sys.executable, *given, "reduces.py"], cwd=folder, capture_output=True, text=True, check=True)
+    exact = (3 * torch.tensor([math.pi, math.e]) / 3).tolist()
+    values = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(values) == 2
+    assert values[0] == values[1]
+    if inside:
+        assert values[0] == [3.5, 2.75]  # 3.25 / 3 is 1.125 there, and 1.125 + 2.25 a tie; 0.9375 + 1.875 is 2.8125
+        assert "roundoff: " not in run.stderr
+    else:
+        assert values[0] == pytest.approx(exact)
+        assert "roundoff: the script started 2 Python processes (" in run.stderr
 
 
 OVERFLOWS = """

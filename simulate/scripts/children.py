@@ -1,0 +1,78 @@
+"""Python processes that a script starts: they begin anew, outside of the simulation."""
+
+from __future__ import annotations
+
+import re
+import sys
+from multiprocessing import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*(\.exe)?$")
+_ROUNDOFF = ("roundoff", "-mroundoff")
+_COMPILER = "_inductor"
+"""Part of the paths of the programs of torch.compile, which compute nothing."""
+_SPAWNED = "--multiprocessing-fork"
+_EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
+
+
+@final
+class PythonChildren:
+    """Counts the Python processes that are started within the block, but for forks and those with roundoff in front.
+
+    Python offers audit hooks for good: the one of this object stays, and counts nothing behind the block.
+
+    Attributes:
+        commands: of each its command line.
+    """
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self._listens = False
+        self._spawnv: Callable[..., Any] = util.spawnv_passfds
+
+    def __enter__(self) -> Self:
+        self._listens = True
+        sys.addaudithook(self._hear)
+        util.spawnv_passfds = self._spawn  # type: ignore[assignment]  # it tells no hook
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listens = False
+        util.spawnv_passfds = self._spawnv
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._listens and event in _EVENTS:
+            self._note(arguments[0], arguments[1])
+
+    def _spawn(self, path: Any, arguments: Sequence[Any], *rest: Any) -> Any:
+        if _SPAWNED in map(_text, arguments):  # and no helper of multiprocessing's own
+            self._note(path, arguments)
+        return self._spawnv(path, arguments, *rest)
+
+    def _note(self, executable: Any, arguments: Any) -> None:
+        given = [arguments] if isinstance(arguments, (str, bytes)) else list(arguments or ())
+        words = [_text(word) for word in given]
+        program = _text(executable) if executable is not None else words[0] if words else ""
+        simulated_or_none = any(word in _ROUNDOFF or _COMPILER in word for word in words[1:])
+        if _PYTHON.search(Path(program).name) and not simulated_or_none:
+            self.commands.append(" ".join([program, *words[1:]]))
+
+    def __str__(self) -> str:
+        """What is to be said of them, in a line; empty if there were none."""
+        if not self.commands:
+            return ""
+        count = len(self.commands)
+        first = self.commands[0]
+        what = f"a Python process ({first})" if count == 1 else f"{count} Python processes ({first}, ...)"
+        return (
+            f"the script started {what}, in which nothing is simulated: put roundoff behind what starts them,"
+            " as in torchrun -m roundoff run --format e5m10 train.py"
+        )
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
