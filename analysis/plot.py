@@ -21,7 +21,7 @@ from .statistics.first_failures import first_failures
 from .statistics.summary import ended, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from matplotlib.figure import Figure
 
@@ -134,7 +134,8 @@ def write_figure(
     """
     content = _csv(table)
     written = [replace_file(named.table, content)]
-    shown = read_table(content)
+    numbers = {name for name in table if pd.api.types.is_numeric_dtype(table[name])}  # a program may log any name
+    shown = read_table(content, numbers - {"seed"})
     texts = shown.select_dtypes(exclude="number").columns
     shown[texts] = shown[texts].map(drawable, na_action="ignore")
     drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size], metric=_drawable(metric))
@@ -164,9 +165,14 @@ def about_open_runs(path: Path, experiment: Experiment, where: str = "the degrad
     return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and have no score in {where}"]
 
 
-def read_table(content: bytes) -> pd.DataFrame:
-    """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file."""
-    text = dict.fromkeys(_TEXTS, str)
+def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
+    """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file.
+
+    Args:
+        content: of the file.
+        numbers: columns of numbers, whatever they are called.
+    """
+    text = {name: str for name in _TEXTS if name not in numbers}
     table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
     return table.fillna(dict.fromkeys(set(table) & set(text), ""))
 

@@ -146,7 +146,12 @@ def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]
         leases = Leases(make_directory_inside(directory, "leases"))
     waiting = [run for run in plan.runs if not store.has_ended(run)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
-    todo, held = deque(waiting), 0
+    damaged = {run.id: why for run in waiting if (why := store.damage(run))}
+    for run in waiting:
+        if run.id in damaged:
+            failures.append(damaged[run.id])
+            watcher.event(Event("failed", run, reason=damaged[run.id]), "failed", None)
+    todo, held = deque(run for run in waiting if run.id not in damaged), 0
     while todo:
         run = todo.popleft()
         number = leases.next_number(run.id, leases.numbers())

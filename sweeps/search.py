@@ -139,7 +139,8 @@ class _Branch:
         asked = list(self._asked(store))
         ended = [name for name in asked if self._ended(store, name)]
         means = {name: self._mean(store, name) for name in self._formats if name in ended}
-        enough = next((name for name in means if self._is_enough(store, name)), None)
+        judged = means if self._ended(store, REFERENCE) else {}  # it may have failed
+        enough = next((name for name in judged if self._is_enough(store, name)), None)
         reference = self._mean(store, REFERENCE) if self._ended(store, REFERENCE) else None
         unlearned = self._unlearned(store) if reference is not None else ""
         return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)

@@ -14,7 +14,7 @@ from ..agents.run.parts import check_run
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .subjects.program_keys import ProgramConfig
-from .workers.pool import execute
+from .workers.pool import Event, execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .language.plan import Plan
     from .language.run import Run
     from .subjects.subject import RunConfig
-    from .workers.pool import Event, Executor
+    from .workers.pool import Executor
 
 
 class Watcher(Protocol):
@@ -69,7 +69,8 @@ def run_sweep(
 
     Whenever it is stopped, in whatever way, calling it again continues from the runs' checkpoints, with the same
     results as if it had never been stopped. Runs that failed are tried again. Any number of sweeps may work in the
-    same folder, also from several machines: each run is done by one of them, and all end when all runs have.
+    same folder, also from several machines: each run is done by one of them, and all end when all runs have. One whose
+    result cannot be read has failed, until the file is deleted; the others go on.
 
     Args:
         plan: what to run.
@@ -87,7 +88,7 @@ def run_sweep(
         How the runs of the plan ended.
 
     Raises:
-        SweepError: the folder is something else, or holds a damaged result; or no worker can be started.
+        SweepError: the folder is something else; or no worker can be started.
         RunError: the module of a task is not allowed, or its environment is none to train in; or this machine, on
             which workers are to run, has no such device as a run to do asks for.
         FileError: it cannot be written.
@@ -111,7 +112,11 @@ def run_sweep(
     if executor.is_local:
         _check_devices([run.config for run in plan.runs if states[run.id] not in ("done", "crashed")])
     jobs = _jobs(plan, store, states, runs, leases)
-    watcher.begin([run for run, _ in jobs], len(plan.runs) - len(jobs), max(1, min(executor.limit, len(jobs))))
+    damaged = [(run, why) for run in plan.runs if (why := store.damage(run))]
+    waiting = [*(run for run, _ in jobs), *(run for run, _ in damaged)]
+    watcher.begin(waiting, len(plan.runs) - len(waiting), max(1, min(executor.limit, len(jobs))))
+    for run, why in damaged:
+        watcher.event(Event("failed", run, reason=why), "failed", None)
     if jobs:
         running = execute(
             jobs, executor, leases, logs,
@@ -119,19 +124,27 @@ def run_sweep(
         )  # fmt: skip
         with closing(running) as events:
             for event in events:
-                score: float | None = 0.0
-                if event.kind == "ended":
-                    result = store.result(event.run)
-                    states[event.run.id], score = result["status"], result["return"]
-                    if plan.program and result["crash"]:
-                        event = replace(event, reason=result["crash"]["reason"])  # noqa: PLW2901
+                known, score = _as_known(event, store)
+                if known.kind == "ended":
                     leases.forget(event.run.id)
-                elif event.kind == "failed":
-                    store.record_failure(event.run, event.reason)
-                    states[event.run.id] = "failed"
-                watcher.event(event, states[event.run.id], score)
+                states[event.run.id] = store.state(event.run) if known.kind in ("ended", "failed") else "waiting"
+                watcher.event(known, states[event.run.id], score)
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]:
+    """An event with what the folder says of it, and the score; one of a run that has failed is noted there."""
+    if event.kind == "failed":
+        store.record_failure(event.run, event.reason)
+    if event.kind != "ended":
+        return event, 0.0
+    if why := store.damage(event.run):
+        return Event("failed", event.run, reason=why), 0.0
+    result = store.result(event.run)
+    if isinstance(event.run.config, ProgramConfig) and result["crash"]:
+        event = replace(event, reason=result["crash"]["reason"])
+    return event, result["return"]
 
 
 def run_in_rounds(
@@ -181,7 +194,8 @@ def _jobs(
     plan: Plan, store: SweepDirectory, states: dict[str, State], runs: Path, leases: Leases
 ) -> list[tuple[Run, Path]]:
     """The runs to do, with their folders, freed of what earlier tries have left."""
-    jobs = [(run, store.run_path(run)) for run in plan.runs if states[run.id] not in ("done", "crashed")]
+    todo = [run for run in plan.runs if states[run.id] not in ("done", "crashed") and not store.damage(run)]
+    jobs = [(run, store.run_path(run)) for run in todo]
     for run, path in jobs:
         if path.is_symlink():
             make_directory_inside(runs, run.id)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -10,15 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from forked import fork_command
+from forked import fork_command, status_of, wait_for
 from processes import PATIENCE, wait_until
 
 from roundoff import __version__ as roundoff_version
+from roundoff.agents.run.stopping import StopRequest, stopping_on_sigterm
 from roundoff.cli import main
+from roundoff.cli.options import stoppable
 
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
 
@@ -313,3 +316,37 @@ def test_the_function_and_the_package_simulate_are_kept_apart():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
+    keys = ["task=cartpole_swingup", "action_repeat=50", "hidden_units=8", "batch_size=8", "seed_steps=10"]
+    keys += [f"{name}=500000" for name in ("steps", "eval_every", "checkpoint_every")]
+    command = ["train", *keys, "--out", str(tmp_path / "run"), "--no-compile"]
+    pid, terminal = pty.fork()
+    if not pid:
+        sys.argv, sys.excepthook = ["roundoff", *command], sys.__excepthook__
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        with suppress(BaseException):
+            os._exit(status_of(main))
+        os._exit(1)
+    wait_until((tmp_path / "run" / "metrics.jsonl").exists)
+    wait_until((tmp_path / "run" / "metrics.jsonl").read_bytes)
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+    os.close(terminal)
+    assert wait_for(pid) == 143
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_hanging_up_stops_as_sigterm_does_unless_it_is_ignored(monkeypatch, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    stop = StopRequest()
+    try:
+        with stopping_on_sigterm(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.made is not ignored
+        ends = nullcontext() if ignored else pytest.raises(SystemExit, match="129")
+        with ends, stoppable("the same command goes on"):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import torch
 
+from roundoff.errors import RoundoffError
+
 from ...simulate.watching.lost_numbers import lost_numbers
 from ..actors.sampler import RemoteSampler
 from ..errors import FileError
@@ -363,7 +365,9 @@ class Run:
             self.stopwatch.continue_from(state["seconds"])
             self.untrained = state.get("untrained")  # older versions did not look at it
             self.log_length = state["metrics_length"]
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except RoundoffError:
+            raise
+        except Exception as error:  # of whatever kind: anything may stand in the file
             raise FileError(
                 f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"

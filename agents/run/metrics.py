@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -10,7 +9,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
-from roundoff.files import cannot_be_written, make_directory_inside, open_to_append
+from roundoff.files import cannot_be_written, json_text, make_directory_inside, open_to_append
 
 from ..errors import FileError
 
@@ -76,7 +75,7 @@ class MetricsLog:
         """
         record = {"kind": kind, "step": step, **{name: _finite(value) for name, value in values.items()}}
         with self._writing():
-            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._file.write(json_text(record).encode() + b"\n")
             self._file.flush()
             self._write_event(f"{kind}/{values['in']}" if "in" in values else kind, step, values)
 

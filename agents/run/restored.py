@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import ValidationError
 
 from roundoff.files import read_json
@@ -14,8 +15,6 @@ from . import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from .directory import RunDirectory
 
@@ -56,8 +55,8 @@ def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: 
     Raises:
         RunError: they are those of another one; ``place`` says where they came from.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    there = {name: tuple(tensor.shape) if hasattr(tensor, "shape") else None for name, tensor in found.items()}
+    shapes = {name: _in_words(tensor) for name, tensor in own.items()}
+    there = {str(name): _in_words(tensor) for name, tensor in found.items()}
     if there != shapes:
         differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
         name = differing[0]
@@ -67,3 +66,12 @@ def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: 
         )
     for name, tensor in own.items():
         tensor.detach().copy_(found[name])
+
+
+def _in_words(x: Any) -> str:
+    """A kind of tensor; one of numbers in memory has a dtype and a shape alone."""
+    if not isinstance(x, torch.Tensor):
+        return f"a {type(x).__name__}"
+    kinds = {"meta": x.is_meta, "sparse": x.layout is not torch.strided, "quantized": x.is_quantized}
+    kind = "".join(f"{name} " for name, found in kinds.items() if found)
+    return f"{kind}{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"

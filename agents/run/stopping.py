@@ -6,6 +6,8 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
+from roundoff.processes import let_go, terminals
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,11 +42,11 @@ class StopRequest:
 
 @contextmanager
 def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterator[None]:
-    """Turns SIGTERM into a request within the block (main thread only).
+    """Turns SIGTERM into a request within the block (main thread only), and SIGHUP, unless that is ignored.
 
-    If the block has not ended ``patience`` seconds later (a long evaluation, an environment that hangs), or at a
-    second SIGTERM, it is interrupted by the handler that stood before, or as by Ctrl-C, and what was done since the
-    last checkpoint is lost.
+    SIGHUP comes when a terminal is closed; nothing is written there any more. If the block has not ended ``patience``
+    seconds later (a long evaluation, an environment that hangs), or at a second signal, it is interrupted by the
+    handler that stood before, or as by Ctrl-C, and what was done since the last checkpoint is lost.
 
     Args:
         stop: the request.
@@ -54,9 +56,12 @@ def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterat
         KeyboardInterrupt: as described.
     """
 
-    def first(_number: int, _frame: Any) -> None:
+    def first(number: int, _frame: Any) -> None:
         stop.make()
-        signal.signal(signal.SIGTERM, now)
+        if number == signal.SIGHUP:
+            let_go(shown)
+        for one in asking:
+            signal.signal(one, now)
         signal.setitimer(signal.ITIMER_REAL, patience)
 
     def now(_number: int, frame: Any) -> None:
@@ -64,8 +69,12 @@ def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterat
             before[signal.SIGTERM](signal.SIGTERM, frame)
         raise KeyboardInterrupt
 
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
-    signal.signal(signal.SIGTERM, first)
+    shown = terminals()
+    hears = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    asking = [signal.SIGTERM, signal.SIGHUP] if hears else [signal.SIGTERM]
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (*asking, signal.SIGALRM)}
+    for one in asking:
+        signal.signal(one, first)
     signal.signal(signal.SIGALRM, now)
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,13 @@ _RECORD_COLUMNS = {
     "episode_return": pa.float64(),
     "numerics": pa.string(),
 }
+_NO_NUMBERS = ("numerics", "returns")
 # A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
 _NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
+"""What Arrow raises for values that no array of a kind holds."""
 
 
 def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, int, list[str]]:
@@ -157,14 +161,19 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pa.array(values, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except _UNFIT:
             warnings.append(f"{path}: {name} has other values than {kind}; these are left out")
             columns[name] = pa.array([_if_fits(value, kind) for value in values], kind)
     return pa.table(columns)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without mappings: those of numerics records, by role, become one text."""
+    """A record without mappings: those of numerics records, by role, become one text.
+
+    A number that a program logs under the name of a column that holds something else has ``_`` behind it.
+    """
+    if record.get("kind") == "log":
+        return {f"{name}_" if name in _NO_NUMBERS else name: value for name, value in record.items()}
     if record.get("kind") != "numerics":
         return record
     nested = {key: value for key, value in record.items() if isinstance(value, dict)}
@@ -176,7 +185,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 def _if_fits(value: Any, kind: pa.DataType) -> Any:
     try:
         pa.array([value], kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except _UNFIT:
         return None
     return value
 
@@ -206,6 +215,7 @@ def _settings(values: list[Any]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
     for allowed, kind in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
         if kinds and kinds <= allowed:
-            return pa.array(values, kind)
+            with suppress(*_UNFIT):  # of more bits than there are
+                return pa.array(values, kind)
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     return pa.array(texts, pa.string())

@@ -19,7 +19,7 @@ from .files import MALFORMED, planned_runs, read_json
 from .metric import RETURN, Metric, read_metric
 from .outcome import COLUMNS, read_outcome
 from .records import read_records
-from .settings import as_columns, flat, is_program, make_alike, tasks_of
+from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,8 @@ class Experiment:
         training: one row per training episode, or record of a program: ``id``, ``step``, and every number that a run
             has logged there, by name (at most 200 of them); NaN where it was not. What a program logged and is not
             finite is infinite here.
-        returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name.
+        returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name (one
+            that is called ``id`` is ``id_``).
         quantized: one row per evaluation of a quantized policy: ``id``, ``step``, ``in`` (the quantization) and
             ``return``.
         metric: what the runs are scored by.
@@ -149,8 +150,8 @@ def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
         task = config.get("program" if is_program(config) else "task")
         if not isinstance(task, str) or not isinstance(config.get("format"), str):
             warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
-        elif type(config.get("seed", 0)) is not int:
-            warnings.append(f"{folder / 'config.json'}: its seed is no whole number; the run is left out")
+        elif type(config.get("seed", 0)) is not int or not -LARGEST <= config.get("seed", 0) < LARGEST:
+            warnings.append(f"{folder / 'config.json'}: its seed is no whole number of 64 bits; the run is left out")
         else:
             configs[identity] = config
     return configs
@@ -177,7 +178,11 @@ def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, d
 
 
 def _values(outcomes: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
-    rows = [{"id": identity, **outcome["values"]} for identity, outcome in outcomes.items() if outcome["values"]]
+    rows = [
+        {"id": identity, **{"id_" if name == "id" else name: value for name, value in outcome["values"].items()}}
+        for identity, outcome in outcomes.items()
+        if outcome["values"]
+    ]
     return pd.DataFrame(rows, columns=["id", *dict.fromkeys(name for row in rows for name in row if name != "id")])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .files import MALFORMED, read_json
 from .metric import read_metric
+from .settings import LARGEST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,14 +61,22 @@ def _ended(result: dict[str, Any]) -> dict[str, Any]:
         "status": {"done": "done", "crashed": "crashed"}[result["status"]],
         "return": math.nan if unscored else finite(score),
         "return_std": float(result["return_std"]),
-        "step": int(result["step"]),
-        "crash_step": float(int(crash["step"])) if crash else math.nan,
+        "step": whole(result["step"]),
+        "crash_step": float(whole(crash["step"])) if crash else math.nan,
         "reason": str(crash.get("reason", "unknown")) if crash else "",
         "updates": _if_known(result.get("updates")),
         "untrained": _if_known(result.get("untrained")),
         "metric": read_metric(result["metric"]) if result.get("metric") is not None else None,
         "values": {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))},
     }
+
+
+def whole(value: Any) -> int:
+    """A whole number that tables can hold; raises ValueError, TypeError or OverflowError for anything else."""
+    number = int(value)
+    if not -LARGEST < number < LARGEST:
+        raise ValueError
+    return number
 
 
 def _if_known(value: Any) -> float:

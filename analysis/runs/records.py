@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.files import parse_json, read_bytes
 
 from .files import MALFORMED
-from .outcome import finite
+from .outcome import finite, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,14 +53,14 @@ def _points_of_undamaged(
 
 def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, Any]]]:
     if record["kind"] == "eval":
-        return [("eval", {"step": int(record["step"]), "return": finite(record["return_mean"])})]
+        return [("eval", {"step": whole(record["step"]), "return": finite(record["return_mean"])})]
     if record["kind"] == "eval_in":
-        point = {"step": int(record["step"]), "in": str(record["in"]), "return": finite(record["return_mean"])}
+        point = {"step": whole(record["step"]), "in": str(record["in"]), "return": finite(record["return_mean"])}
         return [("eval_in", point)]
     if record["kind"] == "numerics":
         return [("numerics", point) for point in _exponents(record)]
     if record["kind"] == "train":
-        return [("train", {"step": int(record["step"]), **_numbers(record)})]
+        return [("train", {"step": whole(record["step"]), **_numbers(record)})]
     if record["kind"] == "log":
         return list(_logged(record, metric))
     return []
@@ -68,7 +68,7 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
 
 def _logged(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """What a program has logged: the metric, and everything else; infinity for what is not finite."""
-    step = int(record["step"])
+    step = whole(record["step"])
     numbers = {name: value if isfinite(value) else inf for name, value in _numbers(record).items()}
     score = numbers.pop(metric, inf)
     if score < inf:
@@ -88,7 +88,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 
 def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"step": int(record["step"]), "role": role, "exponent": int(exponent), "results": int(results)}
+        {"step": whole(record["step"]), "role": role, "exponent": whole(exponent), "results": whole(results)}
         for role, counts in record.items()
         if role not in ("kind", "step")
         for exponent, results in counts["exponents"].items()

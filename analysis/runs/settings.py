@@ -10,7 +10,8 @@ from ...agents.config.fixes import FIXES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LARGEST = 2.0**63
+LARGEST = 2**63
+"""What whole numbers in tables are smaller than."""
 _UNSAID = "default"
 # Names of columns that tables have already; a key of a user's function that is called so gets another one.
 _TAKEN = {
@@ -77,7 +78,7 @@ def _text(value: Any) -> Any:
         if set(value) == {"preset"}:
             return value["preset"]
         return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
-    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+    if isinstance(value, (int, float)) and not abs(value) < LARGEST:
         return str(value)  # NaN too: what is no number that counts
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 

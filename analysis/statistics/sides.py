@@ -134,7 +134,7 @@ def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
 
 def _by_task(runs: pd.DataFrame, scores: pd.Series[float]) -> ByTask:
     """Scores by task and seed, in the order of seeds; runs without one are told apart by their name."""
-    seeds = (runs["seed"] if "seed" in runs else runs["id"]).astype(str)
+    seeds = (runs["seed"] if "seed" in runs else runs["id"]).map(str)  # also of a run that has none
     numbers = runs.groupby([runs["task"], seeds]).cumcount()
     result: ByTask = {}
     for task, seed, number, score in sorted(zip(runs["task"], seeds, numbers, scores, strict=True)):

@@ -154,7 +154,36 @@ def write_json(path: str | Path, value: Any) -> None:
         FileError: it cannot be written.
         ValueError: a number is not finite; JSON has no such numbers.
     """
-    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    write_text(path, json_text(value, indent=1, sort_keys=True) + "\n")
+
+
+def json_text(value: Any, **how: Any) -> str:
+    r"""``value`` as JSON, in ASCII, that :func:`parse_json` reads.
+
+    Halves of surrogate pairs, of which text cannot be made, are written as what they are called: ``\\ud800``.
+
+    Args:
+        value: what JSON has words for; keys are text.
+        how: as for ``json.dumps``.
+
+    Raises:
+        ValueError: a number is not finite; JSON has no such numbers.
+    """
+    text = json.dumps(value, allow_nan=False, **how)
+    return text if "\\ud" not in text else json.dumps(_encodable(value), allow_nan=False, **how)
+
+
+def encodable(text: str) -> str:
+    r"""``text`` as a file can hold it: with halves of surrogate pairs as what they are called, ``\ud800``."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(part) for key, part in value.items()}
+    return [_encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def open_to_append(path: str | Path) -> IO[bytes]:

@@ -68,6 +68,19 @@ def children() -> list[int]:
     return found
 
 
+def terminals() -> list[int]:
+    """Which of the standard streams are a terminal; asked before it may be gone."""
+    return [number for number in range(3) if os.isatty(number)]
+
+
+def let_go(descriptors: list[int]) -> None:
+    """Puts nothing in the place of descriptors, as those of a terminal that was closed, which fail when written to."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in descriptors:
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
 def in_words(status: int) -> str:
     """How a process has ended, by its exit status, negative for the signal that killed it."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -132,24 +132,32 @@ class SweepDirectory:
         return True
 
     def state(self, run: Run) -> State:
-        """What has become of a run, from its folder alone: one that somebody works on is ``waiting``, too.
+        """What has become of a run, from its folder alone.
 
-        Raises:
-            SweepError: its result is damaged.
+        One that somebody works on is ``waiting``, too, and one whose result is damaged has ``failed``.
         """
         path = self.run_path(run)
         if (path / "result.json").exists():
-            state: State = self.result(run)["status"]
+            try:
+                state: State = self.result(run)["status"]
+            except SweepError:
+                return "failed"
             return state
         return "failed" if (path / FAILURE).exists() else "waiting"
 
     def has_ended(self, run: Run) -> bool:
-        """Whether a run has a result: it was done, or has crashed.
-
-        Raises:
-            SweepError: its result is damaged.
-        """
+        """Whether a run has a result that can be read: it was done, or has crashed."""
         return self.state(run) in ("done", "crashed")
+
+    def damage(self, run: Run) -> str:
+        """Why the result of a run cannot be read, in words; empty if it can, or there is none."""
+        if not (self.run_path(run) / "result.json").exists():
+            return ""
+        try:
+            self.result(run)
+        except SweepError as error:
+            return str(error)
+        return ""
 
     def result(self, run: Run) -> dict[str, Any]:
         """The content of an ended run's ``result.json``.

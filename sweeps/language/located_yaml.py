@@ -7,6 +7,7 @@ keys are an error. (PyYAML's own loaders read YAML 1.1 and keep the last of dupl
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,8 @@ class _Reader:
         """``text``; what no file could hold, as an escaped half of a surrogate pair, is made printable and noted."""
         if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
             return text
+        with suppress(UnicodeDecodeError):  # both halves, as JSON escapes what is beyond 16 bits
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         self.problems.append(Problem(place, f"the text '{printable(text)}' has half of a surrogate pair; remove it"))
         return printable(text)
 

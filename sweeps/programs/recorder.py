@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 import numpy as np
 import torch
 
-from roundoff.errors import FileError
+from roundoff.errors import FileError, RoundoffError
+from roundoff.files import encodable
 
 from ...agents.run import checkpoint
 from ...agents.run.metrics import MetricsLog
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ...simulate import Simulation
 
 _SECONDS_BETWEEN_REPORTS = 1.0
+_MOST_STEPS = 2**63  # which tables of integers can hold
 # Exactly these: numpy.float64 is a float, but reading one executes something.
 _PLAIN = {
     type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
@@ -95,9 +97,9 @@ class Recorder:
         """Appends a record."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
             raise TypeError(f"roundoff.log: step must be a whole number, got {step!r}")
-        if step < 0:
-            raise ValueError(f"roundoff.log: step must be 0 or more, got {step}")
-        numbers = {name: number(f"roundoff.log: {name}", value) for name, value in values.items()}
+        if not 0 <= step < _MOST_STEPS:
+            raise ValueError(f"roundoff.log: step must be 0 or more, and less than 2**63, got {step}")
+        numbers = {encodable(name): number(f"roundoff.log: {name}", value) for name, value in values.items()}
         if reserved := {"kind", "step", "id"} & numbers.keys():
             raise ValueError(f"roundoff.log: no value can be called {' or '.join(sorted(reserved))}")
         self._loading = False
@@ -147,7 +149,9 @@ class Recorder:
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except RoundoffError:
+            raise
+        except Exception as error:  # of whatever kind: anything may stand in the file
             raise FileError(
                 f"{self._files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"

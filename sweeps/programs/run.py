@@ -16,7 +16,7 @@ import torch
 
 from roundoff.current_run import part_of
 from roundoff.errors import FileError, RoundoffError
-from roundoff.files import directory_lock, make_directory, read_json, remove_temporaries, write_json
+from roundoff.files import directory_lock, encodable, make_directory, read_json, remove_temporaries, write_json
 from roundoff.origin import origin
 
 from ...agents.run.device import open_device
@@ -239,7 +239,10 @@ def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]
         if not isinstance(returned, Mapping):
             found = {metric.name: number(f"what {program.text} returns", returned)}
         else:
-            found = {str(name): number(f"{program.text} returns {name}, which", one) for name, one in returned.items()}
+            found = {
+                encodable(str(name)): number(f"{program.text} returns {name}, which", one)
+                for name, one in returned.items()
+            }
     except TypeError as error:
         raise ProgramError(f"{error}; return a number, or a mapping from names to numbers") from error
     if metric.name not in found:

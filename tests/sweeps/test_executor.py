@@ -34,6 +34,9 @@ def serve(order):
     if seed == 3: return say(event="failed", reason="no luck")
     if seed == 4: sys.exit(7)
     if seed == 9: time.sleep(1000)
+    if seed == 8:
+        with open(folder + "/result.json", "w") as f: f.write("{")
+        return say(event="ended")
     with open(folder + "/config.json", "w") as f: json.dump(run["imports"], f)
     with open(folder + "/result.json", "w") as f:
         json.dump({"status": "crashed" if seed == 5 else "done", "return": float(seed), "step": 1}, f)
@@ -166,13 +169,24 @@ def test_foreign_folders_are_left_alone(tmp_path):
         run(ours, [0])
 
 
-def test_a_damaged_result_is_named(tmp_path):
+def test_a_damaged_result_is_named_and_the_other_runs_go_on(tmp_path):
     run(tmp_path, [0])
     (result,) = (tmp_path / "runs").glob("*/result.json")
-    for damage in ("", "{", "{}", "[]"):
+    for seed, damage in enumerate(("", "{", "{}", "[]"), 10):
         result.write_text(damage)
-        with pytest.raises(SweepError, match="delete the file to repeat the run"):
-            run(tmp_path, [0])
+        summary, recorder = run(tmp_path, [0, seed])
+        assert (summary.done, summary.failed) == (1, 1)
+        assert recorder.ended[0][2].endswith("delete the file to repeat the run")
+        assert recorder.ended[seed][0] == "done"
+    assert tries(tmp_path, 0) == 1
+    result.unlink()
+    assert run(tmp_path, [0])[0].done == 1
+
+
+def test_a_result_that_is_damaged_as_it_is_written_ends_no_sweep(tmp_path):
+    summary, recorder = run(tmp_path, [8, 0, 6])
+    assert (summary.done, summary.failed) == (2, 1)
+    assert "is not JSON" in recorder.ended[8][2]
 
 
 def test_closing_the_iterator_stops_the_workers(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from roundoff.agents.config.baselines import BASELINES
 from roundoff.formats import Format
-from roundoff.sweeps import SweepError, SweepFileError, plan_file
+from roundoff.sweeps import SweepFileError, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.language.plan import branches
 from roundoff.sweeps.language.search_goal import SearchGoal
@@ -61,7 +61,7 @@ QUICK = (sys.executable, "-c", WORKER)
 
 class Watcher:
     def __init__(self):
-        self.started = []
+        self.started, self.reasons = [], []
 
     def begin(self, *_):
         pass
@@ -72,6 +72,8 @@ class Watcher:
     def event(self, event, state, score):
         if event.kind == "started":
             self.started.append(event.run.config.format)
+        if event.kind == "failed":
+            self.reasons.append(event.reason)
 
 
 def plan(folder, text):
@@ -190,8 +192,11 @@ def test_a_score_that_is_none_is_a_damaged_result(ended, tmp_path, key, damage):
     path = min((tmp_path / "out" / "runs").glob("*-fp32-s0-*")) / "result.json"
     result = json.loads(path.read_text()) | {key: "HERE", "metric": None}
     path.write_text(json.dumps(result).replace('"HERE"', damage))
-    with pytest.raises(SweepError, match=r"result\.json: is not the result of a run; delete the file to repeat"):
-        ended()
+    watcher = Watcher()
+    made = plan(tmp_path, "metric: x\nsearch: {}\ngrid: {format: [e5m2, e5m3], seed: [0, 1]}")
+    summary, (finding,) = run_search(made, tmp_path / "out", lambda: LocalProcesses(1), watcher)
+    assert (summary.failed, finding.enough) == (1, None)
+    assert "result.json: is not the result of a run; delete the file to repeat" in watcher.reasons[0]
 
 
 def test_agents_are_compared_with_fp32_whatever_their_baseline(tmp_path):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from roundoff.printable import printable
+from roundoff.processes import let_go, terminals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -107,22 +108,31 @@ def say_outcome(summary: Summary, findings: Sequence[object], directory: Path) -
 
 
 class stoppable:  # noqa: N801  used as a statement
-    """Ends the block on Ctrl-C or SIGTERM with a hint and the usual status, 130 or 143."""
+    """Ends the block on Ctrl-C, SIGTERM or SIGHUP with a hint and the usual status, 130, 143 or 129.
+
+    SIGHUP, of a terminal that is closed, is left alone where it is ignored, as ``nohup`` has it.
+    """
 
     def __init__(self, hint: str) -> None:
         self._hint = hint
         self._signal = signal.SIGINT
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGTERM, self._interrupt)
+        self._terminals = terminals()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
         self._signal = signal.Signals(number)
+        if number == signal.SIGHUP:
+            let_go(self._terminals)
         raise KeyboardInterrupt
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         if isinstance(error, KeyboardInterrupt):
             say(f"roundoff: stopped; {self._hint}", error=True)
             raise SystemExit(128 + self._signal) from None
