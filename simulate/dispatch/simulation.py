@@ -28,6 +28,7 @@ from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.fast_path import FastPath
 from ..presence.finfo import Finfo, FormatInfo
+from ..presence.generators import Generators
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
@@ -442,7 +443,12 @@ def _before_step(optimizer: torch.optim.Optimizer) -> None:
         simulation.whole.note_steps(optimizer)
 
 
-_process = Process(_presence_at_work, _is_inside, _before_step)
+def _draws_at_work() -> Draws | None:
+    simulation = at_work()
+    return None if simulation is None else simulation._draws  # noqa: SLF001  of this class's own module
+
+
+_process = Process(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work))
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:

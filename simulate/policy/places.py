@@ -64,6 +64,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[str] = []
+        # The backward pass in which each of these modules began; -1: in none.
+        self.passes: list[int] = []
         self.optimizers = 0
         # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
         self.starts: list[int] = []
@@ -133,6 +135,7 @@ class Places:
 
         The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
         the program says the role. An operation of the backward pass belongs to the module whose operation it derives.
+        What a checkpoint computes again in a module is part of the forward pass.
         """
         thread = self._thread
         if _said.roles:
@@ -140,9 +143,10 @@ class Places:
         if thread.optimizers:
             return Role.OPTIMIZER.value, ""
         inside = thread.modules[-1] if thread.modules else ""
-        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  outside of the autograd engine
+        backward = torch._C._current_graph_task_id()  # noqa: SLF001  -1 outside of the autograd engine
+        if backward == -1 or (thread.passes and thread.passes[-1] == backward):
+            # Outside of the backward pass, or in a module that a checkpoint calls again in this one.
             return Role.FORWARD.value, inside
-        # A checkpoint calls its modules again, in the backward pass.
         return Role.BACKWARD.value, inside or self._owner()
 
     def _owner(self) -> str:
@@ -174,6 +178,7 @@ class Places:
         if module not in self._names:
             self._name(module, modules[-1] if modules else "")
         modules.append(self._names[module])
+        self._thread.passes.append(torch._C._current_graph_task_id())  # noqa: SLF001  the only access there is
         if self._on_module:
             self._on_module(module)
         self._owner_changes()
@@ -200,6 +205,7 @@ class Places:
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
         if self._thread.modules:  # else the simulation was entered inside of this module
             self._thread.modules.pop()
+            self._thread.passes.pop()
             self._owner_changes()
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

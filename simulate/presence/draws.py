@@ -82,6 +82,15 @@ class Draws:
         """Counts roundings that were made elsewhere."""
         self._mine()[1] += count
 
+    def mark(self) -> tuple[int, int]:
+        """Where this thread is: the step, and how many roundings were made in it."""
+        step, number = self._mine()
+        return step, number
+
+    def go_to(self, mark: tuple[int, int]) -> None:
+        """Goes to a place of before, or comes back from it."""
+        self._mine()[:] = mark
+
     def bits(self) -> RandomBits:
         """The random bits of the next rounding, which is counted."""
         mine = self._mine()

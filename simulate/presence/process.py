@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from .entering import Presence
+    from .generators import Generators
 
 
 class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -73,11 +74,13 @@ class Process:
     - The stance of ``torch.compile``.
     - How threads are started: with a :class:`Bystander` where a simulation is at work.
     - A hook before the steps of optimizers.
+    - The states of random generators, which remember where the simulation was.
 
     Args:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
         before_step: called with an optimizer before each of its steps, in any thread.
+        generators: of random numbers.
     """
 
     def __init__(
@@ -85,7 +88,9 @@ class Process:
         at_work: Callable[[], Presence | None],
         is_inside: Callable[[], bool],
         before_step: Callable[[torch.optim.Optimizer], None],
+        generators: Generators,
     ) -> None:
+        self._generators = generators
         self._at_work = at_work
         self._before_step = before_step
         self._hook: RemovableHandle | None = None
@@ -124,11 +129,13 @@ class Process:
         self._plain = threading.Thread.start
         self._start = watched(self._plain, self._at_work)
         threading.Thread.start = self._start  # type: ignore[method-assign]
+        self._generators.begin()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  the only access there is
     def _end(self) -> None:
         from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds to import
 
+        self._generators.end()
         if self._hook is not None:
             self._hook.remove()
         if threading.Thread.start is self._start:  # else others have wrapped it

@@ -177,3 +177,42 @@ def test_float64_programs():
     with simulate("e8m20", accumulate="e8m20/8", granularity="primitive"):
         weights = train(dtype=torch.float64)
     assert torch.equal(roundoff.round(weights, "e8m20"), weights)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_draws_the_random_bits_of_the_first_time(use_reentrant):
+    """What it computes again is what it computed, and behind it no bit is drawn twice."""
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Dropout(), torch.nn.Linear(8, 8))
+    seen = []
+    layers[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach().clone()))
+    x = torch.randn(4, 8, requires_grad=True)
+    simulation = simulate("e5m3", rounding="stochastic", seed=1)
+    with simulation:
+        first = torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=use_reentrant)
+        second = torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=use_reentrant)
+        before = simulation.draws
+        (first + second).sum().backward()
+        assert simulation.draws > before
+        after = simulation.draws
+        torch.set_rng_state(torch.get_rng_state())
+        assert simulation.draws == after
+    assert len(seen) == 4
+    assert torch.equal(seen[2], seen[1])  # computed again from the end
+    assert torch.equal(seen[3], seen[0])
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.get_rng_state.__module__ == "torch.random"
+
+
+def test_a_checkpoint_changes_no_gradient_under_stochastic_rounding():
+    """Where the forward pass alone is rounded, gradients are those without a checkpoint."""
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    x = torch.randn(4, 8)
+    policy = Policy("fp32", rules=[Rule(role="forward", format="e5m3", rounding="stochastic")])
+    found = []
+    for computed_again in (False, True):
+        layers.zero_grad()
+        with simulate(policy, seed=1):
+            y = torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=False) if computed_again else layers(x)
+            y.square().sum().backward()
+        found.append([p.grad.clone() for p in layers.parameters()])
+    assert all(map(torch.equal, *found))

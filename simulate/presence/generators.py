@@ -1,0 +1,68 @@
+"""Random bits of stochastic rounding, which go back with PyTorch's generators where activations are computed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .draws import Draws
+
+_GETTER, _SETTER = "get_rng_state", "set_rng_state"
+
+
+@final
+class Generators:
+    """Puts functions in the place of ``torch.get_rng_state`` and ``set_rng_state`` while simulations are entered.
+
+    A state remembers how many roundings the simulation at work had made. Where the state is set in a backward pass, as
+    ``torch.utils.checkpoint`` does before it computes activations again, the simulation goes back there, and comes
+    to where it was when the checkpoint sets the state of before. States that are set elsewhere leave it alone.
+
+    Args:
+        draws: what the simulation that the code of this thread runs in has drawn; None outside of simulations.
+    """
+
+    def __init__(self, draws: Callable[[], Draws | None]) -> None:
+        self._draws = draws
+        self._places = WeakIdKeyDictionary()
+        self._found: dict[tuple[Any, str], tuple[Any, Any]] = {}
+
+    def begin(self) -> None:
+        """The first simulation of the process is entered."""
+        for module in (torch, torch.random):
+            for name, made in ((_GETTER, self._getting), (_SETTER, self._setting)):
+                plain = getattr(module, name)
+                ours = made(plain)
+                self._found[module, name] = plain, ours
+                setattr(module, name, ours)
+
+    def end(self) -> None:
+        """The last one is left."""
+        for (module, name), (plain, ours) in self._found.items():
+            if getattr(module, name) is ours:  # else others have put something in its place
+                setattr(module, name, plain)
+        self._found = {}
+
+    def _getting(self, plain: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        def get_rng_state() -> torch.Tensor:
+            state = plain()
+            draws = self._draws()
+            if draws is not None:
+                self._places[state] = draws, draws.mark()
+            return state
+
+        return get_rng_state
+
+    def _setting(self, plain: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        def set_rng_state(new_state: torch.Tensor) -> None:
+            plain(new_state)
+            if torch._C._current_graph_task_id() != -1 and new_state in self._places:  # noqa: SLF001  the only access
+                draws, mark = self._places[new_state]
+                draws.go_to(mark)
+
+        return set_rng_state
