@@ -80,7 +80,7 @@ class Results:
         changes = None if self.writer else self._changes
         seen = None if changes is None else changes.before(plan.name, result)
         integers = self._integers if plan.counts and plan.counts.noted and not self.writer else None
-        source = None if integers is None else integers.before(plan.name, args, result)
+        source = None if integers is None else integers.before(plan.name, args, result, plan.arithmetic.format)
         how = plan.outputs
         if how.results:
             if isinstance(result, torch.Tensor):

@@ -41,11 +41,17 @@ _PASSING = frozenset(
 )  # fmt: skip
 """Operations whose results are changed if an operand is."""
 
-NOTED = _CHANGING | _PASSING
+_MULTIPLYING = frozenset(["baddbmm", "bmm", "mm", "mul"])
+"""Operations that make angles of positions and frequencies."""
+
+NOTED = _CHANGING | _PASSING | _MULTIPLYING
 """Operations of which it is noted what rounding did to their results."""
 
 _ASKING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
 """Operations that make integers of numbers: the positions of these."""
+
+_TURNING = ("cos", "sin")
+"""Operations that take angles."""
 
 _ENOUGH = 1 << 12
 """So many elements of a tensor are compared: its first ones."""
@@ -64,6 +70,8 @@ class Before(NamedTuple):
     """The result's first numbers, if rounding may change them."""
     passed_on: bool
     """Whether an operand has been changed already."""
+    angles: bool
+    """Whether it is made of positions that the format cannot tell apart."""
 
 
 @final
@@ -76,26 +84,39 @@ class Integers:
 
     def __init__(self, is_whole: Callable[[torch.Tensor], bool]) -> None:
         self._is_whole = is_whole
-        self._changed = Storages()
+        self._changed, self._angles = Storages(), Storages()
 
-    def before(self, name: str, args: Sequence[Any], result: Any) -> Before | None:
+    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> Before | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
-        changes = name in _ALWAYS or (name in _CHANGING and any(map(self._is_count, args)))
-        if not changes and not self._changed:
+        of_counts = (name in _CHANGING or name in _MULTIPLYING) and any(map(self._is_count, args))
+        changes = name in _ALWAYS or (of_counts and name in _CHANGING)
+        if not changes and not of_counts and not self._changed and not self._angles:
             return None
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
             return None
         passed_on = bool(self._changed) and any(arg in self._changed for arg in _tensors(args))
-        if not changes and not passed_on:
+        angles = bool(self._angles) and any(arg in self._angles for arg in _tensors(args))
+        angles |= of_counts and name in _MULTIPLYING and any(self._meet(arg, fmt) for arg in args)
+        if not changes and not passed_on and not angles:
             return None
-        return Before(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on)
+        return Before(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on, angles)
 
     def note(self, seen: Before) -> None:
         """Notes what rounding did to it."""
-        x, numbers, passed_on = seen
+        x, numbers, passed_on, angles = seen
+        if angles:
+            self._angles.add(x)
         if passed_on or (numbers is not None and not torch.equal(numbers, _first_numbers(x))):
             self._changed.add(x)
+
+    def _meet(self, x: Any, fmt: Format) -> bool:
+        """Whether these are whole numbers, several of which are one number of the format."""
+        if not isinstance(fmt, FloatFormat) or type(x) is not torch.Tensor or not 1 < x.numel() <= _ENOUGH:
+            return False
+        if not in_memory(x) or not self._is_whole(x) or float(x.abs().max()) <= 2.0 ** (fmt.significand_bits + 1):
+            return False
+        return len(torch.unique(round(x, fmt))) < len(torch.unique(x))
 
     def _is_count(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and (x.dtype in _INTEGERS or self._is_whole(x))
@@ -108,6 +129,8 @@ class Integers:
             name: of the operation.
             fmt: what was rounded to.
         """
+        if name in _TURNING:
+            return self._asking_of_angles(kernel, name, fmt)
         if name not in _ASKING:
             return kernel
 
@@ -122,6 +145,18 @@ class Integers:
             return kernel(*args, **kwargs)
 
         return ask
+
+    def _asking_of_angles(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
+        def turn(x: torch.Tensor, *others: Any, **kwargs: Any) -> Any:
+            if self._angles and x in self._angles:
+                _say(
+                    f"angles are taken here ({name}) of positions that {fmt} cannot tell apart, so that neighbours have"
+                    " one angle: compute them in `with roundoff.exact():`, or leave the float32 of a bfloat16 program"
+                    " alone with islands='exact'"
+                )
+            return kernel(x, *others, **kwargs)
+
+        return turn
 
     def _is_beyond(self, x: torch.Tensor, fmt: Format) -> bool:
         """Whether numbers of the format are so large that it has not all whole numbers there."""

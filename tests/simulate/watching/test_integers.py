@@ -90,3 +90,34 @@ def test_absorbed_additions_of_numbers_are_counted(how):
             x.add_(1) if how == "add_" else torch._foreach_add_([x], 1)
     row = simulation.report().table.set_index("operation").loc["add_" if how == "add_" else "_foreach_add_"]
     assert (row["additions"], row["absorbed"]) == (40, 25)
+
+
+ANGLES = [
+    lambda p, f: (p[:, None] * f).cos(),  # each on a line of its own, for which it is said
+    lambda p, f: torch.cat([torch.outer(p, f)] * 2, -1).sin(),
+    lambda p, f: (p.expand(1, 1, -1).transpose(1, 2) @ f.expand(1, 1, -1)).cos(),
+]
+
+
+@pytest.mark.parametrize("angles", ANGLES)
+def test_angles_of_positions_that_the_format_cannot_tell_apart_are_spoken_of(angles):
+    frequencies = 10000.0 ** -(torch.arange(4) / 4)
+    (text,) = told(lambda: angles(torch.arange(1000, 1003).float(), frequencies))
+    assert text.startswith("angles are taken here (")
+    assert "positions that e8m7 cannot tell apart" in text
+
+
+OTHER_ANGLES = {
+    "few positions": lambda f: (torch.arange(100).float()[:, None] * f).cos(),
+    "a mask": lambda f: ((torch.arange(1000) > 7).float()[:, None] * f).cos(),
+    "one number": lambda f: (torch.arange(1001, 1002).float() * f).cos(),
+    "far apart": lambda f: (torch.tensor([256, 512, 1024]).float()[:, None] * f).cos(),
+    "no angles": lambda f: torch.arange(1000).float()[:, None] * f,
+    "exact": lambda f: roundoff.exact()(ANGLES[0])(torch.arange(1000).float(), f),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ANGLES)
+def test_of_other_angles_nothing_is_said(name):
+    frequencies = torch.tensor([0.1, 0.01])
+    assert told(lambda: OTHER_ANGLES[name](frequencies)) == []
