@@ -10,7 +10,7 @@ from matplotlib.patheffects import withStroke
 
 from ...formats import FloatFormat
 from ..runs.metric import RETURN, Metric
-from ..statistics.summary import parsed
+from ..statistics.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
@@ -28,56 +28,66 @@ _LEAST = 1e-6  # share of the results of an interval below which a bin stays whi
 
 
 def exponents_table(experiment: Experiment) -> pd.DataFrame:
-    """How results are spread over binary exponents during training, all observed runs of a format together.
+    """How results are spread over binary exponents during training, the observed runs of a series together.
 
-    Columns: ``format``, ``role``, ``step``, ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
+    Columns: ``format``, ``series`` (the format, and the condition if there are several), ``role``, ``step``,
+    ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
     """
-    table = experiment.exponents.merge(experiment.runs[["id", "format"]], on="id")
-    return table.groupby(["format", "role", "step", "exponent"], as_index=False).agg({"results": "sum"})
+    table = _with_series(experiment)
+    return table.groupby(["format", "series", "role", "step", "exponent"], as_index=False).agg({"results": "sum"})
 
 
 def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
-    """How results are spread over binary exponents in the last interval of each observed format.
+    """How results are spread over binary exponents in the last interval of each observed format and condition.
 
-    Columns: ``role``, ``format``, ``exponent`` k, ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of the
-    format, ``share`` of all results of the role that are neither zero nor infinite.
+    Columns: ``role``, ``format``, ``series`` (the format, and the condition if there are several), ``exponent`` k,
+    ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of the series, ``share`` of all results of the role that
+    are neither zero nor infinite.
     """
-    table = experiment.exponents.merge(experiment.runs[["id", "format"]], on="id")
+    table = _with_series(experiment)
     last = table[table["step"] == table.groupby("id")["step"].transform("max")]
-    counts = last.groupby(["role", "format", "exponent"], as_index=False)["results"].sum()
+    counts = last.groupby(["role", "format", "series", "exponent"], as_index=False)["results"].sum()
     counts = counts[counts["results"] > 0]
-    counts["share"] = counts["results"] / counts.groupby(["role", "format"])["results"].transform("sum")
-    order = {name: i for i, name in enumerate(ordered(experiment.formats))}
-    roles = {name: i for i, name in enumerate(ROLES)}
+    counts["share"] = counts["results"] / counts.groupby(["role", "series"])["results"].transform("sum")
+    places = {name: i for names in (ordered(experiment.formats), ROLES) for i, name in enumerate(names)}
     sorted_: pd.DataFrame = counts.sort_values(
-        ["role", "format", "exponent"],
-        key=lambda column: column.map(lambda value: order.get(value, roles.get(value, value))),
+        ["role", "format", "series", "exponent"],
+        key=lambda column: column if column.name == "series" else column.map(lambda value: places.get(value, value)),
         ignore_index=True,
     )
     return sorted_
 
 
-def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws :func:`exponents_table`: a row per format and a column per role that operations had.
+def _with_series(experiment: Experiment) -> pd.DataFrame:
+    """The exponents with the format and the series of each run: results under different conditions are not one."""
+    series = [experiment.conditions.series(row) for row in records(experiment.runs)]
+    return experiment.exponents.merge(experiment.runs[["id", "format"]].assign(series=series), on="id")
 
-    Each column of pixels is one interval between evaluations, over all observed runs of the format; its shade is the
+
+def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+    """Draws :func:`exponents_table`: a row per series and a column per role that operations had.
+
+    Each column of pixels is one interval between evaluations, over all observed runs of the series; its shade is the
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
     format, and its smallest subnormal one.
     """
-    formats = ordered(table["format"])
+    there = table[["format", "series"]].drop_duplicates()
+    series = [
+        (fmt, one) for fmt in ordered(there["format"]) for one in sorted(there.loc[there["format"] == fmt, "series"])
+    ]
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     roles = [role for role in ROLES if (table["role"] == role).any()]
-    panels = [(fmt, role) for fmt in formats for role in roles]
+    panels = [(fmt, one, role) for fmt, one in series for role in roles]
     columns = len(roles) if size.width is None else min(len(roles), size.columns)
     with figure(
         len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
     ) as (canvas, axes):
         drawn = None
-        for axis, (fmt, role) in zip(axes, panels, strict=True):
-            here = table[table["format"] == fmt]
+        for axis, (fmt, one, role) in zip(axes, panels, strict=True):
+            here = table[table["series"] == one]
             drawn = _panel(axis, here[here["role"] == role], np.unique(here["step"]), low, high) or drawn
             _mark_range(axis, fmt)
-            axis.set_title(f"{fmt}: {role}")
+            axis.set_title(f"{one}: {role}")
             axis.set_ylim(low, high)
         for axis in axes[::columns]:
             axis.set_ylabel("exponent k of the magnitude")
@@ -89,7 +99,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
 
 
 def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws shares of results against their magnitude, both logarithmic, a line per format.
+    """Draws shares of results against their magnitude, both logarithmic, a line per series.
 
     Args:
         name: of the experiment.
@@ -99,12 +109,12 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
     Source:
         Low-precision SAC, Figure 6, which shows the gradients of actor and critic apart; runs record them together.
     """
-    formats = list(dict.fromkeys(table["format"]))
+    series = list(dict.fromkeys(table["series"]))
     with figure(1, f"{name}: gradients", size=size) as (canvas, (axis,)):
-        for fmt, style in zip(formats, ordered_looks(len(formats)), strict=True):
-            here = table[table["format"] == fmt].sort_values("exponent")
+        for one, style in zip(series, ordered_looks(len(series)), strict=True):
+            here = table[table["series"] == one].sort_values("exponent")
             axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color, linestyle=style.line,
-                      linewidth=points(1.6), label=fmt)  # fmt: skip
+                      linewidth=points(1.6), label=one)  # fmt: skip
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel("magnitude of a result of the backward pass")

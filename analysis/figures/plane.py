@@ -35,18 +35,25 @@ def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
 def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`plane_table`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
 
-    Widths that were run stand side by side; formats that were not stay white. The mean of fp32 is in the title.
+    Widths that were run stand side by side; formats that were not stay white. The mean of fp32, under the same
+    condition or the only one that there is, is in the title.
     """
     pairs = sorted(dict.fromkeys(zip(table["condition"], table["task"], strict=True)), key=lambda p: p[1] == ALL_TASKS)
     groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
-    panels = [_panel(condition, task, here, metric) for condition, task, here in groups]
+    plain = table[table["format"] == REFERENCE]
+    panels = [
+        _panel(condition, task, here, plain[plain["task"] == task], metric)
+        for condition, task, here in groups
+        if set(here["format"]) != {REFERENCE}
+    ]
     title = f"{name}: {metric.name} over exponent and significand bits"
     labels = "significand bits m", "exponent bits e"
     return draw_heat_maps(panels, title, labels, shades(metric, table), metric, width=4.4, height=3.2, size=size)
 
 
-def _panel(condition: str, task: str, here: pd.DataFrame, metric: Metric) -> Cells:
-    reference = here.loc[here["format"] == REFERENCE, "return"]
+def _panel(condition: str, task: str, here: pd.DataFrame, plain: pd.DataFrame, metric: Metric) -> Cells:
+    own = here.loc[here["format"] == REFERENCE, "return"]
+    reference = plain["return"] if own.empty and len(plain) == 1 else own
     about = [*titles([task]), condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
     rows = here[here["format"] != REFERENCE]
     across, up = (sorted(set(rows[name].astype(int))) for name in ("significand_bits", "exponent_bits"))

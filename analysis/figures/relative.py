@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..runs.conditions import beside
+from ..runs.fp32_runs import NO_POLICY
 from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles
-from ..statistics.summary import REFERENCE, ended, exponent_bits, significand_bits
+from ..statistics.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
 
@@ -44,9 +46,15 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
+    references = records(runs[runs["format"] == REFERENCE])
     for where, group in runs.groupby(["task", *keys], dropna=False, sort=False):
         task, condition = where[0], dict(zip(keys, where[1:], strict=True))
+        if set(group["format"]) == {REFERENCE} and condition.get("policy") == NO_POLICY:
+            continue  # the reference of the other policies
         plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
+        if not plain.size and "policy" in keys:
+            same = [row["task"] == task and beside(row, condition, keys) for row in references]
+            plain = np.array([row["return"] for row, alike in zip(references, same, strict=True) if alike])
         named = f"{task}, {experiment.conditions.label(condition)}" if keys else task
         floats = [name for name in dict.fromkeys(group["format"].astype(str)) if significand_bits(name) >= 0]
         if not plain.size or plain.mean() <= 0:

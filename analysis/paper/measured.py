@@ -82,13 +82,13 @@ def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Between which powers of two the results of the backward pass lie."""
     table = magnitudes_table(experiment)
     rows = []
-    for name, of_format in table[table["role"] == "backward"].groupby("format", sort=False):
-        ordered = of_format.sort_values("exponent")
+    for (name, series), of_series in table[table["role"] == "backward"].groupby(["format", "series"], sort=False):
+        ordered = of_series.sort_values("exponent")
         exponents, above = ordered["exponent"].to_numpy(int), ordered["share"].cumsum().to_numpy(float)
         low, middle, high = (exponents[np.searchsorted(above, share)] for share in (0.01, 0.5, 0.99))
         span = (exponents[-1] - exponents[0]) * math.log10(2)
         powers = {"smallest": exponents[0], "1 %": low, "median": middle, "99 %": high, "largest": exponents[-1]}
-        cells = {"format": str(name), **{key: f"2^{value}" for key, value in powers.items()}}
+        cells = {"format": str(series), **{key: f"2^{value}" for key, value in powers.items()}}
         rows.append(Measured(cells | {"powers of ten": f"{span:.0f}"}, {"format": name}, over_tasks=True))
     return rows
 

@@ -205,7 +205,7 @@ def exponents_figure(shares: pd.DataFrame) -> Safe:
     panels, legend = [], []
     for role, here in shares.groupby("role", sort=False):
         series = []
-        names = list(dict.fromkeys(here["format"]))
+        names = list(dict.fromkeys(here["series"]))
         for rank, name in enumerate(names):
             line = [
                 Point(
@@ -215,7 +215,7 @@ def exponents_figure(shares: pd.DataFrame) -> Safe:
                     _NO,
                     f"{name}: {row['share']:.2g} of results in [2^{row['exponent']}, 2^{row['exponent'] + 1})",
                 )
-                for row in records(here[here["format"] == name])
+                for row in records(here[here["series"] == name])
             ]
             series.append(Series(name, line, rank, rank / max(len(names) - 1, 1)))
         x_range = (float(shares["exponent"].min()), float(shares["exponent"].max()))

@@ -20,6 +20,7 @@ from roundoff.files import parse_json, read_bytes
 
 from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
+from ..statistics.summary import records
 from .markup import number, percent, plural
 
 if TYPE_CHECKING:
@@ -86,31 +87,35 @@ def sources(experiment: Experiment) -> list[str]:
 
 
 def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
-    """What rounding did in observed runs: the sums of their ``numerics.csv`` by format and role.
+    """What rounding did in observed runs: the sums of their ``numerics.csv`` by series and role.
 
     Args:
         experiment: the runs.
         warnings: gets a line for each file that cannot be understood.
 
     Returns:
-        ``format``, ``role`` and counts (see :mod:`.observer`); no rows if no run was observed.
+        ``format``, ``series`` (the format, and the condition if there are several), ``role`` and counts (see
+        :mod:`.observer`); no rows if no run was observed.
     """
     tables = []
-    for identity, name in zip(experiment.runs["id"], experiment.runs["format"], strict=True):
-        path = experiment.folders[identity] / "numerics.csv"
+    for run in records(experiment.runs):
+        path = experiment.folders[run["id"]] / "numerics.csv"
         if not path.exists():
             continue
         try:
-            table = pd.read_csv(io.BytesIO(read_bytes(path)))[["role", *_COUNTS]].assign(format=name)
+            about = {"format": run["format"], "series": experiment.conditions.series(run)}
+            table = pd.read_csv(io.BytesIO(read_bytes(path)))[["role", *_COUNTS]].assign(**about)
             tables.append(table.astype(dict.fromkeys(_COUNTS, "int64")))
         except (OSError, ValueError, KeyError) as error:
             warnings.append(f"{path}: is not the table of an observed run ({error}); left out")
     if not tables:
-        return pd.DataFrame(columns=["format", "role", *_COUNTS])
-    sums = pd.concat(tables).groupby(["format", "role"], as_index=False)[_COUNTS].sum()
+        return pd.DataFrame(columns=["format", "series", "role", *_COUNTS])
+    sums = pd.concat(tables).groupby(["format", "series", "role"], as_index=False)[_COUNTS].sum()
     order = {name: i for i, name in enumerate([*ordered(experiment.formats), *ROLES])}
     sorted_: pd.DataFrame = sums.sort_values(
-        ["format", "role"], key=lambda column: column.map(order), ignore_index=True
+        ["format", "series", "role"],
+        key=lambda column: column if column.name == "series" else column.map(order),
+        ignore_index=True,
     )
     return sorted_
 

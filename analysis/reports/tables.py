@@ -180,7 +180,7 @@ def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:
-    """What rounding did, by format and role."""
+    """What rounding did, by format, condition and role."""
     columns = [Column("format", **_TEXT), Column("role", **_TEXT), Column("results")]
     shares = {
         "overflow": "overflow",
@@ -191,7 +191,7 @@ def numerics_table(counts: pd.DataFrame) -> Safe:
     }
     columns += [Column(text) for text in shares.values()] + [Column("additions absorbed")]
     rows = [
-        [row["format"], row["role"], number(row["results"], 3),
+        [row["series"], row["role"], number(row["results"], 3),
          *(_rate(row[name], row["results"]) for name in shares), _rate(row["absorbed"], row["additions"])]
         for row in records(counts)
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
+from .fp32_runs import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -83,6 +84,8 @@ class Conditions:
 
     def _words(self, key: str, value: object) -> str:
         text = as_text(value)
+        if key == "policy" and text == NO_POLICY:
+            return ""
         return self.name_of(key, value) or ("" if key in self._mappings and text == "none" else f"{key} {text}")
 
     def series(self, values: Mapping[str, object]) -> str:
@@ -115,6 +118,13 @@ class Conditions:
         named = {of: min(names) for of, names in found.items() if len(names) == 1}
         several = Counter((key, name) for (key, _), name in named.items())
         return {(key, value): name for (key, value), name in named.items() if several[key, name] == 1}
+
+
+def beside(one: Mapping[str, object], other: Mapping[str, object], keys: Iterable[str]) -> bool:
+    """Whether ``one`` is alike in these keys, or but for having no policy, as fp32 has none (:mod:`.fp32_runs`)."""
+    return all(
+        as_text(one[key]) == as_text(other[key]) or (key == "policy" and as_text(one[key]) == NO_POLICY) for key in keys
+    )
 
 
 def as_text(value: Any) -> str:

@@ -16,6 +16,7 @@ from ...agents.config.registry import implied
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import MALFORMED, planned_runs, read_json
+from .fp32_runs import fp32_once, fp32_twice
 from .metric import RETURN, Metric, read_metric
 from .outcome import COLUMNS, read_outcome
 from .records import read_records
@@ -105,10 +106,12 @@ def read_experiment(directory: str | Path) -> Experiment:
         if own.name != metric.name:
             warnings.append(f"{plan.folders[identity]}: is scored by {own.name}, not {metric.name}; left out")
             del outcomes[identity]
+    for identity in fp32_twice(configs, outcomes):
+        del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
     points: dict[str, list[dict[str, Any]]] = {"eval": [], "eval_in": [], "numerics": [], "train": []}
-    columns = _columns(configs)
+    columns = fp32_once(_columns(configs), configs)
     for identity, outcome in outcomes.items():
         rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
         for kind, point in read_records(plan.folders[identity] / "metrics.jsonl", warnings, metric.name):

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from ..runs.conditions import as_text
+from ..runs.conditions import as_text, beside
 from .comparisons import matched
 from .equivalence import ALPHA
 from .summary import ALL_TASKS, REFERENCE
@@ -107,7 +107,8 @@ def sides(
     for side in everything:
         if is_reference(side):
             continue
-        same = [one for one in plain if all(str(one.where[key]) == str(side.where[key]) for key in others)] or plain
+        exact = [one for one in plain if all(str(one.where[key]) == str(side.where[key]) for key in others)]
+        same = exact or [one for one in plain if beside(one.where, side.where, others)] or plain
         if len(same) == 1:
             yield side, same[0]
 

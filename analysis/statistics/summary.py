@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ...formats import FloatFormat, Format, FormatError
+from ..runs.conditions import as_text
+from ..runs.fp32_runs import NO_POLICY
 from .intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
@@ -111,13 +113,28 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
-    reference = table[table["format"] == REFERENCE].set_index(["task", *keys])["mean"]
+    reference = _references(table, keys)
     table["drop"] = [
-        experiment.metric.sign * (reference.get(where if keys else where[0], np.nan) - mean)
-        for *where_, mean in table[["task", *keys, "mean"]].itertuples(index=False)
-        for where in [tuple(where_)]
+        experiment.metric.sign * (next((reference[place] for place in places if place in reference), np.nan) - mean)
+        for places, mean in zip(_places(table, keys), table["mean"], strict=True)
     ]
     return in_order(table, keys, experiment.formats)[columns]
+
+
+def _references(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], float]:
+    """The means of fp32 by task and condition, as text."""
+    plain = table[table["format"] == REFERENCE]
+    return {places[0]: mean for places, mean in zip(_places(plain, keys), plain["mean"], strict=True)}
+
+
+def _places(table: pd.DataFrame, keys: Sequence[str]) -> list[list[tuple[str, ...]]]:
+    """The task and condition of each row, as text, and the same without a policy, as that of fp32 may be."""
+    found = []
+    for row in records(table[["task", *keys]]):
+        exact = {key: as_text(value) for key, value in row.items()}
+        plain = {key: NO_POLICY if key == "policy" else text for key, text in exact.items()}
+        found.append([tuple(exact.values()), tuple(plain.values())])
+    return found
 
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ...agents import TrainConfig
+from ...agents.config.fp32_policies import without_policy
 from ..errors import SweepFileError
 from ..subjects.metric import Metric
 from ..subjects.program_keys import ProgramKeys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..subjects.program import Program
+    from ..subjects.subject import Subject
     from .located_yaml import Located
 
 
@@ -43,7 +45,8 @@ class Plan:
         name: of the sweep.
         description: one or more lines for people.
         varying: keys that take several values, in the order of the file.
-        runs: the product of what varies, the last varying fastest, without what is excluded.
+        runs: the product of what varies, the last varying fastest, without what is excluded. Where nothing is searched,
+            those in fp32 that differ in policies that round nothing there are one run, under the first of them.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
         program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
         search: what is looked for, if not all of the runs are to be done.
@@ -97,6 +100,8 @@ def plan_text(
     for config, case in expand(outline, [choice for choice in chosen if choice], source):
         run = Run(run_id(config), config, case)
         runs.setdefault(run.id, run)
+    if outline.search is None:  # which compares the runs of each policy with its own in fp32
+        runs = _fp32_once(runs, outline.subject)
     subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
     metric = _metric(outline, subject)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
@@ -137,6 +142,22 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     config = configs[0]
     assert isinstance(config, TrainConfig)
     return config
+
+
+def _fp32_once(runs: dict[str, Run], subject: Subject) -> dict[str, Run]:
+    """The runs, by id; of those in fp32 that differ in policies that round nothing there, the first one."""
+    if isinstance(subject, ProgramKeys) and "policy" in subject.takes:  # which may do with it what it likes
+        return runs
+    seen: set[str] = set()
+    kept = {}
+    for run in runs.values():
+        if (plain := without_policy(run.config.as_json())) is not None:
+            text = json.dumps(plain, sort_keys=True)
+            if text in seen:
+                continue
+            seen.add(text)
+        kept[run.id] = run
+    return kept
 
 
 def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:

@@ -33,6 +33,16 @@ def test_a_run_is_known_by_its_config_alone():
     assert here.id.startswith("cartpole_swingup-e5m10-s1-")
 
 
+def test_fp32_under_several_policies_that_leave_it_alone_is_planned_once():
+    policies = "policy: [every-op, mixed-precision, fp8-tensorwise, {rules: [{role: optimizer, format: e5m2}]}]"
+    plan = plan_text(f"grid: {{{policies}, format: [fp32, e5m10], seed: [0, 1]}}", "f")
+    plain = [run.config.policy.get("preset", "") for run in plan.runs if run.config.format == "fp32"]
+    assert plain == ["every-op", "every-op", "fp8-tensorwise", "fp8-tensorwise", "", ""]
+    assert len(plan.runs) == 6 + 8
+    alone = plan_text("base: {policy: every-op}\ngrid: {format: [fp32, e5m10], seed: [0, 1]}", "f")
+    assert {run.id for run in alone.runs} <= {run.id for run in plan.runs}
+
+
 def test_equal_runs_are_planned_once():
     plan = plan_text("name: x\ngrid: {format: [e5m10, fp16], seed: [0]}", "f")
     assert len(plan.runs) == 1
