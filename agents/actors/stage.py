@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.errors import RoundoffError
-from roundoff.extras import from_extras
 from roundoff.ray_cluster import connect
 
 from ..config.actor_keys import WithActors
@@ -30,6 +29,7 @@ _GRACE = 30.0  # that a machine may take to end all of it
 _LOOK = 0.5  # seconds until the caller is asked whether it is to stop
 GO_ON = "the same command goes on from the last checkpoint"
 _MOST_DEATHS = 10  # of an actor, one after the other
+_SHORT = 18  # letters of the temporary folder; names of sockets in it have 107 at most, and Ray adds 65
 _STORE = 512 * 2**20  # bytes of Ray's shared memory: fifteen times the weights of 3 x 2048 units
 
 
@@ -48,31 +48,34 @@ def connected(processes: int) -> Iterator[Any]:
         MissingExtraError: Ray is not installed.
         ClusterError: there is no cluster at RAY_ADDRESS, or Ray does not start.
     """
-    with from_extras():
-        import ray  # noqa: PLC0415  slow
-    if ray.is_initialized():
-        yield ray
+    known = sys.modules.get("ray")
+    if known and known.is_initialized():
+        yield known
         return
     with ExitStack() as ending:
         local: dict[str, Any] = {}
         if not os.environ.get("RAY_ADDRESS"):
             local = {"num_cpus": processes, "object_store_memory": _STORE, "include_dashboard": False}
-            local["_temp_dir"] = ending.enter_context(_guarded_folder())
-        connect(**local)
+            local["_temp_dir"] = ending.enter_context(guarded_folder())
+        ray = connect(**local)
         ending.callback(ray.shutdown)
         yield ray
 
 
 @contextmanager
-def _guarded_folder() -> Iterator[str]:
-    """A folder for Ray; it is removed, and what works in it is ended, also when this process is killed."""
-    folder = tempfile.mkdtemp(prefix="roundoff-ray-")  # short: names of sockets have an end
+def guarded_folder() -> Iterator[str]:
+    """A folder for Ray in one of the user's own; both are removed, and what works there is ended.
+
+    They are, too, when this process is killed. Ray opens its folder to all users.
+    """
+    long = len(tempfile.gettempdir()) > _SHORT
+    folder = tempfile.mkdtemp(prefix="roundoff-ray-", dir="/tmp" if long else None)  # noqa: S108  nobody else's
     reading, writing = os.pipe()
     command = [sys.executable, "-I", "-S", guardian.__file__, str(reading), folder]
     process = subprocess.Popen(command, pass_fds=(reading,), start_new_session=True, stdin=subprocess.DEVNULL)  # noqa: S603  our own interpreter
     os.close(reading)
     try:
-        yield folder
+        yield f"{folder}/r"
     finally:
         os.close(writing)
         try:

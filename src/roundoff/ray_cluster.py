@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SECONDS_TO_ANSWER = 10.0
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # on any system; 0: all of Ray listens at 127.0.0.1
+_OURS: set[str] = set()
+"""The environment variables that were set here for a Ray of our own."""
 
 
 class ClusterError(RoundoffError):
@@ -27,18 +32,20 @@ def connect(address: str | None = None, **local: Any) -> Any:
 
     Args:
         address: of the cluster, as ``ray.init`` takes it; None for the one that RAY_ADDRESS names, or else Ray is
-            started on this machine, and ends with the connection.
+            started on this machine, and ends with the connection. It then listens on the loopback interface alone, and
+            asks for a token that this process and those it starts have.
         local: more arguments of ``ray.init``, for that last case.
 
     Raises:
         MissingExtraError: Ray is not installed.
         ClusterError: nobody answers there, or Ray does not start.
     """
+    address = address or os.environ.get("RAY_ADDRESS")
+    _keep_to_itself(alone=not address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15, with which actors wait for a busy learner
     with from_extras():
         import ray  # noqa: PLC0415  slow
-    address = address or os.environ.get("RAY_ADDRESS")
     _reach(address or "")
     try:
         with _own_signals():
@@ -51,6 +58,27 @@ def connect(address: str | None = None, **local: Any) -> Any:
         what = f"no Ray cluster at {address}" if address else "Ray does not start on this machine"
         raise ClusterError(f"{what}: {reason}") from error
     return ray
+
+
+def _keep_to_itself(*, alone: bool) -> None:
+    """Says to Ray, before it is imported, whether it is alone on this machine; nobody else is then to reach it.
+
+    Ray on Linux listens on all interfaces, but as on macOS and Windows, where it keeps to one machine, if it is told
+    that there are no clusters. What a user has set stays.
+    """
+    for name in _OURS:
+        os.environ.pop(name, None)
+    _OURS.clear()
+    wanted = {_CLUSTERS: "0", "RAY_AUTH_MODE": "token"} if alone else {}
+    if alone and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        wanted["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    _OURS.update(wanted.keys() - os.environ.keys())
+    os.environ.update({name: wanted[name] for name in _OURS})
+    if constants := sys.modules.get("ray._private.ray_constants"):  # imported already, and has read all this
+        vars(constants)["ENABLE_RAY_CLUSTER"] = os.environ.get(_CLUSTERS, "1") not in ("0", "false")
+        core = sys.modules["ray._raylet"]
+        core.Config.initialize("")
+        core.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _reach(address: str) -> None:

@@ -7,15 +7,17 @@ into the run's folder by the process that trains, and its lease keeps others awa
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.ray_cluster import connect
 
+from ...agents.actors.stage import guarded_folder
 from ..errors import SweepError
 from .local import WorkerProcess
 
@@ -46,7 +48,15 @@ class RayExecutor:
     def __init__(
         self, limit: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
     ) -> None:
-        self._ray = connect(address)
+        self._ending = ExitStack()
+        local: dict[str, Any] = {}
+        if not (address or os.environ.get("RAY_ADDRESS")):
+            local = {"include_dashboard": False, "_temp_dir": self._ending.enter_context(guarded_folder())}
+        try:
+            self._ray = connect(address, **local)
+        except BaseException:
+            self._ending.close()
+            raise
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None
         room = self._room()
@@ -77,6 +87,7 @@ class RayExecutor:
             with suppress(OSError):
                 self._probe.unlink()
         self._ray.shutdown()
+        self._ending.close()
 
     def _room(self) -> int:
         """How many runs fit onto the nodes there are."""
