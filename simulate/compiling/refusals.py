@@ -6,12 +6,17 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...formats import FormatError
 from ..policy.rules import Granularity, Scalars
 from ..presence.user_code import is_users
 from .surroundings.walk import HOW
 
 if TYPE_CHECKING:
     from ..dispatch.simulation import Simulation
+
+
+class OtherBitsError(FormatError):
+    """A compiled step would have other bits than the eager one."""
 
 
 def is_of_the_step(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...formats import FormatError
 from ..numbers.host_numbers import NumberError, Record
 from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling, whole_among
-from .refusals import last_words, optimizer_of, reason_against_tracing
+from .refusals import OtherBitsError, last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
 from .surroundings.stand_ins import NewStateError, StandIns
@@ -267,6 +267,9 @@ class CompiledStep(Generic[_P, _R]):
         has_numbers = state is not None and bool(state.numbers())
         if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:
             self._surroundings.take_numbers_for_constants()
+            return True
+        if isinstance(error, OtherBitsError):
+            self._give_up(f"compiled, it would have other bits: {error}", stacklevel=7)
             return True
         optimizer = optimizer_of(error)
         if optimizer is not None:

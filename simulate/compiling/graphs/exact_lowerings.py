@@ -4,6 +4,10 @@ Inductor's loops differ from the kernels in the last bit: where the kernels mult
 ``alpha``, ``addcmul``), call a library (exponentials, logarithms), or sum in another order. :mod:`.written_operations`
 says what is written and what is called. Of the first kind, those of the CPU are written here as its kernels compute
 them; those of CUDA are called, too.
+
+What is called finds its operands where the eager step has them: with the same strides, and views of something else at
+the same place in it. For a kernel sums in the order of memory, and computes a function several numbers at a time or one
+by one, as they lie.
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ from unittest.mock import patch
 
 import torch
 from torch._inductor import config, ir, lowering
+from torch._inductor import graph as inductor_graph
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import V, ops
+from torch.fx.node import map_arg
 
 from ....formats.compiling.inductor import vectorised_bitcasts
+from ...aten.schemas import schema_of
 from .written_operations import STRUCTURAL, STRUCTURAL_ON_CUDA, is_written
 
 if TYPE_CHECKING:
@@ -100,11 +107,13 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     """While inductor compiles ``graph``, it writes only what gives the bits of the kernels, and calls the rest."""
     calls: dict[Any, list[Node]] = {}
     for node in graph.graph.nodes:
-        if node.op == "call_function" and hasattr(node.target, "overloadpacket"):
+        if _is_operation(node):
             calls.setdefault(node.target, []).append(node)
-    changed = {target: _lowering(target, any(map(is_written, nodes))) for target, nodes in calls.items()}
+    read = _read_by_kernels([node for nodes in calls.values() for node in nodes])
+    changed = {target: _lowering(target, any(map(is_written, nodes)), read) for target, nodes in calls.items()}
     with (
         patch.dict(lowering.lowerings, changed),
+        patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
         vectorised_bitcasts(),
         _fusion_with_missing_reads(),
         _one_rounding_each(),
@@ -112,16 +121,60 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         yield
 
 
-def _lowering(target: Any, some_are_written: bool) -> Any:
+def _is_operation(node: Node) -> bool:
+    return node.op == "call_function" and hasattr(node.target, "overloadpacket")
+
+
+def _read_by_kernels(operations: list[Node]) -> set[Node]:
+    """What lies in memory that a called kernel reads, as it is or as a view."""
+    waiting = [x for node in operations if not is_written(node) for x in node.all_input_nodes]
+    read: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in read:
+            read.add(node)
+            waiting += node.all_input_nodes if _is_view(node) else ()
+    return read
+
+
+def _is_view(node: Node) -> bool:
+    target: Any = node.target
+    if not _is_operation(node):
+        return node.op == "call_function"  # one of several results
+    return any(value.alias_info is not None for value in schema_of(target).returns)
+
+
+def _lowering(target: Any, some_are_written: bool, read: set[Node]) -> Any:
     """How inductor takes an operation: it writes what it may, and calls the kernel for the rest."""
-    kernel = lowering.fallback_handler(target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+    kernel = _called(target)
     written = _written(target)
     if written is None or not some_are_written:
         return kernel
 
     def lower(*args: Any, **options: Any) -> Any:
-        return (written if is_written(V.graph.current_node) else kernel)(*args, **options)
+        node = V.graph.current_node
+        if not is_written(node):
+            return kernel(*args, **options)
+        result = written(*args, **options)
+        if node not in read or _is_view(node) or not isinstance(result, ir.TensorBox):
+            return result
+        result.realize()
+        return lowering.constrain_to_fake_tensor(result, node.meta["val"])  # type: ignore[no-untyped-call]
 
+    return lower
+
+
+def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG001  as inductor's own has it
+    """Calls the kernel of an operation, with operands that lie as they were traced."""
+    kernel = lowering.fallback_handler(target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+
+    def lower(*args: Any, **options: Any) -> Any:
+        node = V.graph.current_node
+        traced = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+        args, options = lowering.constrain_to_fake_tensors(args, options, *traced)  # type: ignore[no-untyped-call]
+        return kernel(*args, **options)
+
+    lower._is_fallback_handler = True  # type: ignore[attr-defined]  # noqa: SLF001  inductor's own mark
     return lower
 
 
@@ -232,6 +285,19 @@ def _tanh_backward(_: Any) -> Any:
     return _pointwise(lambda dtype, g, y: ops.mul(g, ops.fma(ops.neg(y), y, _number(1.0, dtype))))
 
 
+def _bounded(beyond: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """``clamp_min`` and ``clamp_max`` by a number."""
+
+    def lower(x: Any, bound: Any) -> Any:
+        def body(dtype: torch.dtype, x: Any) -> Any:
+            limit = _number(bound, dtype)
+            return ops.where(beyond(x, limit), limit, x)
+
+        return _pointwise(body)(x)
+
+    return lambda usual: lambda x, bound: lower(x, bound) if x.get_dtype().is_floating_point else usual(x, bound)
+
+
 def _negated(_: Any) -> Any:
     return _pointwise(lambda dtype, x: ops.mul(x, _number(-1.0, dtype)) if dtype.is_floating_point else ops.neg(x))
 
@@ -243,6 +309,8 @@ _AS_KERNELS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "addcmul": _scaled(lambda a, b, c: ops.fma(b, c, a)),
         "addcdiv": _scaled(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
         "tanh_backward": _tanh_backward,
+        "clamp_min": _bounded(ops.lt),  # of equal zeros, as of NaN, the number itself
+        "clamp_max": _bounded(ops.gt),
     },
     "cuda": {"neg": _negated},  # Triton subtracts from 0, which makes +0 of +0
 }

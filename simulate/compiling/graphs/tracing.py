@@ -12,7 +12,6 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._foreach_utils import _foreach_supported_types
 from torch.utils._pytree import TreeSpec, tree_flatten
 
@@ -27,9 +26,12 @@ from ..refusals import is_of_the_step, why_untraceable
 from ..surroundings.arguments import Alias, alias_of, check_kept, layouts
 from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
+from . import layouts as layouts_module
 from . import written_operations
 from .chance import Draw, drawn_before
 from .exact_lowerings import exact_lowerings, structural_decompositions
+from .functional import functional
+from .layouts import LayoutMode
 from .members import stack_members
 from .tidying import erase_profiling, tidied
 
@@ -189,7 +191,7 @@ def trace(
         FormatError: it cannot be traced.
     """
     numbers = Record() if numbers is None else numbers
-    stand_ins = FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
+    stand_ins = LayoutMode()
     place = [] if simulation is None else [simulation.place]
     real = [*place, *formats.tensors, *tensors]
     # Two pieces of memory, or one: what is written to one must not show in another.
@@ -204,9 +206,8 @@ def trace(
         with stand_ins:
             with_writes = make_fx(run)(*leaves_of_autograd)
             erase_profiling(with_writes)
-            functional = torch.func.functionalize(with_writes, remove="mutations")
             device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
-            graph = make_fx(functional, decomposition_table=structural_decompositions(device))(*inputs)
+            graph = make_fx(functional(with_writes), decomposition_table=structural_decompositions(device))(*inputs)
             found = readings.take_from(graph)
             inputs += numbers_as_input(graph, numbers)
         chance, drawn = drawn_before(graph)
@@ -266,7 +267,8 @@ class _ThisVersion(CustomGraphPass):
 
     def uuid(self) -> str:
         """A hash of the lowerings."""
-        sources = [inspect.getsource(module) for module in (exact_lowerings_module, written_operations, float_lowering)]
+        modules = (exact_lowerings_module, layouts_module, written_operations, float_lowering)
+        sources = [inspect.getsource(module) for module in modules]
         return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 

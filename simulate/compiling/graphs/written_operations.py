@@ -1,8 +1,17 @@
 """Which operations the compiler writes into its loops, and which call PyTorch's kernels, so that all bits are theirs.
 
-On the CPU the list says what has been seen to agree: every operation on it is compared with its kernel by
-``tests/simulate/compiling/test_step_operators.py``. On CUDA, where inductor writes Triton, it says what can have one
-result only; the reasons stand beside the names. Whatever is on no list calls its kernel. On CUDA that is, among others:
+On the CPU the list has operations of which each result can be one number only, wherever their operands lie: moves,
+comparisons, single roundings of IEEE 754, and products that are added at once. Each is compared with its kernel by
+``tests/simulate/compiling``. Not on the list are, beside sums and products of matrices:
+
+- functions such as ``sigmoid``, ``log1p``, ``hypot`` and ``remainder``: kernels compute them by one library where
+  numbers lie one behind another, and by another elsewhere, and inductor's loops choose by rules of their own;
+- maxima and minima, but for numbers that are never -0, such as absolute values: which of +0 and -0 comes out depends on
+  their order in memory, and so does where the largest of equal numbers is found;
+- integers made from floats, which integers may not have.
+
+On CUDA, where inductor writes Triton, the list says what can have one result only; the reasons stand beside the names.
+Whatever is on no list calls its kernel. On CUDA that is, among others:
 
 ======================================================  ================================================================
 what                                                    why its kernel is called
@@ -24,17 +33,20 @@ random numbers                                          are drawn before the pro
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
+
+from ...aten.tables import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STRUCTURAL = frozenset(
     [
-        "_to_copy", "aminmax", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
+        "_to_copy", "clamp", "empty_like", "expand_as", "fill", "full", "full_like", "isfinite",
         "lift_fresh", "masked_fill", "nan_to_num", "new_empty", "new_full", "new_ones", "new_zeros",
         "ones_like", "select_backward", "slice_backward", "split", "square", "stack", "t",
         "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
@@ -42,22 +54,21 @@ STRUCTURAL = frozenset(
 )  # fmt: skip
 """Operations that other operations say: they select, or make constants."""
 
-STRUCTURAL_ON_CUDA = STRUCTURAL - {"aminmax", "clamp"}
-"""Without those whose other operations may choose another zero."""
+STRUCTURAL_ON_CUDA = STRUCTURAL - {"clamp"}
+"""Without that whose other operations may choose another zero."""
 
 WRITTEN_ON_CPU = frozenset(
     [
-        "_to_copy", "_unsafe_view", "abs", "add", "addcdiv", "addcmul", "alias", "amax", "amin", "arange", "argmax",
-        "argmin", "as_strided", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-        "bitwise_xor", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
-        "convert_element_type", "copy", "copy_", "div", "empty", "eq", "expand", "fill", "flip", "floor",
-        "full", "full_like", "gather", "ge", "getitem", "gt", "hypot", "index", "index_select", "isfinite",
-        "isinf", "isnan", "le", "lift_fresh_copy", "log1p", "logical_and", "logical_not", "logical_or", "lt",
-        "masked_fill", "max", "maximum", "min", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
-        "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat", "roundoff::round_float",
-        "roundoff::sqrt", "rsub", "scalar_tensor", "scatter", "select", "select_scatter", "sigmoid", "sign", "signbit",
-        "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "sub", "t", "tanh_backward", "transpose",
-        "unbind", "unsqueeze", "view", "where", "zeros", "zeros_like",
+        "_to_copy", "_unsafe_view", "abs", "add", "addcdiv", "addcmul", "alias", "amax", "amin", "arange", "as_strided",
+        "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cat",
+        "ceil", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "convert_element_type", "copy", "copy_", "div",
+        "empty", "eq", "expand", "fill", "flip", "floor", "full", "full_like", "gather", "ge", "getitem", "gt", "index",
+        "index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and", "logical_not",
+        "logical_or", "lt", "masked_fill", "maximum", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
+        "ones_like", "permute", "reciprocal", "relu", "repeat", "roundoff::round_float", "roundoff::sqrt", "rsub",
+        "scalar_tensor", "scatter", "select", "select_scatter", "sign", "signbit", "slice", "slice_scatter", "split",
+        "split_with_sizes", "squeeze", "sub", "t", "tanh_backward", "transpose", "unbind", "unsqueeze", "view", "where",
+        "zeros", "zeros_like",
     ]
 )  # fmt: skip
 """Operations whose compiled loops give the bits of the CPU's kernels."""
@@ -95,15 +106,16 @@ def is_written(node: Node) -> bool:
     results, operands = list(_tensors(node)), [x for source in node.all_input_nodes for x in _tensors(source)]
     devices = {x.device.type for x in (*results, *operands)}
     name = name_of(node)
-    if devices <= {"cpu"}:
-        return name in WRITTEN_ON_CPU or not any(x.dtype.is_floating_point for x in results)
-    if devices != {"cuda"}:
+    if devices != {"cuda"} and not devices <= {"cpu"}:
         return False
     inexact = {x.dtype for x in (*results, *operands) if x.dtype.is_floating_point or x.dtype.is_complex}
     if not inexact:
         return True
-    allowed = _ONLY_ON_CUDA.get(name)
-    return inexact <= _CARRIERS and name in WRITTEN_ON_CUDA and (allowed is None or allowed(node))
+    on_cuda = devices == {"cuda"}
+    if name not in (WRITTEN_ON_CUDA if on_cuda else WRITTEN_ON_CPU) or (on_cuda and not inexact <= _CARRIERS):
+        return False
+    allowed = (_ONLY_ON_CUDA if on_cuda else _ONLY_ON_CPU).get(name)
+    return allowed is None or allowed(node)
 
 
 def name_of(node: Node) -> str:
@@ -117,6 +129,44 @@ def _tensors(node: Node) -> Iterator[torch.Tensor]:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return (x for x in values if isinstance(x, torch.Tensor))
+
+
+def _fused_number_by_number(node: Node) -> bool:
+    """Its kernel multiplies and adds at once: each operand has a number for every result.
+
+    Where one number stands for many, kernels multiply beforehand what is the same for all.
+    """
+    shape = next(_tensors(node)).shape
+    operands = [x for source in node.all_input_nodes for x in _tensors(source)]
+    repeats = any(step == 0 and n > 1 for x in operands for n, step in zip(x.shape, x.stride(), strict=True))
+    all_tensors = all(isinstance(x, Node) for x in node.args)
+    return all_tensors and not repeats and all(x.shape == shape for x in operands)
+
+
+def _a_sum(node: Node) -> bool:
+    return _unscaled(node) or _fused_number_by_number(node)
+
+
+def _never_minus_zero(node: Node) -> bool:
+    """Whether no number of an operand can be -0."""
+    return all(_is_never_minus_zero(x) for x in node.all_input_nodes)
+
+
+def _is_never_minus_zero(node: Node) -> bool:
+    if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
+        return False
+    name = name_of(node)
+    return name in ("abs", "exp") or (name in VIEWS | _KEEPING_SIGNS and _is_never_minus_zero(node.all_input_nodes[0]))
+
+
+def _without_mode(node: Node) -> bool:
+    """Quotients are not cut off, and what is scattered is not added up."""
+    return not node.kwargs and not any(isinstance(x, str) for x in node.args)
+
+
+def _bound_by_number(node: Node) -> bool:
+    bound = node.args[1]
+    return isinstance(bound, (int, float)) and not math.isnan(bound)
 
 
 def _unscaled(node: Node) -> bool:
@@ -150,6 +200,17 @@ def _to_no_floats(node: Node) -> bool:
 def _is_floating(node: Node) -> bool:
     return any(x.dtype.is_floating_point for x in _tensors(node))
 
+
+_KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}
+
+_ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
+    "add": _a_sum, "sub": _a_sum, "rsub": _a_sum, "addcdiv": _fused_number_by_number,
+    "addcmul": _fused_number_by_number, "tanh_backward": _fused_number_by_number, "clamp_max": _bound_by_number,
+    "clamp_min": _bound_by_number, "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers,
+    "copy": _not_to_integers, "amax": _never_minus_zero, "amin": _never_minus_zero, "maximum": _never_minus_zero,
+    "minimum": _never_minus_zero, "div": _without_mode, "scatter": _without_mode, "arange": _to_no_floats,
+}  # fmt: skip
+"""Those of which only some calls are written on the CPU."""
 
 _ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
     "add": _unscaled, "sub": _unscaled, "rsub": _unscaled, "div": _quotient_of_tensors, "reciprocal": _of_floats,

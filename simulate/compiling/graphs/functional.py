@@ -1,0 +1,97 @@
+"""A graph in which nothing is written to but inputs, at the end, and in which results lie as in the graph before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.fx import Interpreter, Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ...aten.outputs import outputs
+from ...aten.tables import is_contraction
+from ...numbers.kernel_calls import call_kernel
+from ..refusals import OtherBitsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.fx import GraphModule
+
+
+def functional(graph: GraphModule) -> Callable[..., Any]:
+    """The traced graph of a step as a function that writes to its inputs alone, at the end.
+
+    Functions in place become others that return new tensors. Where those would lie in memory otherwise than the tensor
+    that was written to, or where another operation stands for the traced one, results are laid as they were.
+
+    Raises:
+        OtherBitsError: when called: a product of matrices is written where it would be computed in another order.
+    """
+    return torch.func.functionalize(_Replay(graph).run, remove="mutations")
+
+
+@final
+class _Replay(Interpreter):
+    """Runs a traced graph again."""
+
+    def run_node(self, n: Node) -> Any:
+        """Runs one operation."""
+        target: Any = n.target
+        if n.op != "call_function" or not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  the only name there is
+            return super().run_node(n)
+        written = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in outputs(target).written]
+        nodes = [x for x in tree_leaves(written) if isinstance(x, Node)]
+        if nodes and target is not torch.ops.aten.copy_.default:
+            return self._writing(n, nodes)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if _is_taken_apart(target):
+            return call_kernel(target, args, kwargs, lambda _: None)
+        result = super().run_node(n)
+        return result if _is_view(target) else _laid_as(n.meta.get("val"), result)
+
+    def _writing(self, node: Node, written: Sequence[Node]) -> Any:
+        """Runs an operation that writes to arguments, on copies of these, and moves what they hold then.
+
+        What is moved lies as before; the results of a function that is not in place would lie as it chooses.
+        """
+        name = str(node.target.overloadpacket.__name__)  # type: ignore[union-attr]
+        if is_contraction(name) and not all(self.env[x].is_contiguous() for x in written):
+            raise OtherBitsError(
+                f"{node.target} writes to a tensor that is not contiguous, where libraries sum in another order than in"
+                " new memory"
+            )
+        copies = {x: _copied(self.env[x]) for x in written}
+        args, kwargs = map_arg((node.args, node.kwargs), lambda x: copies.get(x, self.env[x]))
+        result = node.target(*args, **kwargs)  # type: ignore[operator]
+        for x, copy in copies.items():
+            self.env[x].copy_(copy)
+        own = {id(copy): self.env[x] for x, copy in copies.items()}
+        return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
+
+
+def _is_view(target: Any) -> bool:
+    how = outputs(target)
+    return not how.results
+
+
+def _is_taken_apart(target: Any) -> bool:
+    """Whether PyTorch has another formula for an operation where transforms of functions are at work."""
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  the only access there is
+    return bool(has(target.name(), "FuncTorchDynamicLayerFrontMode"))
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers in memory of their own, with the same gaps."""
+    return x.new_empty_strided(x.shape, x.stride()).copy_(x)
+
+
+def _laid_as(traced: Any, result: Any) -> Any:
+    """Results that lie as the traced ones did."""
+    if isinstance(result, (list, tuple)):
+        kept = [_laid_as(a, b) for a, b in zip(traced, result, strict=True)]
+        return type(result)(kept) if type(result) in (list, tuple) else result
+    if not isinstance(result, torch.Tensor) or result.stride() == traced.stride():
+        return result
+    return result.new_empty_strided(traced.shape, traced.stride()).copy_(result)

@@ -1,0 +1,123 @@
+"""Tensors without numbers that lie in memory as those of an eager step do.
+
+Kernels that sum, and functions that are computed several numbers at a time, go through memory in its order: where the
+tensors of a program lie otherwise than the eager step's, its results have other bits. PyTorch describes what a kernel
+would return, and is wrong about the order of axes for some kernels. So each is run once for every layout of its
+operands, on the CPU, with zeros, and its results lie as it has laid them. Kernels of a GPU are not run, but those that
+compute number by number lay results by the same code on all devices.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+
+from ...aten.outputs import outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Stride = tuple[int, ...]
+
+_PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format)
+_LARGEST = 1 << 26
+"""A kernel with more numbers than these among its operands is not run; PyTorch's description has to do."""
+
+
+class _Layout(NamedTuple):
+    """How a tensor lies in memory, of which nothing else is looked at."""
+
+    size: tuple[int, ...]
+    stride: Stride
+    dtype: torch.dtype
+
+    def zeros(self) -> torch.Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="cpu").zero_()
+
+    @property
+    def numbers(self) -> int:
+        return 1 + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+
+
+@final
+class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Makes tensors without numbers, with the strides that kernels give their results."""
+
+    def __init__(self) -> None:
+        super().__init__(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
+
+    def dispatch(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What an operation returns for such tensors."""
+        result = super().dispatch(func, types, args, kwargs or {})
+        if not isinstance(func, OpOverload) or not _lays_out(func):
+            return result
+        given, structure = tree_flatten((tuple(args), _without_device(kwargs or {})))
+        operands = tuple(_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
+        if not all(isinstance(x, (_Layout, *_PLAIN)) for x in operands):
+            return result
+        strides = _strides(func, structure, operands)
+        return result if strides is None else self._with(result, strides)
+
+    def _with(self, result: Any, strides: Sequence[Stride | None]) -> Any:
+        """Results with these strides, where they have others."""
+        flat, structure = tree_flatten(result)
+
+        def laid(x: Any, stride: Stride | None) -> Any:
+            if type(x) is not FakeTensor or stride is None or len(stride) != x.dim() or x.stride() == stride:
+                return x
+            return FakeTensor(self, torch.empty_strided(x.shape, stride, dtype=x.dtype, device="meta"), x.device)
+
+        if len(flat) != len(strides):
+            return result
+        with _disable_current_modes():
+            return tree_unflatten([laid(x, stride) for x, stride in zip(flat, strides, strict=True)], structure)
+
+
+def _lays_out(func: OpOverload) -> bool:
+    """Whether an operation chooses how its results lie: they are new, and do not depend on chance."""
+    return func.namespace == "aten" and outputs(func).results and torch.Tag.nondeterministic_seeded not in func.tags
+
+
+def _without_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in kwargs.items() if name not in ("device", "pin_memory")}
+
+
+def _layout(x: torch.Tensor, func: OpOverload) -> Any:
+    """How a stand-in lies; ``NotImplemented`` where the CPU's kernel may lay results otherwise."""
+    if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+        return NotImplemented
+    if x.device.type != "cpu" and not (x.is_cuda and torch.Tag.pointwise in func.tags):
+        return NotImplemented
+    size, stride = tuple(x.shape), x.stride()
+    return _Layout(size, stride, x.dtype) if all(type(n) is int for n in (*size, *stride)) else NotImplemented
+
+
+@lru_cache(maxsize=1 << 14)
+def _strides(func: OpOverload, structure: TreeSpec, operands: tuple[Any, ...]) -> tuple[Stride | None, ...] | None:
+    """The strides of all that a kernel returns; None if it cannot be run with zeros."""
+    layouts = [x for x in operands if isinstance(x, _Layout)]
+    if sum(layout.numbers for layout in layouts) > _LARGEST:
+        return None
+    with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = [x.zeros() if isinstance(x, _Layout) else x for x in operands]
+        args, kwargs = tree_unflatten(given, structure)
+        try:
+            results = tree_leaves(func(*args, **kwargs))
+        except Exception:  # noqa: BLE001  a matrix of zeros has no inverse, and the like
+            return None
+    return tuple(x.stride() if isinstance(x, torch.Tensor) and x.layout is torch.strided else None for x in results)
