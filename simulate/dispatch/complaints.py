@@ -9,7 +9,7 @@ from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from ..policy.policy import Policy
     from ..policy.rules import Rule
@@ -32,15 +32,36 @@ def unused(rules: Iterable[Rule], plans: Iterable[Plan]) -> list[Rule]:
     ]
 
 
-def complaints(policy: Policy, plans: Iterable[Plan]) -> list[str]:
-    """All that there is to say of a policy after a program ran, each in a sentence."""
+def complaints(
+    policy: Policy, plans: Iterable[Plan], modules: Sequence[str] = (), called: Collection[str] = ()
+) -> list[str]:
+    """All that there is to say of a policy after a program ran, each in a sentence.
+
+    Args:
+        policy: the policy.
+        plans: what was done with every operation that ran.
+        modules: the paths of the modules that there were.
+        called: of the functions that the policy names, those that were called.
+    """
     ran = list(plans)
-    of_rules = [_of_rule(rule, ran) for rule in unused(policy.rules, ran)]
-    return [*of_rules, *_of_contractions(policy, ran), *_of_weights(ran), *_of_islands(ran)]
+    of_rules = [_of_rule(rule, ran, modules) for rule in unused(policy.rules, ran)]
+    never = [name for name in (*policy.exact_in, *policy.only_in) if name not in called]
+    of_functions = [
+        f"the function {name} that the policy names was not called by that name: who imports it by name, before the"
+        " simulation is entered, has the plain one"
+        for name in never
+    ]
+    return [*of_rules, *of_functions, *_of_contractions(policy, ran), *_of_weights(ran), *_of_islands(ran)]
 
 
-def _of_rule(rule: Rule, ran: list[Plan]) -> str:
+def _of_rule(rule: Rule, ran: list[Plan], there: Sequence[str]) -> str:
     found = []
+    idle = [path for path in there if rule.module != ("*",) and rule.matches_module(path)]
+    if idle:
+        found.append(
+            f"there is a module {idle[0]}, and no operation ran in its forward: what its other methods compute belongs"
+            " to no module; exact_in and only_in of a policy name functions"
+        )
     if rule.operation != ("*",):
         found.append(f"operations that ran: {_listed(plan.name for plan in ran)}")
     if rule.module != ("*",):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, final
 
 import torch
 from torch._C import _len_torch_dispatch_stack
@@ -28,6 +28,7 @@ from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.fast_path import FastPath
 from ..presence.finfo import Finfo, FormatInfo
+from ..presence.functions import NamedFunctions
 from ..presence.generators import Generators
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
@@ -39,7 +40,8 @@ from .running import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
+    from contextlib import AbstractContextManager
+    from types import FrameType, TracebackType
 
     from torch._ops import OpOverload
 
@@ -113,7 +115,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._roots = _modules(root)
         self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
-        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares)
+        named = policy.exact_in or policy.only_in
+        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares or named)
         self.presence = Presence(self)
 
     def _follow(self, policy: Policy) -> None:
@@ -135,6 +138,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.places = Places(self._stepped, self._roots, on_module) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
+        self._functions = (
+            NamedFunctions(policy.exact_in, self._pausing),
+            NamedFunctions(policy.only_in, self._going_on),
+        )
+        # What this one waits in, where functions are named in which alone it rounds.
+        self._waiting = Simulation("fp32") if policy.only_in else None
 
     def change(self, policy: Policy | Format | str) -> None:
         """Takes another policy, with the same format of results, for when it is entered next.
@@ -183,6 +192,29 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
+        frame = sys._getframe(1)  # noqa: SLF001  the only access there is
+        for functions in self._functions:
+            functions.enter()
+        self._enter(frame)
+        if self._waiting:
+            self._waiting._enter(frame)  # noqa: SLF001  of this class
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stops rounding, also when an exception leaves the block."""
+        frame = sys._getframe(1)  # noqa: SLF001  the only access there is
+        if self._waiting:
+            self._waiting._leave(frame)  # noqa: SLF001  of this class
+        self._leave(frame)
+        for functions in self._functions:
+            functions.leave()
+        if self._warns_unused and kind is None and not self.presence.is_inside():
+            self._warns_unused = False
+            self._warn_of_unused_rules()
+
+    def _enter(self, frame: FrameType) -> None:
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
         needed = self._does_anything or any(
             isinstance(mode, (Simulation, Bystander)) for mode in _get_current_dispatch_mode_stack()
@@ -198,17 +230,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 _finfo.enter()
             if self.policy.names_modules:
                 _fast_path.enter()
-        self.presence.enter(sys._getframe(1), push=needed)  # noqa: SLF001  the only access there is
+        self.presence.enter(frame, push=needed)
         self._draws.enter()
         if self.places:
             self.places.enter()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stops rounding, also when an exception leaves the block."""
-        if self.presence.leave(sys._getframe(1)):  # noqa: SLF001  the only access there is
+    def _leave(self, frame: FrameType) -> None:
+        if self.presence.leave(frame):
             _process.leave()
             if self.policy.finfo == FinfoOf.FORMAT:
                 _finfo.leave()
@@ -216,9 +244,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 _fast_path.leave()
         if self.places:
             self.places.leave()
-        if self._warns_unused and kind is None and not self.presence.is_inside():
-            self._warns_unused = False
-            self._warn_of_unused_rules()
+
+    def _pausing(self) -> AbstractContextManager[Any]:
+        """What a call of a function enters in which nothing is rounded."""
+        return Simulation("fp32") if at_work() is self else nullcontext()
+
+    def _going_on(self) -> AbstractContextManager[Any]:
+        """What a call of a function enters in which alone something is rounded."""
+        waits = self._waiting is not None and at_work() is self._waiting
+        return _GoingOn(self) if waits else nullcontext()
 
     def __call__(self, function: _F) -> _F:
         """``function``, each call of which runs in a simulation of its own, made as this one, at step 0.
@@ -408,7 +442,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         round_stored(optimizer, plan, self._runner.results, after=after)
 
     def _warn_of_unused_rules(self) -> None:
-        for text in complaints(self.policy, self._plans.values()):
+        names = self.places.known if self.places else ()
+        called = set().union(*(functions.called for functions in self._functions))
+        for text in complaints(self.policy, self._plans.values(), names, called):
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
 
@@ -416,6 +452,20 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
     simulation = Simulation(**made_with)
     simulation.step = step
     return simulation
+
+
+@final
+class _GoingOn:
+    """Enters a simulation that waits in its own block."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def __enter__(self) -> None:
+        self._simulation._enter(sys._getframe(1))  # noqa: SLF001  of this module
+
+    def __exit__(self, *_: object) -> None:
+        self._simulation._leave(sys._getframe(1))  # noqa: SLF001  of this module
 
 
 def at_work() -> Simulation | None:

@@ -108,6 +108,11 @@ class Places:
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
 
+    @property
+    def known(self) -> list[str]:
+        """The paths of the modules that it has a name for, whether they were called or not."""
+        return sorted(set(self._names.values()))
+
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from ..aten.tables import CONTRACTIONS, LAYERS
 from .recipes import RECIPES, mx
 from .rules import (
     MULTIPLIED_ROLES,
+    OF_POLICIES,
     OPTIMIZER_STEP,
     SETTINGS,
     Arithmetic,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..accumulation.description import Accumulation
+
+_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ class Policy:
             ``dtype``: as ever.
         whole: ``exact`` leaves counts, steps and positions whole, which programs keep in floating-point tensors;
             ``rounded`` rounds them like all results.
+        exact_in: functions in which nothing is rounded, as in :func:`exact`: ``package.module:function`` or
+            ``package.module:Class.method``, one or several. Their modules are imported when the simulation is entered.
+        only_in: functions in which alone something is rounded; empty for everywhere.
 
     Raises:
         FormatError: a setting does not exist.
@@ -67,9 +74,13 @@ class Policy:
     islands: Islands | str = Islands.ROUNDED
     finfo: Finfo | str = Finfo.DTYPE
     whole: Whole | str = Whole.EXACT
+    exact_in: str | Sequence[str] = ()
+    only_in: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         parse_settings(self)
+        for name in ("exact_in", "only_in"):
+            object.__setattr__(self, name, _functions(getattr(self, name), name))
         rules = tuple(self.rules)
         if not all(isinstance(rule, Rule) for rule in rules):
             raise FormatError(f"rules of a policy must be Rule objects, got {rules!r}")
@@ -196,7 +207,7 @@ class Policy:
         """
         if isinstance(description, str):
             return cls.of(description)
-        settings = _mapping(description, "policy", {"preset", "but", "rules", "finfo", "whole", *SETTINGS})
+        settings = _mapping(description, "policy", {"preset", "but", "rules", *OF_POLICIES, *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         if given is None and preset in RECIPES:
@@ -293,6 +304,15 @@ class Policy:
         """Whether of places nothing but the role matters: no module, no step of an optimizer as a whole."""
         steps = (OPTIMIZER_STEP, "", Role.OPTIMIZER)
         return not self.names_modules and not any(rule.matches(*steps) for rule in self.rules)
+
+
+def _functions(value: object, name: str) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if isinstance(names, (tuple, list)) and all(isinstance(text, str) and _FUNCTION.fullmatch(text) for text in names):
+        return tuple(names)
+    raise FormatError(
+        f"{name} of a policy must be functions as package.module:function or package.module:Class.method, got {value!r}"
+    )
 
 
 def _leaving(modules: str | Sequence[str]) -> list[Rule]:

@@ -126,14 +126,15 @@ def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
 
 SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
 """What a policy says of all operations, and a rule of some."""
-_OF_POLICIES = ("finfo", "whole")
+_CHOICES_OF_POLICIES = ("finfo", "whole")
+OF_POLICIES = (*_CHOICES_OF_POLICIES, "exact_in", "only_in")
 """What a policy alone has."""
 _KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo, "whole": Whole}
 
 
 def parse_settings(owner: Any) -> None:
     """Turns the settings that were given as text into what they name."""
-    for name in (*SETTINGS, *_OF_POLICIES):
+    for name in (*SETTINGS, *_CHOICES_OF_POLICIES):
         value = getattr(owner, name, None)
         if value is None:
             continue
@@ -153,7 +154,7 @@ def parse_settings(owner: Any) -> None:
 def plain_data(owner: Any) -> dict[str, Any]:
     """What differs from the defaults, but for the rules of a policy, as plain data."""
     values = [(f.name, getattr(owner, f.name), f.default) for f in fields(owner) if f.name != "rules"]
-    return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), default)}
+    return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), (), default)}
 
 
 def text(owner: Any) -> str:

@@ -55,6 +55,18 @@ def run(
     over: Annotated[
         Literal["operation", "module", "role"], typer.Option(help="What to blame: operation, module or role.")
     ] = "operation",
+    exact: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A function in which nothing is rounded, as package.module:function, or a pattern of modules of the"
+            " network; any number of these.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A function in which alone something is rounded; any number of these."),
+    ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
@@ -72,6 +84,7 @@ def run(
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
+    chosen = _with_exact(chosen, exact or [], only or [])
     if blame is not None:
         if observe or report is not None:
             raise typer.BadParameter("leave out --observe and --report", param_hint="--blame")
@@ -132,6 +145,20 @@ def _blame(
             on_trial=lambda line: say(line, error=True),
         )
     say(found)
+
+
+def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Policy:
+    """The same policy, but for functions and modules that are left exact, or functions that alone are not."""
+    from dataclasses import replace
+
+    from roundoff.simulate import Rule
+
+    functions = [name for name in exact if ":" in name]
+    modules = [name for name in exact if ":" not in name]
+    rules = [Rule(module=modules, format="fp32")] if modules else []
+    if functions or only:
+        policy = replace(policy, exact_in=(*policy.exact_in, *functions), only_in=(*policy.only_in, *only))
+    return policy.with_rules(*rules)
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:

@@ -294,7 +294,7 @@ def test_the_audit_names_every_operation_and_its_treatment():
     ("description", "message"),
     [
         ({"preset": "everyop"}, "policy.preset must be every-op, storage, .*, fp8-rowwise.*, got 'everyop'"),
-        ({"formt": "e5m10"}, "unknown key 'formt': allowed are accumulate, but, finfo, format"),
+        ({"formt": "e5m10"}, "unknown key 'formt': allowed are accumulate, but, exact_in, finfo, format"),
         ({"rules": {"operation": "mm"}}, "policy.rules must be a list"),
         ({"rules": [{"operation": "mm"}]}, r"policy.rules\[0\]: a rule must set one of format"),
         (

@@ -1,0 +1,110 @@
+"""Functions that a policy names, each call of which runs in a block: without rounding, or alone with it."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from roundoff.errors import suggestion
+
+from ...formats import FormatError
+from .decorating import decorated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+
+class _Replaced(NamedTuple):
+    """A function that another one stands in the place of."""
+
+    owner: Any
+    """The module or class."""
+    attribute: str
+    plain: Any
+    """What stood there; None where a class had it from another one."""
+    ours: Any
+
+
+@final
+class NamedFunctions:
+    """Puts a block around each call of some functions, between :meth:`enter` and :meth:`leave`.
+
+    A function is replaced where its name says, in its module or class. Who imported it by name before has the plain
+    one.
+
+    Args:
+        names: as ``package.module:function`` or ``package.module:Class.method``.
+        block: makes what a call enters; asked in each call.
+
+    Attributes:
+        called: those that were called.
+    """
+
+    def __init__(self, names: Sequence[str], block: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._names, self._block = names, block
+        self._lock = threading.Lock()
+        self._count = 0
+        self._replaced: list[_Replaced] = []
+        self.called: set[str] = set()
+
+    def enter(self) -> None:
+        """Imports the modules, and replaces the functions.
+
+        Raises:
+            FormatError: there is no such module or function, or it is none.
+        """
+        with self._lock:
+            if self._count == 0:
+                found = [(name, *_found(name)) for name in self._names]
+                self._replaced = [self._replace(*one) for one in found]
+            self._count += 1
+
+    def leave(self) -> None:
+        """Puts the plain functions back, but where others have put something in their place."""
+        with self._lock:
+            self._count -= 1
+            if self._count:
+                return
+            for owner, attribute, plain, ours in reversed(self._replaced):
+                if getattr_static(owner, attribute, None) is not ours:
+                    continue
+                if plain is None:
+                    delattr(owner, attribute)
+                else:
+                    setattr(owner, attribute, plain)
+            self._replaced = []
+
+    def _replace(self, name: str, owner: Any, attribute: str, plain: Any) -> _Replaced:
+        def block() -> AbstractContextManager[Any]:
+            self.called.add(name)
+            return self._block()
+
+        bound = isinstance(plain, (staticmethod, classmethod))
+        ours: Any = decorated(plain.__func__ if bound else plain, block, f"the name {name!r} in a policy")
+        ours = type(plain)(ours) if bound else ours
+        own = attribute in vars(owner)
+        setattr(owner, attribute, ours)
+        return _Replaced(owner, attribute, plain if own else None, ours)
+
+
+def _found(name: str) -> tuple[Any, str, Any]:
+    """The module or class that has the function, its attribute, and the function as it stands there."""
+    module, _, path = name.partition(":")
+    try:
+        owner: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        raise FormatError(f"policy names the function {name!r}: {error}") from None
+    *around, last = path.split(".")
+    for part in [*around, last]:
+        if not hasattr(owner, part):
+            there = [known for known in dir(owner) if callable(getattr(owner, known, None))]
+            raise FormatError(
+                f"policy names the function {name!r}, and {getattr(owner, '__name__', owner)} has no {part!r}"
+                f"{suggestion(part, there)}"
+            )
+        if part is not last:
+            owner = getattr(owner, part)
+    return owner, last, vars(owner).get(last) or getattr_static(owner, last)
