@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .run.directory import Crash, Result
     from .run.loop import Progress
     from .training.alone import train
+    from .training.export import export
     from .training.quantize import QuantizedRun, quantize
     from .training.together import Job, train_together
 
@@ -83,6 +84,7 @@ _MODULES = {
     "stochastic_returns": "algorithms.stochastic_targets",
     "stochastic_root_": "optimizers.stochastic_moments",
     "stochastic_target": "algorithms.stochastic_targets",
+    "export": "training.export",
     "train": "training.alone",
     "train_together": "training.together",
 }
@@ -114,6 +116,7 @@ __all__ = [
     "StoredLayers",
     "TrainConfig",
     "coerce_",
+    "export",
     "kahan_add_",
     "noise_log_prob",
     "normal_log_prob",

@@ -94,8 +94,8 @@ class _Header:
         self._kind = _kind(packed.format)
         self._data: list[str] = []
         self._calls: list[str] = []
-        self._used = {"RELU": False, "TANH": self._policy.decision is Decision.TANH, "CONVOLUTION": False}
-        self._used["LINEAR"] = False
+        self._used = {"RELU": False, "TANH": self._policy.decision is Decision.TANH, "ELU": False}
+        self._used["LINEAR"] = self._used["CONVOLUTION"] = False
         self._largest = [0] * _BUFFERS  # numbers in each buffer
         self._most_inputs = 0
 
@@ -125,11 +125,13 @@ class _Header:
             Decision.LARGEST_MEAN: c_source.LARGEST_MEAN,
             Decision.TANH: c_source.ACT_TANH,
             Decision.CLIP: c_source.ACT_CLIP,
+            Decision.OUTPUTS: c_source.ACT_OUTPUTS,
         }[decision]
         functions = [
             *([c_source.RELU] if self._used["RELU"] else []),
-            *([c_source.EXPONENTIAL] if self._used["TANH"] or atoms else []),
+            *([c_source.EXPONENTIAL] if self._used["TANH"] or self._used["ELU"] or atoms else []),
             *([c_source.TANH] if self._used["TANH"] else []),
+            *([c_source.ELU] if self._used["ELU"] else []),
             self._kind.rounding,
             c_source.RESULT,
             *([c_source.PRODUCTS] if self._used["LINEAR"] else []),

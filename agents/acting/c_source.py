@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .elementary import HALVINGS, LARGE, SMALL, SMALLEST_EXPONENT, TANH_SERIES, TERMS
+from .elementary import ELU_SERIES, HALVINGS, LARGE, SMALL, SMALLEST_EXPONENT, TANH_SERIES, TERMS
 
 BEGINNING = """\
 #ifndef ROUNDOFF_POLICY_H
@@ -64,6 +64,23 @@ static void policy_tanh(float *x, int n)
             y = (1.0 - e) / (1.0 + e);
         }}
         x[i] = (float)(x[i] < 0.0f ? -y : y);
+    }}
+}}
+"""
+
+ELU = f"""\
+static void policy_elu(float *x, int n)
+{{
+    for (int i = 0; i < n; i++) {{
+        double a = x[i], y;
+        if (a > {-SMALL!r}) {{
+            y = {ELU_SERIES[0].hex()};
+{"".join(f"            y = y * a + {c.hex()};{chr(10)}" for c in ELU_SERIES[1:])}\
+            y = a * y;
+        }} else {{
+            y = policy_exponential(a) - 1.0;
+        }}
+        x[i] = x[i] > 0.0f ? x[i] : (float)y;
     }}
 }}
 """
@@ -241,5 +258,13 @@ static void policy_act(const float *observation, float *action)
     policy_outputs(observation, action);
     for (int i = 0; i < POLICY_ACTIONS; i++)
         action[i] = action[i] < -1.0f ? -1.0f : action[i] > 1.0f ? 1.0f : action[i];
+}
+"""
+
+ACT_OUTPUTS = """\
+/* The action: POLICY_ACTIONS numbers, what the network gives. */
+static void policy_act(const float *observation, float *action)
+{
+    policy_outputs(observation, action);
 }
 """

@@ -1,8 +1,10 @@
-"""Exponential and tanh of basic operations alone, so that Python and C compute the same bits."""
+"""Exponential, tanh and ELU of basic operations alone, so that Python and C compute the same bits."""
 
 from __future__ import annotations
 
 import torch
+
+from ..models.policy_layers import Activation
 
 HALVINGS = 12
 """How often an argument of the exponential is halved before its series, and the result squared after."""
@@ -16,6 +18,8 @@ LARGE = 20.0
 """Beyond, tanh is that of this, which is 1 in float32."""
 TANH_SERIES = (-17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0)
 """Coefficients of x^7, x^5, x^3 and x."""
+ELU_SERIES = (1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0, 1.0)
+"""Coefficients of x^4, x^3, x^2 and x of e^x - 1."""
 
 
 def exponential(x: torch.Tensor) -> torch.Tensor:
@@ -55,3 +59,24 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
         series = series * square + coefficient
     result = torch.where(magnitude < SMALL, wide * series, torch.copysign(by_exponential, wide))
     return result.to(torch.float32)
+
+
+def elu(x: torch.Tensor) -> torch.Tensor:
+    """The exponential linear unit: x above zero, and e^x - 1 below, computed in float64.
+
+    Args:
+        x: float32.
+
+    Returns:
+        float32, rounded once from a relative error below 1e-8; NaN for NaN, -0 for -0, and -1 for -infinity.
+    """
+    wide = x.to(torch.float64)
+    series = torch.full_like(wide, ELU_SERIES[0])
+    for coefficient in ELU_SERIES[1:]:
+        series = series * wide + coefficient
+    below = torch.where(wide > -SMALL, wide * series, exponential(wide.clamp(max=0.0)) - 1.0)
+    return torch.where(wide > 0, wide, below).to(torch.float32)
+
+
+FUNCTIONS = {Activation.RELU: torch.relu, Activation.TANH: tanh, Activation.ELU: elu}
+"""The activation functions of layers."""

@@ -14,7 +14,7 @@ from roundoff.extras import from_extras
 from ...simulate import Policy, Rule, Simulation
 from ..errors import RunError
 from ..models.policy_layers import Activation, ConvolutionLayer, Decision, combined
-from .elementary import exponential, tanh
+from .elementary import FUNCTIONS, exponential, tanh
 from .graphs import has_integer_operators, onnx_model
 from .integers import is_computed_in_integers, product
 from .packed import PackedPolicy
@@ -126,7 +126,7 @@ class Simulated(Engine):
                 x = x.flatten(1)
             x = self._product(x, layer)
             if layer.activation is not Activation.NONE:
-                x = x.relu() if layer.activation is Activation.RELU else tanh(x)
+                x = FUNCTIONS[layer.activation](x)
         return x
 
     def _product(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -144,6 +144,8 @@ class Simulated(Engine):
             return tanh(outputs)
         if policy.decision is Decision.CLIP:
             return outputs.clamp(-1, 1)
+        if policy.decision is Decision.OUTPUTS:
+            return outputs
         values = outputs
         if policy.atoms is not None:
             logits = outputs.reshape(len(outputs), policy.action_size, -1).to(torch.float64)

@@ -116,7 +116,7 @@ class _Graph:
             x = self.node("Flatten", [x])
         y = self._of_integers(x, layer, encoded) if self._integers else self._of_floats(x, layer)
         if layer.activation is not Activation.NONE:
-            y = self.node("Relu" if layer.activation is Activation.RELU else "Tanh", [y])
+            y = self.node(layer.activation.capitalize(), [y])
         return y, convolution
 
     def combine(self, heads: list[str]) -> None:
@@ -136,6 +136,9 @@ class _Graph:
         policy, values = self._policy, "outputs"
         if policy.decision is Decision.TANH:
             self.node("Tanh", [values], "actions")
+            return
+        if policy.decision is Decision.OUTPUTS:
+            self.node("Identity", [values], "actions")
             return
         if policy.decision is Decision.CLIP:
             ends = [self.constant(np.array(end, np.float32)) for end in (-1, 1)]

@@ -18,6 +18,7 @@ class Activation(StrEnum):
     NONE = "none"
     RELU = "relu"
     TANH = "tanh"
+    ELU = "elu"
 
 
 class Decision(StrEnum):
@@ -31,6 +32,8 @@ class Decision(StrEnum):
     """The tanh of the outputs."""
     CLIP = "clip"
     """The outputs, clipped to [-1, 1]."""
+    OUTPUTS = "outputs"
+    """The outputs themselves."""
 
     @property
     def discrete(self) -> bool:

@@ -1,4 +1,4 @@
-"""``roundoff export``: the policy of a finished run as a file that acts without roundoff."""
+"""The policy of a finished run, or a network of one's own, as a file that acts without roundoff."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from roundoff.files import make_directory, write_bytes
 
 from ..acting.c_header import c_header
+from ..acting.from_modules import policy_of
 from ..acting.graphs import has_integer_operators, onnx_model
 from ..acting.packed import PackedPolicy
 from ..adapters.settings import AdapterConfig
 from ..errors import RunError
+from ..models.policy_layers import Decision
 from ..run.directory import RunDirectory
 from ..run.restored import read_finished
 from .finished import finished_agent, looked_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    import torch
+    from torch import nn
+
+    from ...formats import Format
     from ..config.train_config import TrainConfig
 
 SUFFIXES = (".onnx", ".h")
@@ -59,13 +65,59 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
         FileError: a file cannot be read or written.
         MissingExtraError: onnx is not installed.
     """
+    target = _target(target)
+    packed, config = packed_policy(run, fmt, allow_imports=allow_imports)
+    return _write(packed, target, f"A policy for {config.task}, learned by {config.algorithm}")
+
+
+def export(
+    module: nn.Module,
+    target: str | Path,
+    format: Format | str = "int8",
+    *,
+    decision: Decision | str = Decision.OUTPUTS,
+    mean: torch.Tensor | None = None,
+    std: torch.Tensor | None = None,
+    observation_shape: Sequence[int] | None = None,
+) -> Exported:
+    """Writes a network of one's own, or of a library, as a file that acts without roundoff.
+
+    ``export(torch.nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net), "policy.h")`` writes a policy of
+    Stable-Baselines3. The file has the bits of ``Simulated`` as that of a run has: the header to the bit, the graph but
+    for tanh and ELU, which ONNX leaves open.
+
+    Args:
+        module: a ``torch.nn.Sequential`` of linear layers, convolutions and activations; see ``policy_of``.
+        target: a file to be written, ``*.onnx`` or ``*.h``.
+        format: of the weights.
+        decision: what becomes of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        mean: of observations, for a normalizer, (n,).
+        std: of observations, (n,).
+        observation_shape: (planes, height, width) of what begins with a convolution.
+
+    Raises:
+        RunError: the module cannot be exported, its weights are not finite, or the kind of file is unknown, or cannot
+            hold the format.
+        FormatError: there is no such format.
+        FileError: the file cannot be written.
+        MissingExtraError: onnx is not installed.
+    """
+    target = _target(target)
+    policy = policy_of(module, decision=decision, mean=mean, std=std, observation_shape=observation_shape)
+    return _write(PackedPolicy.of(policy, format), target, f"A policy of a {type(module).__name__}")
+
+
+def _target(target: str | Path) -> Path:
     target = Path(target)
     if target.suffix not in SUFFIXES:
         raise RunError(f"{target}: a policy is exported as {' or '.join(f'*{suffix}' for suffix in SUFFIXES)}")
-    packed, config = packed_policy(run, fmt, allow_imports=allow_imports)
+    return target
+
+
+def _write(packed: PackedPolicy, target: Path, about: str) -> Exported:
     note = ""
     if target.suffix == ".h":
-        content = c_header(packed, f"A policy for {config.task}, learned by {config.algorithm}").encode()
+        content = c_header(packed, about).encode()
     else:
         content = onnx_model(packed, version=version("roundoff"))
         if not packed.format.native and not has_integer_operators(packed.format):

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roundoff.agents import export
     from roundoff.current_run import checkpoint, log, restore
     from roundoff.formats import (
         FloatFormat,
@@ -70,6 +71,7 @@ __all__ = [
     "checkpoint",
     "compile",
     "exact",
+    "export",
     "fake_round",
     "in_role",
     "log",
@@ -82,7 +84,14 @@ __all__ = [
 ]
 
 # In this order: the first are soon imported.
-_PARTS = ("roundoff.current_run", "roundoff.formats", "roundoff.simulate", "roundoff.sweeps.from_python")
+_PARTS = (
+    "roundoff.current_run",
+    "roundoff.formats",
+    "roundoff.simulate",
+    "roundoff.sweeps.from_python",
+    "roundoff.agents",
+)
+_NEED_EXTRAS = ("export", "sweep")
 
 
 class _Umbrella(ModuleType):
@@ -96,12 +105,12 @@ class _Umbrella(ModuleType):
         for part in _PARTS:
             try:
                 module = import_module(part)
+                value = getattr(module, name) if name in module.__all__ else None
             except ImportError as error:
-                if name == "sweep" and isinstance(error, import_module("roundoff.extras").MissingExtraError):
+                if name in _NEED_EXTRAS and isinstance(error, import_module("roundoff.extras").MissingExtraError):
                     return _missing(name, error)
                 raise
-            if name in module.__all__:
-                value = getattr(module, name)
+            if value is not None:
                 self.__dict__[name] = value
                 return value
         raise AssertionError(name)

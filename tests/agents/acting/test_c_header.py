@@ -83,6 +83,16 @@ def test_so_they_have_in_every_format(fmt, tmp_path):
 
 
 @pytest.mark.parametrize("fmt", ["int8", "fp32", "e4m3"])
+def test_so_they_have_with_elu_and_outputs_as_they_are(fmt, tmp_path):
+    policy = perceptron([7, 21, 15, 3], hidden=Activation.ELU, decision=Decision.OUTPUTS)
+    observations = np.random.default_rng(0).standard_normal((500, 7)).astype(np.float32)
+    observations[:50] *= 1e-3
+    observations[50:60] = 0
+    observations[60:100] *= 10
+    check(policy, fmt, observations, tmp_path)
+
+
+@pytest.mark.parametrize("fmt", ["int8", "fp32", "e4m3"])
 def test_so_they_have_with_fused_operations_at_hand(fmt, tmp_path):
     policy = perceptron([17, 64, 64, 6], hidden=Activation.TANH, decision=Decision.CLIP)
     observations = np.random.default_rng(0).standard_normal((300, 17)).astype(np.float32)

@@ -1,0 +1,129 @@
+"""A network of PyTorch's own layers as a policy that can be packed and exported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ..errors import RunError
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, LinearLayer, PolicyLayers, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..models.policy_layers import Layer
+
+_ACTIVATIONS = {nn.ReLU: Activation.RELU, nn.Tanh: Activation.TANH, nn.ELU: Activation.ELU}
+_PLANES = 3  # numbers in the shape of an image
+_PASSING = (nn.Identity, nn.Dropout, nn.Flatten)
+"""Layers that do nothing when a policy acts, or what a linear layer does anyway."""
+
+
+def policy_of(
+    module: nn.Module,
+    *,
+    decision: Decision | str = Decision.OUTPUTS,
+    mean: torch.Tensor | None = None,
+    std: torch.Tensor | None = None,
+    observation_shape: Sequence[int] | None = None,
+) -> PolicyLayers:
+    """The layers of a ``torch.nn.Sequential``, one inside another allowed, in float32.
+
+    Args:
+        module: of ``Linear`` and ``Conv2d`` (square, without dilation and groups), each followed by at most one of
+            ``ReLU``, ``Tanh`` and ``ELU`` (alpha 1); ``Flatten``, ``Dropout`` and ``Identity`` are passed over.
+        decision: what is done with the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        mean: of observations, which is taken from them first, (n,); None for zero.
+        std: by which they are divided then, (n,); None for one. Both become part of the first layer, in float64: a
+            normalizer that clips besides is not what is computed.
+        observation_shape: (planes, height, width) of what begins with a convolution; of others it follows.
+
+    Raises:
+        RunError: the module has something else, or what it is given does not fit.
+    """
+    layers = _layers(module)
+    first, last = layers[0], layers[-1]
+    if not isinstance(last, LinearLayer):
+        raise RunError("the last layer of a policy is a linear one; this module ends with a convolution")
+    if isinstance(first, LinearLayer):
+        layers[0] = _normalized(first, mean, std)
+        shape: tuple[int, ...] = (first.weight.shape[1],)
+    else:
+        shape = tuple(observation_shape or ())
+        if mean is not None or std is not None:
+            raise RunError("mean and std are of vectors; this module begins with a convolution")
+        if len(shape) != _PLANES:
+            raise RunError(f"observation_shape must be (planes, height, width), got {observation_shape!r}")
+    return PolicyLayers(shape, (), (tuple(layers),), _decision(decision), last.weight.shape[0])
+
+
+def _layers(module: nn.Module) -> list[Layer]:
+    """What is multiplied, each with the activation that follows."""
+    layers: list[Layer] = []
+    for layer in _flat(module):
+        if isinstance(layer, nn.Linear):
+            layers.append(LinearLayer(plain(layer.weight), _bias(layer, layer.out_features), Activation.NONE))
+        elif isinstance(layer, nn.Conv2d):
+            layers.append(_convolution(layer))
+        elif type(layer) in _ACTIVATIONS and getattr(layer, "alpha", 1.0) == 1.0:
+            if not layers or layers[-1].activation is not Activation.NONE:
+                raise RunError(f"{layer} follows no linear layer or convolution: an exported layer has one activation")
+            layers[-1] = replace(layers[-1], activation=_ACTIVATIONS[type(layer)])
+        elif not isinstance(layer, _PASSING):
+            raise RunError(
+                f"{type(layer).__name__} is no layer that can be exported: allowed are Linear, Conv2d, ReLU, Tanh, ELU"
+                " with alpha 1, Flatten, Dropout and Identity, in a torch.nn.Sequential; mean and std say a normalizer"
+            )
+    if not layers:
+        raise RunError("there is no linear layer and no convolution in the module")
+    return layers
+
+
+def _flat(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.Sequential):
+        for part in module:
+            yield from _flat(part)
+    else:
+        yield module
+
+
+def _bias(layer: nn.Linear | nn.Conv2d, size: int) -> torch.Tensor:
+    return torch.zeros(size) if layer.bias is None else plain(layer.bias)
+
+
+def _convolution(layer: nn.Conv2d) -> ConvolutionLayer:
+    sides = (layer.kernel_size, layer.stride, layer.padding)
+    square = all(isinstance(side, tuple) and len(set(side)) == 1 for side in sides)
+    if not square or set(layer.dilation) != {1} or layer.groups != 1 or layer.padding_mode != "zeros":
+        raise RunError(f"{layer}: convolutions are exported that are square, of one group, with zeros around")
+    stride, padding = (int(side[0]) for side in sides[1:])
+    bias = _bias(layer, layer.out_channels)
+    return ConvolutionLayer(plain(layer.weight), bias, Activation.NONE, stride, padding)
+
+
+def _normalized(first: LinearLayer, mean: torch.Tensor | None, std: torch.Tensor | None) -> LinearLayer:
+    """The layer that gives for x what the first one gives for (x - mean) / std."""
+    if mean is None and std is None:
+        return first
+    size = first.weight.shape[1]
+    shift, scale = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
+    for name, given, kept in (("mean", mean, shift), ("std", std, scale)):
+        if given is None:
+            continue
+        if given.numel() != size or not bool(given.isfinite().all()) or (name == "std" and bool((given <= 0).any())):
+            above = " above zero" if name == "std" else ""
+            raise RunError(f"{name} must be {size} finite numbers{above}, one for each observation, got {given}")
+        kept.copy_(given.detach().reshape(-1))
+    weight = first.weight.to(torch.float64) / scale
+    bias = first.bias.to(torch.float64) - weight @ shift
+    return LinearLayer(plain(weight), plain(bias), first.activation)
+
+
+def _decision(value: Decision | str) -> Decision:
+    allowed = [one for one in Decision if one is not Decision.LARGEST_MEAN]
+    if value not in allowed:
+        raise RunError(f"decision must be {', '.join(allowed)}, got {value!r}")
+    return Decision(value)
