@@ -66,7 +66,9 @@ def simulate(
             :class:`Accumulation`.
         granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
             apart and rounds each step of them; ``"kernel"`` is the default.
-        scalars: ``"rounded"``: Python numbers that meet tensors are rounded too; ``"exact"`` is the default.
+        scalars: Python numbers that meet tensors. ``"exact"``, the default: they are numbers of the carrier, and to the
+            nearest PyTorch's kernels compute with them, which round to the carrier first. ``"once"``: what arithmetic
+            makes of them is rounded once, to the nearest, too. ``"rounded"``: they are rounded to the format.
         islands: ``"exact"``: what the program itself computes in float32, and not in float16 or bfloat16, is left
             alone; ``"rounded"`` is the default.
         finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.

@@ -156,12 +156,20 @@ class Plan:
             self.decomposition = formula(operation)
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
-        exact = exact_operations.kernel(operation, a.format, a.rounding, draw) if self.rounds else None
-        if exact is not None:
-            self.kernel, self.exact = exact, True
+        self._compute_exactly(operation, draw)
         self._look_at_numbers(operation, integers)
         self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
+
+    def _compute_exactly(self, operation: OpOverload, draw: DrawAt) -> None:
+        """Has the exact results of arithmetic rounded once, where the operation itself would not do."""
+        a = self.arithmetic
+        if not self.rounds:
+            return
+        once = a.scalars == Scalars.ONCE
+        exact = exact_operations.kernel(operation, a.format, a.rounding, draw, numbers_once=once)
+        if exact is not None:
+            self.kernel, self.exact = exact, True
 
     def _leave_whole(self, operation: OpOverload) -> None:
         """Finds out what the operation has to do with counts, and keeps random numbers below one."""

@@ -63,7 +63,11 @@ class Scalars(StrEnum):
     """What becomes of Python numbers that meet tensors."""
 
     EXACT = "exact"
+    """They are numbers of the carrier, and what is computed with them may be rounded to it first, to the nearest."""
+    ONCE = "once"
+    """They are numbers of the carrier, and the exact result of arithmetic with them is rounded once, in every mode."""
     ROUNDED = "rounded"
+    """They are rounded to the format first, like the numbers of tensors."""
 
 
 class Islands(StrEnum):

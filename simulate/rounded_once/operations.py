@@ -14,6 +14,7 @@ Square roots are never PyTorch's: those of its library for CPUs are off by a las
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ from .operators import is_traced, traced
 from .results import CARRIERS, Call, Way, result, simple_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch._ops import OpOverload
 
@@ -72,7 +73,9 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
 """By name, without ``_foreach_`` and ``_``: the formulas it may need, and the call that it is."""
 
 
-def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formula: str) -> CarrierRounding | None:
+def carrier_rounding(
+    fmt: Format, dtype: torch.dtype, rounding: Rounding, formula: str, *, any_operands: bool = False
+) -> CarrierRounding | None:
     """How the exact results of a formula are rounded to the carrier, before they are rounded to the format.
 
     Args:
@@ -80,6 +83,7 @@ def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formul
         dtype: the carrier.
         rounding: to the format.
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
+        any_operands: operands are any numbers of the carrier, and kernels of several operations are none to follow.
 
     Returns:
         None where PyTorch's kernel, which rounds to the nearest, will do: where that is harmless; where it is what a
@@ -94,6 +98,8 @@ def carrier_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, formul
         return None
     precision, harmless = _rounding_twice(fmt, dtype)
     as_kernels_do = rounding is Rounding.NEAREST_EVEN and fmt.carrier is torch.float32
+    if any_operands:
+        harmless, as_kernels_do = harmless & {"root"}, False
     if formula in harmless or (formula in _SEVERAL and as_kernels_do):
         return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
     if precision + 2 <= STORED_BITS[dtype] + 1:
@@ -148,11 +154,17 @@ def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds:
 def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
     """Which formulas are not PyTorch's to nearest-even, and how they are rounded: what a program depends on."""
     cases = [(dtype, formula) for dtype in CARRIERS if fmt.fits_in(dtype) for formula in Formulas._fields]
-    ways = {case: carrier_rounding(fmt, case[0], Rounding.NEAREST_EVEN, case[1]) for case in cases}
-    return tuple(f"{formula} {dtype} {how.mode}" for (dtype, formula), how in ways.items() if how is not None)
+    ways = [
+        (*case, carrier_rounding(fmt, case[0], Rounding.NEAREST_EVEN, case[1], any_operands=any_operands))
+        for any_operands in (False, True)
+        for case in cases
+    ]
+    return tuple(f"{formula} {dtype} {how.mode}" for dtype, formula, how in ways if how is not None)
 
 
-def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt) -> Callable[..., Any] | None:
+def kernel(
+    operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt, *, numbers_once: bool = False
+) -> Callable[..., Any] | None:
     """What computes ``operation`` so that rounding its results to the format rounds the exact results once.
 
     Args:
@@ -160,6 +172,8 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
         fmt: the format its results are rounded to, afterwards.
         rounding: how they are.
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
+        numbers_once: where a Python number takes part, which need not be one of the format, this holds to the nearest,
+            too.
 
     Returns:
         A function with the operation's arguments, whose results are rounded to their dtype; it hands on to the
@@ -170,21 +184,26 @@ def kernel(operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt)
     formulas, make = _CALLS.get(plain_name(name), ((), None))
     if make is None or operation.namespace != "aten" or "rounding_mode" in argument_names(operation):
         return None
-    ways: dict[str, Ways] = {
-        formula: {
-            dtype: Way(formula, dtype, how)
-            for dtype in CARRIERS
-            if fmt.fits_in(dtype) and (how := carrier_rounding(fmt, dtype, rounding, formula))
-        }
-        for formula in formulas
-    }
-    if not any(ways.values()):
+    ways, of_numbers = (_ways(formulas, fmt, rounding, any_operands=any_operands) for any_operands in (False, True))
+    if not numbers_once:
+        of_numbers = ways
+    if not any(ways.values()) and not any(of_numbers.values()):
         return None
-    made = _Kernel(operation, make, ways, draw)
+    made = _Kernel(operation, make, ways, of_numbers, draw)
     root_alone = formulas == ("root",) and not out_names(operation)
     if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
         return _root(made, name)
     return made
+
+
+def _ways(formulas: Sequence[str], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
+    """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
+    ways: dict[str, dict[torch.dtype, Way]] = {formula: {} for formula in formulas}
+    for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
+        how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
+        if how is not None:
+            ways[formula][dtype] = Way(formula, dtype, how)
+    return ways
 
 
 def _root(otherwise: _Kernel, name: str) -> Callable[..., Any]:
@@ -209,9 +228,15 @@ class _Kernel:
     """An operation, its variants in place and with ``out=``, or the one for lists of tensors."""
 
     def __init__(
-        self, operation: OpOverload, make: Callable[..., Call | None], ways: dict[str, Ways], draw: DrawAt
+        self,
+        operation: OpOverload,
+        make: Callable[..., Call | None],
+        ways: Mapping[str, Ways],
+        of_numbers: Mapping[str, Ways],
+        draw: DrawAt,
     ) -> None:
-        self._operation, self._make, self._ways, self._draw = operation, make, ways, draw
+        self._operation, self._make, self._draw = operation, make, draw
+        self._ways, self._of_numbers = ways, of_numbers
         name = operation.overloadpacket.__name__
         self._names = [name for name in argument_names(operation) if name not in out_names(operation)]
         self._in_place = name.endswith("_")
@@ -231,7 +256,7 @@ class _Kernel:
 
     def _computed(self, call: Call | None, target: torch.Tensor | None) -> Any:
         """A tensor with the results, which may be the ``target``; ``NotImplemented`` to leave it to the operation."""
-        ways = None if call is None else self._ways[call.formula]
+        ways = None if call is None else (self._of_numbers if call.has_number else self._ways)[call.formula]
         if call is None or not ways or (target is not None and not all(_fits(x, target) for x in call.tensors)):
             return NotImplemented
         computed = result(call, ways, self._random, target)

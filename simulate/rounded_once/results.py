@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ctypes import c_float
 from functools import cached_property, lru_cache
+from math import copysign
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -65,6 +66,14 @@ class Call(NamedTuple):
     def tensors(self) -> list[torch.Tensor]:
         """The operands that are tensors."""
         return [x for x in self.operands if isinstance(x, torch.Tensor)]
+
+    @property
+    def has_number(self) -> bool:
+        """Whether a Python number takes part, as operand or as a factor that changes something."""
+        if not all(isinstance(x, torch.Tensor) for x in self.operands):
+            return True
+        v = self.factor
+        return not isinstance(v, torch.Tensor) and not (type(v) in (int, float) and abs(v) == 1)
 
     def layout(self) -> torch.Tensor:
         """A tensor of the shape, dtype, strides and device of the result; raises what PyTorch raises."""
@@ -181,8 +190,13 @@ def _alike(operands: tuple[Any, ...]) -> tuple[torch.Tensor, int, list[torch.Ten
     return None if model is None else (model, steps, alike + alike[:1] * (3 - len(alike)))
 
 
-@lru_cache(maxsize=256)
 def _one(x: float, dtype: torch.dtype) -> torch.Tensor:
+    """A number as a tensor without dimensions, kept for the next time."""
+    return _kept(x, copysign(1.0, x), dtype)
+
+
+@lru_cache(maxsize=256)
+def _kept(x: float, _sign: float, dtype: torch.dtype) -> torch.Tensor:  # 0.0 and -0.0 are one key
     return torch.tensor(x, dtype=dtype, device="cpu")
 
 

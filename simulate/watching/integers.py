@@ -173,7 +173,7 @@ def counted(name: str, args: Sequence[Any]) -> torch.Tensor | None:
     That is looked at where it is one number, or where it is overwritten, as counts are.
     """
     number = args[1] if len(args) > 1 else None
-    if type(number) not in (int, float) or not number or number != int(number):
+    if not (type(number) is int or (type(number) is float and number.is_integer())) or not number:
         return None
     x = args[0]
     if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point or x.requires_grad or not x.numel():

@@ -36,6 +36,9 @@ def run(
     rounding: Annotated[str | None, typer.Option(help="Rounding mode, such as stochastic.")] = None,
     accumulate: Annotated[str | None, typer.Option(help="Accumulator of products and sums, such as e5m10/32.")] = None,
     granularity: Annotated[str | None, typer.Option(help="kernel or primitive.")] = None,
+    scalars: Annotated[
+        str | None, typer.Option(help="Python numbers that meet tensors: exact, once or rounded.")
+    ] = None,
     observe: Annotated[
         bool, typer.Option("--observe", help="Print at the end, to standard error, what rounding did.")
     ] = False,
@@ -82,7 +85,7 @@ def run(
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
     program = Script(script, tuple(arguments or ()), module)
-    given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity}
+    given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
     chosen = _with_exact(chosen, exact or [], only or [])
     if blame is not None:

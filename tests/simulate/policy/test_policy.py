@@ -312,7 +312,7 @@ def test_the_audit_names_every_operation_and_its_treatment():
             "product of a rule must be output, grad-input, grad-weight, got 'grad'",
         ),
         ({"granularity": "fine"}, "granularity must be kernel, primitive, got 'fine'"),
-        ({"scalars": "maybe"}, "scalars must be exact, rounded"),
+        ({"scalars": "maybe"}, "scalars must be exact, once, rounded"),
         ({"rounding": "nearest-evn"}, "did you mean 'nearest-even'"),
         (["e5m10"], "policy must be a mapping"),
     ],

@@ -454,10 +454,10 @@ def test_simulations_share_their_loops():
 
 def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
     """Where threads make the same number at once, nobody else keeps it for one of them."""
-    numbers, alive, one, run = [], [], exact_results._one.__wrapped__, exact_loops.Loop.__call__
+    numbers, alive, one, run = [], [], exact_results._kept.__wrapped__, exact_loops.Loop.__call__
 
-    def not_kept(x, dtype):
-        made = one(x, dtype)
+    def not_kept(x, sign, dtype):
+        made = one(x, sign, dtype)
         numbers.append(weakref.ref(made))
         return made
 
@@ -465,7 +465,7 @@ def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
         alive.extend(number() is not None for number in numbers)
         run(loop, *arguments)
 
-    monkeypatch.setattr(exact_results, "_one", not_kept)
+    monkeypatch.setattr(exact_results, "_kept", not_kept)
     monkeypatch.setattr(exact_loops.Loop, "__call__", looking)
     with simulate("e5m6", rounding="up"):
         torch.ones(100) * 0.3

@@ -282,6 +282,7 @@ def test_policies_as_options_text_and_files(folder):
     for options, expected in [
         (["--format", "e5m3"], (coarse, product)),
         (["--format", "e5m3", "--rounding", "up"], (coarse, 1.375)),
+        (["--format", "e5m3", "--rounding", "up", "--scalars", "once"], (coarse, 1.375)),
         (["--format", "e5m3", "--policy", "mixed-precision"], (exact, product)),
         (["--policy", "policy.yaml"], (exact, product)),
         (["--format", "e5m3", "--policy", '{"rules": [{"operation": "mul", "format": "fp32"}]}'], (coarse, product)),
