@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _KEEPING = frozenset(
     [
-        "abs", "add", "addcmul", "ceil", "clamp", "clamp_max", "clamp_min", "cumprod", "cumsum", "floor",
+        "abs", "add", "addcmul", "bincount", "ceil", "clamp", "clamp_max", "clamp_min", "cumprod", "cumsum", "floor",
         "floor_divide", "fmod", "index_add", "mul", "nansum", "neg", "positive", "prod", "remainder", "round", "rsub",
         "scatter_add", "sgn", "sign", "square", "sub", "sum", "trunc",
     ]
