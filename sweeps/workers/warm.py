@@ -195,11 +195,12 @@ class _Warm:
         os.close(saying)
         os.close(stop)
         self._say({"pid": pid})
-        outcome, status, was_stopped = self._watch(pid, said, stopping)
+        result = Path(order["directory"]) / "result.json"
+        outcome, status, was_stopped = self._watch(pid, said, stopping, result)
         os.close(said)
         os.close(stopping)
         end_children()
-        if (Path(order["directory"]) / "result.json").exists():  # also where it could not say so any more
+        if result.exists():  # also where it could not say so any more
             outcome = {"event": "ended"}
         elif outcome is None and was_stopped:
             outcome = {"event": "stopped", "step": 0, "saved": True}
@@ -207,8 +208,12 @@ class _Warm:
             outcome = {"event": "died", "reason": f"the process of the program {in_words(status)}"}
         self._say(outcome)
 
-    def _watch(self, pid: int, said: int, stopping: int) -> tuple[dict[str, Any] | None, int, bool]:
-        """Passes on what a run and the worker say, until the run has ended: how, if it said, and by which status."""
+    def _watch(self, pid: int, said: int, stopping: int, result: Path) -> tuple[dict[str, Any] | None, int, bool]:
+        """Passes on what a run and the worker say, until the run has ended: how, if it said, and by which status.
+
+        A run that has said how it ended, or written its result where it can say nothing any more, has a moment for
+        what it does at its exit, and is killed then: handlers of libraries whose threads no fork has may wait for ever.
+        """
         outcome: dict[str, Any] | None = None
         rest, open_, was_stopped, deadline = b"", True, False, float("inf")
         ended = status = 0
@@ -234,6 +239,8 @@ class _Warm:
                         self._say(told)
             elif ended:
                 return outcome, os.waitstatus_to_exitcode(status), was_stopped
+            if not open_ and deadline == float("inf") and result.exists():
+                deadline = time.monotonic() + _GRACE
             if not ended and time.monotonic() > deadline:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

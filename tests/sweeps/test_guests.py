@@ -83,6 +83,7 @@ MISDEEDS = {
     "returns twice": os.fork,
     "input": lambda: sys.stdin.read(1),
     "exit": lambda: atexit.register((MARKS / "exit").touch),
+    "never exits": lambda: (atexit.register(endless), os.closerange(3, 4096)),
 }
 
 
@@ -184,7 +185,7 @@ def left(folder):
 def test_no_misdeed_reaches_another_run_or_outlives_its_own(folder, monkeypatch):
     monkeypatch.chdir(folder)
     hows = re.findall(r'^    "([a-z ]+)": ', PROGRAM, re.MULTILINE)
-    assert len(hows) == 21
+    assert len(hows) == 22
     made = plan(folder, "train", "grid: {how: [" + ", ".join(f"'{how}'" for how in ("probe", *hows)) + ", 'after']}")
     summary = run_sweep(made, Path("out"), executor=ForkedWorkers(1), watcher=Watcher())
     assert (summary.done, summary.crashed, summary.failed) == (len(hows) + 2, 0, 0)
