@@ -324,6 +324,7 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
     command = ["train", *keys, "--out", str(tmp_path / "run"), "--no-compile"]
     pid, terminal = pty.fork()
     if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # behind nohup it is ignored
         sys.argv, sys.excepthook = ["roundoff", *command], sys.__excepthook__
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         with suppress(BaseException):
