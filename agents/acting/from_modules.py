@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,16 +58,38 @@ def policy_of(
             raise RunError("mean and std are of vectors; this module begins with a convolution")
         if len(shape) != _PLANES:
             raise RunError(f"observation_shape must be (planes, height, width), got {observation_shape!r}")
+    _check_shapes(layers, shape)
     return PolicyLayers(shape, (), (tuple(layers),), _decision(decision), last.weight.shape[0])
+
+
+def _check_shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
+    """Raises RunError where a layer cannot be given what the one before gives."""
+    for i, layer in enumerate(layers):
+        taken = layer.weight.shape[1]
+        if isinstance(layer, ConvolutionLayer):
+            sides = [(n + 2 * layer.padding - layer.weight.shape[2]) // layer.stride + 1 for n in shape[1:]]
+            fits = len(shape) == _PLANES and shape[0] == taken and min(sides) > 0
+            following = (layer.weight.shape[0], *sides)
+        else:
+            fits = math.prod(shape) == taken
+            following = (layer.weight.shape[0],)
+        if not fits:
+            raise RunError(f"layer {i} takes {tuple(layer.weight.shape[1:])}, and is given {shape}")
+        shape = following
+
+
+def _computes_as(kind: type[nn.Module], layer: nn.Module) -> bool:
+    """Whether a layer, of a class made of this kind perhaps, computes as that does."""
+    return type(layer).forward is kind.forward
 
 
 def _layers(module: nn.Module) -> list[Layer]:
     """What is multiplied, each with the activation that follows."""
     layers: list[Layer] = []
     for layer in _flat(module):
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.Linear) and _computes_as(nn.Linear, layer):
             layers.append(LinearLayer(plain(layer.weight), _bias(layer, layer.out_features), Activation.NONE))
-        elif isinstance(layer, nn.Conv2d):
+        elif isinstance(layer, nn.Conv2d) and _computes_as(nn.Conv2d, layer):
             layers.append(_convolution(layer))
         elif type(layer) in _ACTIVATIONS and getattr(layer, "alpha", 1.0) == 1.0:
             if not layers or layers[-1].activation is not Activation.NONE:

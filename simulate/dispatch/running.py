@@ -80,7 +80,7 @@ class Runner:
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
         self.whole = WholeNumbers.under(policy)
         self._changes = Changes.in_formats(policy.formats())
-        self._integers = None if self.whole is None else Integers(self.whole.__contains__)
+        self._integers = None if self.whole is None else Integers(self.whole.__contains__, self.whole.__bool__)
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
         self.plans: dict[Any, Plan] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from torch._C import _len_torch_dispatch_stack
@@ -28,19 +28,18 @@ from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.fast_path import FastPath
 from ..presence.finfo import Finfo, FormatInfo
-from ..presence.functions import NamedFunctions
 from ..presence.generators import Generators
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unused
+from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
 from .running import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from types import FrameType, TracebackType
 
     from torch._ops import OpOverload
@@ -138,12 +137,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.places = Places(self._stepped, self._roots, on_module) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
-        self._functions = (
-            NamedFunctions(policy.exact_in, self._pausing),
-            NamedFunctions(policy.only_in, self._going_on),
-        )
-        # What this one waits in, where functions are named in which alone it rounds.
-        self._waiting = Simulation("fp32") if policy.only_in else None
+        named = policy.exact_in or policy.only_in
+        self._named = NamedBlocks(self, _unrounded, at_work) if named else None
 
     def change(self, policy: Policy | Format | str) -> None:
         """Takes another policy, with the same format of results, for when it is entered next.
@@ -192,29 +187,20 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
-        frame = sys._getframe(1)  # noqa: SLF001  the only access there is
-        for functions in self._functions:
-            functions.enter()
-        self._enter(frame)
-        if self._waiting:
-            self._waiting._enter(frame)  # noqa: SLF001  of this class
+        (self._named.enter if self._named else self.enter_block)(sys._getframe(1))  # noqa: SLF001  the only access
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
-        frame = sys._getframe(1)  # noqa: SLF001  the only access there is
-        if self._waiting:
-            self._waiting._leave(frame)  # noqa: SLF001  of this class
-        self._leave(frame)
-        for functions in self._functions:
-            functions.leave()
+        (self._named.leave if self._named else self.leave_block)(sys._getframe(1))  # noqa: SLF001  the only access
         if self._warns_unused and kind is None and not self.presence.is_inside():
             self._warns_unused = False
             self._warn_of_unused_rules()
 
-    def _enter(self, frame: FrameType) -> None:
+    def enter_block(self, frame: FrameType) -> None:
+        """Starts rounding in this thread, whatever functions are named, in the block that ``frame`` is at."""
         # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
         needed = self._does_anything or any(
             isinstance(mode, (Simulation, Bystander)) for mode in _get_current_dispatch_mode_stack()
@@ -235,7 +221,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.places:
             self.places.enter()
 
-    def _leave(self, frame: FrameType) -> None:
+    def leave_block(self, frame: FrameType) -> None:
+        """Ends what :meth:`enter_block` began."""
         if self.presence.leave(frame):
             _process.leave()
             if self.policy.finfo == FinfoOf.FORMAT:
@@ -244,15 +231,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 _fast_path.leave()
         if self.places:
             self.places.leave()
-
-    def _pausing(self) -> AbstractContextManager[Any]:
-        """What a call of a function enters in which nothing is rounded."""
-        return Simulation("fp32") if at_work() is self else nullcontext()
-
-    def _going_on(self) -> AbstractContextManager[Any]:
-        """What a call of a function enters in which alone something is rounded."""
-        waits = self._waiting is not None and at_work() is self._waiting
-        return _GoingOn(self) if waits else nullcontext()
 
     def __call__(self, function: _F) -> _F:
         """``function``, each call of which runs in a simulation of its own, made as this one, at step 0.
@@ -443,7 +421,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _warn_of_unused_rules(self) -> None:
         names = self.places.known if self.places else ()
-        called = set().union(*(functions.called for functions in self._functions))
+        called = self._named.called if self._named else ()
         for text in complaints(self.policy, self._plans.values(), names, called):
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
@@ -454,18 +432,11 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
     return simulation
 
 
-@final
-class _GoingOn:
-    """Enters a simulation that waits in its own block."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-
-    def __enter__(self) -> None:
-        self._simulation._enter(sys._getframe(1))  # noqa: SLF001  of this module
-
-    def __exit__(self, *_: object) -> None:
-        self._simulation._leave(sys._getframe(1))  # noqa: SLF001  of this module
+def _unrounded() -> Simulation:
+    """What a simulation pauses in; it leaves no word about generators that are suspended there."""
+    made = Simulation("fp32")
+    made.presence.told_of_generators = True
+    return made
 
 
 def at_work() -> Simulation | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from importlib import import_module
-from inspect import getattr_static
+from inspect import getattr_static, isasyncgenfunction, isclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from roundoff.errors import suggestion
@@ -13,7 +13,7 @@ from ...formats import FormatError
 from .decorating import decorated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
 
@@ -36,58 +36,65 @@ class NamedFunctions:
     one.
 
     Args:
-        names: as ``package.module:function`` or ``package.module:Class.method``.
-        block: makes what a call enters; asked in each call.
+        blocks: for each name, ``package.module:function`` or ``package.module:Class.method``, what makes the block that
+            a call enters; asked in each call.
 
     Attributes:
         called: those that were called.
     """
 
-    def __init__(self, names: Sequence[str], block: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._names, self._block = names, block
+    def __init__(self, blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]]) -> None:
+        self._blocks = blocks
         self._lock = threading.Lock()
         self._count = 0
         self._replaced: list[_Replaced] = []
         self.called: set[str] = set()
 
     def enter(self) -> None:
-        """Imports the modules, and replaces the functions.
+        """Imports the modules, and replaces the functions; all of them, or none.
 
         Raises:
             FormatError: there is no such module or function, or it is none.
         """
         with self._lock:
             if self._count == 0:
-                found = [(name, *_found(name)) for name in self._names]
-                self._replaced = [self._replace(*one) for one in found]
+                try:
+                    for name, block in self._blocks.items():
+                        self._replace(name, block)
+                except BaseException:
+                    self._put_back()
+                    raise
             self._count += 1
 
     def leave(self) -> None:
         """Puts the plain functions back, but where others have put something in their place."""
         with self._lock:
             self._count -= 1
-            if self._count:
-                return
-            for owner, attribute, plain, ours in reversed(self._replaced):
-                if getattr_static(owner, attribute, None) is not ours:
-                    continue
-                if plain is None:
-                    delattr(owner, attribute)
-                else:
-                    setattr(owner, attribute, plain)
-            self._replaced = []
+            if self._count == 0:
+                self._put_back()
 
-    def _replace(self, name: str, owner: Any, attribute: str, plain: Any) -> _Replaced:
+    def _replace(self, name: str, make: Callable[[], AbstractContextManager[Any]]) -> None:
         def block() -> AbstractContextManager[Any]:
             self.called.add(name)
-            return self._block()
+            return make()
 
+        owner, attribute, plain = _found(name)
         bound = isinstance(plain, (staticmethod, classmethod))
-        ours: Any = decorated(plain.__func__ if bound else plain, block, f"the name {name!r} in a policy")
+        ours: Any = decorated(plain.__func__ if bound else plain, block, "exact_in or only_in")
         ours = type(plain)(ours) if bound else ours
         own = attribute in vars(owner)
         setattr(owner, attribute, ours)
-        return _Replaced(owner, attribute, plain if own else None, ours)
+        self._replaced.append(_Replaced(owner, attribute, plain if own else None, ours))
+
+    def _put_back(self) -> None:
+        for owner, attribute, plain, ours in reversed(self._replaced):
+            if getattr_static(owner, attribute, None) is not ours:
+                continue
+            if plain is None:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, plain)
+        self._replaced = []
 
 
 def _found(name: str) -> tuple[Any, str, Any]:
@@ -98,13 +105,19 @@ def _found(name: str) -> tuple[Any, str, Any]:
     except ModuleNotFoundError as error:
         raise FormatError(f"policy names the function {name!r}: {error}") from None
     *around, last = path.split(".")
-    for part in [*around, last]:
-        if not hasattr(owner, part):
-            there = [known for known in dir(owner) if callable(getattr(owner, known, None))]
-            raise FormatError(
-                f"policy names the function {name!r}, and {getattr(owner, '__name__', owner)} has no {part!r}"
-                f"{suggestion(part, there)}"
-            )
-        if part is not last:
-            owner = getattr(owner, part)
+    for part in around:
+        owner = _part(owner, part, name)
+    function = _part(owner, last, name)
+    if isclass(function) or isasyncgenfunction(function) or not callable(function):
+        raise FormatError(f"policy names {name!r}, which is no function or method but {function!r}")
     return owner, last, vars(owner).get(last) or getattr_static(owner, last)
+
+
+def _part(owner: Any, part: str, name: str) -> Any:
+    if not hasattr(owner, part):
+        there = [known for known in dir(owner) if callable(getattr(owner, known, None))]
+        raise FormatError(
+            f"policy names the function {name!r}, and {getattr(owner, '__name__', owner)} has no {part!r}"
+            f"{suggestion(part, there)}"
+        )
+    return getattr(owner, part)

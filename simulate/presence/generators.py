@@ -21,7 +21,8 @@ class Generators:
 
     A state remembers how many roundings the simulation at work had made. Where the state is set in a backward pass, as
     ``torch.utils.checkpoint`` does before it computes activations again, the simulation goes back there, and comes
-    to where it was when the checkpoint sets the state of before. States that are set elsewhere leave it alone.
+    to where it was when the checkpoint sets the state of before. States that are set elsewhere, or that were those of
+    another simulation, leave it alone.
 
     Args:
         draws: what the simulation that the code of this thread runs in has drawn; None outside of simulations.
@@ -30,23 +31,22 @@ class Generators:
     def __init__(self, draws: Callable[[], Draws | None]) -> None:
         self._draws = draws
         self._places = WeakIdKeyDictionary()
-        self._found: dict[tuple[Any, str], tuple[Any, Any]] = {}
+        self._found: dict[tuple[Any, str], tuple[Any, Any]] = {}  # what stood where, and what stands there instead
 
     def begin(self) -> None:
         """The first simulation of the process is entered."""
         for module in (torch, torch.random):
             for name, made in ((_GETTER, self._getting), (_SETTER, self._setting)):
                 plain = getattr(module, name)
-                ours = made(plain)
-                self._found[module, name] = plain, ours
-                setattr(module, name, ours)
+                if (module, name) not in self._found or self._found[module, name][0] is not plain:
+                    self._found[module, name] = plain, made(plain)
+                setattr(module, name, self._found[module, name][1])
 
     def end(self) -> None:
         """The last one is left."""
         for (module, name), (plain, ours) in self._found.items():
             if getattr(module, name) is ours:  # else others have put something in its place
                 setattr(module, name, plain)
-        self._found = {}
 
     def _getting(self, plain: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         def get_rng_state() -> torch.Tensor:
@@ -62,7 +62,9 @@ class Generators:
         def set_rng_state(new_state: torch.Tensor) -> None:
             plain(new_state)
             if torch._C._current_graph_task_id() != -1 and new_state in self._places:  # noqa: SLF001  the only access
-                draws, mark = self._places[new_state]
-                draws.go_to(mark)
+                seen, mark = self._places[new_state]
+                draws = self._draws()
+                if draws is not None and draws is seen:  # else nothing would bring the other simulation back
+                    draws.go_to(mark)
 
         return set_rng_state

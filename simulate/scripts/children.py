@@ -6,6 +6,7 @@ import re
 import sys
 from multiprocessing import util
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Self, final
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ _ROUNDOFF = ("roundoff", "-mroundoff")
 _COMPILER = "_inductor"
 """Part of the paths of the programs of torch.compile, which compute nothing."""
 _SPAWNED = "--multiprocessing-fork"
+_LONGEST = 120
+"""Of a command line that is shown, in characters."""
 _EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 
 
@@ -26,7 +29,7 @@ class PythonChildren:
     Python offers audit hooks for good: the one of this object stays, and counts nothing behind the block.
 
     Attributes:
-        commands: of each its command line.
+        commands: the command line of each, shortened.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class PythonChildren:
         program = _text(executable) if executable is not None else words[0] if words else ""
         simulated_or_none = any(word in _ROUNDOFF or _COMPILER in word for word in words[1:])
         if _PYTHON.search(Path(program).name) and not simulated_or_none:
-            self.commands.append(" ".join([program, *words[1:]]))
+            self.commands.append(shorten(" ".join([program, *words[1:]]), _LONGEST, placeholder=" ..."))
 
     def __str__(self) -> str:
         """What is to be said of them, in a line; empty if there were none."""

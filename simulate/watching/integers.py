@@ -41,7 +41,8 @@ _PASSING = frozenset(
 )  # fmt: skip
 """Operations whose results are changed if an operand is."""
 
-_MULTIPLYING = frozenset(["baddbmm", "bmm", "mm", "mul"])
+_PRODUCTS = ("baddbmm", "bmm", "mm")
+_MULTIPLYING = frozenset([*_PRODUCTS, "mul"])
 """Operations that make angles of positions and frequencies."""
 
 NOTED = _CHANGING | _PASSING | _MULTIPLYING
@@ -80,15 +81,17 @@ class Integers:
 
     Args:
         is_whole: whether a tensor is known to hold whole numbers.
+        are_any: whether one is, of all there are.
     """
 
-    def __init__(self, is_whole: Callable[[torch.Tensor], bool]) -> None:
-        self._is_whole = is_whole
+    def __init__(self, is_whole: Callable[[torch.Tensor], bool], are_any: Callable[[], bool]) -> None:
+        self._is_whole, self._are_any = is_whole, are_any
         self._changed, self._angles = Storages(), Storages()
 
     def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> Before | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
-        of_counts = (name in _CHANGING or name in _MULTIPLYING) and any(map(self._is_count, args))
+        of_counts = name in _CHANGING and any(map(self._is_count, args))
+        of_counts = of_counts or (name in _PRODUCTS and self._are_any() and any(map(self._is_count, args)))
         changes = name in _ALWAYS or (of_counts and name in _CHANGING)
         if not changes and not of_counts and not self._changed and not self._angles:
             return None

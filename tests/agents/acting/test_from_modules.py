@@ -23,6 +23,11 @@ def sequential(seed=0):
     )
 
 
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x + 1)
+
+
 def engines(policy, fmt):
     packed = PackedPolicy.of(policy, fmt)
     return [engine(engine.message(packed)) for engine in (Simulated, OnnxRuntime)]
@@ -83,6 +88,10 @@ def test_a_policy_of_stable_baselines():
 @pytest.mark.parametrize(
     ("module", "keys", "message"),
     [
+        (Noisy(2, 2), {}, "Noisy is no layer that can be exported"),
+        (nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(4, 1)), {}, r"layer 1 takes \(4,\), and is given \(3,\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 2), nn.Linear(9, 1)), {"observation_shape": (1, 4, 4)}, r"given \(2, 3, 3\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Linear(9, 1)), {"observation_shape": (1, 4, 4)}, "layer 0 takes"),
         (nn.LSTM(2, 2), {}, "LSTM is no layer that can be exported: allowed are Linear"),
         (nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), {}, "LayerNorm is no layer"),
         (nn.Sequential(nn.Linear(2, 2), nn.ELU(0.5)), {}, "ELU is no layer that can be exported.* alpha 1"),

@@ -1,6 +1,7 @@
 """The options of a simulation together, in every family of formats, on whole training loops."""
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -216,3 +217,15 @@ def test_a_checkpoint_changes_no_gradient_under_stochastic_rounding():
             y.square().sum().backward()
         found.append([p.grad.clone() for p in layers.parameters()])
     assert all(map(torch.equal, *found))
+
+
+def test_a_backward_pass_outside_of_a_simulation_leaves_its_random_bits_alone():
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    simulation = simulate("e5m3", rounding="stochastic", seed=1)
+    for around in (None, simulate("e5m2", rounding="stochastic")):
+        with simulation:
+            y = torch.utils.checkpoint.checkpoint(layers, torch.randn(4, 8, requires_grad=True), use_reentrant=False)
+            drawn = simulation.draws
+        with around or nullcontext():
+            y.sum().backward()
+        assert simulation.draws == drawn

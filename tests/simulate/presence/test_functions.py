@@ -127,15 +127,32 @@ def test_a_module_whose_forward_did_nothing_is_complained_of(library):
             "a_library:Agent.updat",
             r"names the function 'a_library:Agent.updat', and Agent has no 'updat' \(did you mean",
         ),
+        ("a_library:Agent", r"policy names 'a_library:Agent', which is no function or method but <class"),
         ("a_librar:scaled", "No module named 'a_librar'"),
     ],
 )
-def test_what_is_not_there_is_refused_and_nothing_is_changed(names, message, library):
+@pytest.mark.parametrize("where", ["exact_in", "only_in"])
+def test_what_is_not_there_is_refused_and_nothing_is_changed(names, message, where, library):
     plain = library.scaled
-    with pytest.raises(FormatError, match=message), simulate(Policy("e5m3", only_in=["a_library:scaled", names])):
+    policy = Policy("e5m3", **{"exact_in": "a_library:scaled", where: ["a_library:scaled", names]})
+    with pytest.raises(FormatError, match=message), simulate(policy):
         pass
     assert library.scaled is plain
     assert torch.equal(X / 3, library.scaled(X))
+
+
+def test_a_name_that_is_in_both_is_put_back(library):
+    plain = library.scaled
+    with simulate(Policy("e5m3", exact_in="a_library:scaled", only_in="a_library:scaled")):
+        assert torch.equal(library.scaled(X), roundoff.round(X / 3, "e5m3"))
+    assert library.scaled is plain
+
+
+def test_a_name_within_one_of_the_same_name(library):
+    library.a = types.SimpleNamespace(a=library.scaled)
+    with simulate(Policy("e5m3", exact_in="a_library:a.a")):
+        assert not rounded(library.a.a(X))
+    assert library.a.a is library.scaled
 
 
 @pytest.mark.parametrize("names", ["a_library", "a_library:", 3, [""], "a library:scaled"])

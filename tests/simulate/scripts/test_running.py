@@ -185,6 +185,7 @@ def test_workers_of_a_loader_are_forked_and_spawned(folder):
     ("commands", "expected"),
     [
         ([[sys.executable, "-c", "pass"]], f"a Python process ({sys.executable} -c pass), in which nothing"),
+        ([[sys.executable, "-c", "pass\n" * 100]], "-c pass pass pass"),
         ([[sys.executable, "-m", "roundoff", "--version"], ["true"]], ""),
     ],
 )
@@ -195,6 +196,8 @@ def test_python_processes_that_begin_anew_are_told_of(commands, expected):
     subprocess.run([sys.executable, "-c", "pass"], check=True)  # behind the block
     assert expected in str(children)
     assert bool(children.commands) == bool(expected)
+    assert "\n" not in str(children)
+    assert len(str(children)) < 400
 
 
 REDUCES = """
