@@ -114,7 +114,7 @@ class Simulated(Engine):
 
     @torch.no_grad()
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
-        """As an engine gives them; the tanh and the exponential are those of ``elementary``."""
+        """The outputs and actions for observations, with the tanh, ELU and exponential of ``elementary``."""
         policy = self._policy
         x = self._through(policy.shared, torch.from_numpy(np.ascontiguousarray(observations, np.float32)))
         outputs = combined([self._through(head, x) for head in policy.heads], policy.action_size)
@@ -196,7 +196,7 @@ class OnnxRuntime(Engine):
         return onnx_model(packed, fused=True)
 
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
-        """As an engine gives them."""
+        """The outputs and actions for observations, computed by ONNX Runtime."""
         actions, outputs = self._session.run(["actions", "outputs"], {"observations": observations})
         return outputs, actions
 

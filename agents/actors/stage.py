@@ -134,7 +134,7 @@ class Stage:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the quantizer and of the actors."""
+        """The process ids of the quantizer and of the actors."""
         asked = [one.process_id.remote() for one in (self._quantizer, *self._actors)]
         ids: list[int] = self._ray.get(asked, timeout=_ANSWER)
         return ids
@@ -229,7 +229,7 @@ class Stage:
         return rank, answer
 
     def _oldest_answered(self) -> Any:
-        """Of the first orders of all actors, the oldest that has an answer; None if none has."""
+        """The oldest order that has an answer, among the first of each actor; None if none has."""
         first: dict[int, Any] = {}
         for order, rank in self._orders.items():
             first.setdefault(rank, order)

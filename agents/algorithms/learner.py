@@ -274,7 +274,7 @@ class Learner(ABC):
 
     @property
     def numbers_to_act(self) -> dict[str, torch.Tensor]:
-        """Those of ``numbers`` that :meth:`sample_actions` needs, for programs; they are tensors."""
+        """The entries of ``numbers`` that :meth:`sample_actions` needs in programs, as tensors."""
         return {}
 
     def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
@@ -362,7 +362,7 @@ class Learner(ABC):
 
     @property
     def loss_scale(self) -> float:
-        """That of the leading optimizer, as it was when last written back."""
+        """The loss scale of the leading optimizer, as it was when last written back."""
         return self.optimizers[self.config.leading].scale
 
     def layers(self) -> dict[str, list[torch.Tensor]]:

@@ -247,7 +247,7 @@ class PolicyGradient(Learner):
         return {"td_error": error, "log_prob": log_prob.detach(), **metrics}
 
     def summarize(self, metrics: Metrics) -> dict[str, Any]:
-        """As every learner's; the entropy where it is not computed is minus the mean log-probability of actions."""
+        """The means of metrics; an entropy that is not computed is minus the mean log-probability of actions."""
         numbers = super().summarize(metrics)
         log_prob = numbers.pop("log_prob")
         return {"entropy": -log_prob, **numbers}

@@ -57,7 +57,7 @@ class ValueLearner(Learner, ABC):
 
     @property
     def values_are_exact(self) -> bool:
-        """As of every learner; of distributions the probabilities are rounded."""
+        """Whether values in targets are left unrounded until the target is; never with distributions."""
         return super().values_are_exact and self.config.atoms == 1
 
     @property

@@ -84,7 +84,7 @@ def parse_fixes(value: object) -> tuple[str, ...]:
 
 
 def _with_whole_ones(names: list[str]) -> list[str]:
-    """The same fixes, a whole one in place of all its parts; raises ValueError where they do not go together."""
+    """Names with a whole fix in place of all its parts; raises ValueError where fixes do not go together."""
     for name in names:
         if _PARTS.get(name) in names:
             raise ValueError(

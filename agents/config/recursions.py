@@ -67,7 +67,7 @@ class Recursion:
 @final
 @dataclass(frozen=True)
 class Recursions:
-    """Those of a run; ``print`` it."""
+    """The recursions of a run, as a table; ``print`` it."""
 
     rows: tuple[Recursion, ...]
 
@@ -134,7 +134,7 @@ class _Places:
 
 
 def _kept(config: OptimizerKeys, name: str, place: tuple[FloatFormat, bool] | None) -> tuple[FloatFormat, bool] | None:
-    """The same for what ``storage`` keeps in fewer significand bits than it is computed in."""
+    """The format and rounding of what ``storage`` keeps in fewer bits than it is computed in; stochastic if True."""
     from ...formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
 
     stored = config.storage and config.storage.formats.get(name)

@@ -137,7 +137,7 @@ def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, .
 
 
 def _deviations(config: D4PGConfig) -> torch.Tensor:
-    """Of the noise of each environment, (environments, 1), float64: evenly spaced, or all alike."""
+    """The standard deviations of exploration noise, (environments, 1), float64: evenly spaced, or all alike."""
     largest, least = config.exploration_noise, config.exploration_noise_min
     ends = (largest if least is None else least, largest)
     return torch.linspace(*ends, config.environments, dtype=torch.float64).unsqueeze(1)
