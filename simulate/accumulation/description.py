@@ -31,13 +31,14 @@ class Accumulation:
     and a mean's division, are done in the carrier before and after. Zeros that pad a convolution's input, and those
     that a transposed convolution puts between elements, are summands like any others.
 
-    Rounding is to nearest-even, once, of the exact sum, with the format's own overflow and underflow; NaN and
-    infinities go their usual way, and -0 comes only from what rounds to it.
+    Rounding is to nearest-even, in whatever mode results are rounded: once, of the exact sum, with the format's own
+    overflow and underflow. NaN and infinities go their usual way, and -0 comes only from what rounds to it.
 
     ``"exact"`` is an accumulator as wide as it takes (Kulisch's; for posits the quire, Posit Standard 2022, section
     5.11): the exact sum of exact products is rounded once, to the format and in the mode of the operation's results.
-    What an operation adds besides is part of the sum, unless there is an ``alpha``; a mean divides the rounded sum. An
-    exact zero is +0. It takes some 10 ns for each product, on the CPU, where tensors of other devices are copied to.
+    What an operation adds besides is part of the sum, unless there is an ``alpha``: then, and in a mean, the exact sum
+    is rounded to the carrier, scaled there, and rounded to the format. An exact zero is +0. It takes some 10 ns for
+    each product, on the CPU, where tensors of other devices are copied to.
 
     Args:
         format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name. Or ``"exact"``

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...formats import Rounding
 from ..aten.tables import CONTRACTIONS, is_contraction
 from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
@@ -51,7 +52,8 @@ def complaints(
         " simulation is entered, has the plain one"
         for name in never
     ]
-    return [*of_rules, *of_functions, *_of_contractions(policy, ran), *_of_weights(ran), *_of_islands(ran)]
+    of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
+    return [*of_rules, *of_functions, *of_sums, *_of_weights(ran), *_of_islands(ran)]
 
 
 def _of_rule(rule: Rule, ran: list[Plan], there: Sequence[str]) -> str:
@@ -97,6 +99,21 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
             f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
         )
     return texts
+
+
+def _of_accumulators(ran: list[Plan]) -> list[str]:
+    otherwise = {
+        str(plan.arithmetic.rounding)
+        for plan in ran
+        if plan.accumulated and plan.rounds and plan.rounds_sums and plan.arithmetic.rounding != Rounding.NEAREST_EVEN
+    }
+    if not otherwise:
+        return []
+    text = (
+        f"rounding {_listed(otherwise)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
+        " policy says; accumulate: exact rounds nothing but results"
+    )
+    return [text]
 
 
 def _of_weights(ran: list[Plan]) -> list[str]:

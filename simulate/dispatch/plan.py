@@ -214,6 +214,11 @@ class Plan:
             texts.setdefault(product, []).append(f"{role} {fmt}")
         return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
 
+    @property
+    def rounds_sums(self) -> bool:
+        """Whether its sums are rounded while they are accumulated, which is to nearest-even."""
+        return self.arithmetic.accumulate is not None and not self.arithmetic.accumulate.is_exact
+
     def kind(self) -> str:
         """What happened to its results, in words."""
         if self.taken_apart:
@@ -226,7 +231,10 @@ class Plan:
             return f"left in the carrier: {why}"
         if not self.rounded:
             return self._why_not_rounded()
-        return "rounded, and accumulated" if self.accumulate else self._how_often()
+        if not self.accumulate:
+            return self._how_often()
+        other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
+        return "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
 
     def _why_not_rounded(self) -> str:
         if self.left_whole:

@@ -192,3 +192,12 @@ def test_the_same_bits_on_a_gpu():
     found = accumulate(aten.mm.default, (a.cuda(), b.cuda()), {}, EXACT)
     assert found.is_cuda
     assert same_bits(found.cpu(), accumulate(aten.mm.default, (a, b), {}, EXACT))
+
+
+def test_exact_means_are_divided_before_they_are_rounded():
+    fmt = Format.parse("fp8_e4m3")
+    x = roundoff.round(torch.randn(300, 17, generator=torch.Generator().manual_seed(0)), fmt)
+    for mode in (Rounding.NEAREST_EVEN, Rounding.UP):
+        with simulate(fmt, accumulate="exact", rounding=mode):
+            found = x.mean(1).tolist()
+        assert found == [round_exactly(sum(map(Fraction, row)) / 17, fmt, mode) for row in x.tolist()]

@@ -57,6 +57,7 @@ def train_under(policy, dtype):
         return train(dtype=dtype)
 
 
+@pytest.mark.filterwarnings("ignore:rounding stochastic is about results:roundoff.PolicyWarning")
 def test_all_options_at_once():
     options = {
         "rounding": "stochastic",
@@ -72,7 +73,7 @@ def test_all_options_at_once():
     assert torch.equal(plain, watched)  # watching changes nothing
     assert torch.equal(roundoff.round(plain, "e5m6"), plain)
     treatments = set(simulation.audit().table["treatment"])
-    assert {"rounded", "rounded, and accumulated", "exact move", "left alone: a view"} <= treatments
+    assert {"rounded", "rounded, and accumulated to nearest-even", "exact move", "left alone: a view"} <= treatments
     assert any(treatment.startswith("decomposed") for treatment in treatments)
     assert simulation.report().table["results"].sum() > 1000
     assert len(simulation.shadow_report().table) > 10

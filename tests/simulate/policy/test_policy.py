@@ -452,6 +452,26 @@ def test_products_that_no_rule_about_products_names_are_named():
                 program()
 
 
+def test_accumulators_of_another_mode_than_results_say_so():
+    """1 + 1/8 lies halfway between two numbers of e5m2, and an accumulator takes the even one in every mode."""
+    a, b = torch.tensor([[1.0, 0.125]]), torch.ones(2, 1)
+    said = pytest.warns(PolicyWarning, match="rounding up is about results: an accumulator rounds its sums to nearest")
+    with said, simulate("e5m2", accumulate="e5m2", rounding="up") as simulation:
+        assert a @ b == 1
+        a + 1
+    table = simulation.audit().table.set_index("operation")["treatment"]
+    assert table["aten.mm.default"] == "rounded, and accumulated to nearest-even"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for settings in ({"accumulate": "e5m2"}, {"accumulate": "exact", "rounding": "up"}):
+            with simulate("e5m2", **settings) as simulation:
+                a @ b
+            table = simulation.audit().table.set_index("operation")["treatment"]
+            assert table["aten.mm.default"] == "rounded, and accumulated"
+        with simulate("e5m2", accumulate="e5m2", rounding="up"):
+            a + 1
+
+
 def test_products_that_no_accumulator_reaches_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nested tensors are a prototype
