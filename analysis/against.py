@@ -44,7 +44,7 @@ def against(
     """
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = [*experiment.warnings, *about_open_runs(path, experiment, "the comparison")]
+    warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
     settings = _values(path, experiment, reference) if reference else None
     table = against_reference(experiment, margin, settings)
     if table.empty:

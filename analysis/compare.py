@@ -93,7 +93,7 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
     """None, with a warning, if nothing of it can be compared."""
     try:
         experiment = read_experiment(path)
-        warnings += [*experiment.warnings, *about_open_runs(path, experiment, "the figure")]
+        warnings += [*experiment.said, *about_open_runs(path, experiment, "the figure")]
     except AnalysisError as error:
         warnings.append(f"{error}; left out")
         return None

@@ -8,6 +8,7 @@ from bench import (
     adapters,
     compiled,
     families,
+    folders,
     formats,
     launches,
     pixels,
@@ -43,6 +44,7 @@ accumulation.main()
 sampling.main()
 store.main()
 sweeps.main()
+folders.main()
 programs.main()
 table.main()
 what_runs.main()

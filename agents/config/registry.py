@@ -12,6 +12,7 @@ from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     from .fields import Panel
@@ -54,8 +55,13 @@ def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def implied(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a config leaves unsaid: its algorithm, and the keys that came later, at their defaults."""
-    fields = config_class(config).model_fields
-    return {key: field.default for key, field in fields.items() if is_later(field) and key not in config}
+    return {key: default for key, default in _later(config_class(config)).items() if key not in config}
+
+
+@cache
+def _later(kind: type[BaseModel]) -> dict[str, Any]:
+    """The keys that came later, with their defaults."""
+    return {key: field.default for key, field in kind.model_fields.items() if is_later(field)}
 
 
 def leading(config: Mapping[str, Any]) -> str:

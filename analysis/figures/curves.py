@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..runs.conditions import PLAIN, says_less, without_settled
 from ..runs.metric import RETURN, Metric
-from ..statistics.intervals import bootstrap_interval, generator_for
+from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..statistics.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
@@ -48,7 +48,7 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
     metric = experiment.metric
     runs, keys = _lines(experiment) if across == "format" else _lines_across(experiment, across)
     rows: list[dict[str, Any]] = []
-    curves = dict(list(experiment.curves.drop_duplicates(["id", "step"], keep="last").groupby("id")))
+    curves = experiment.curves.drop_duplicates(["id", "step"], keep="last")
     for where, group in runs.groupby(["task", *keys], dropna=False):
         said = [(key, value) for key, value in zip(keys, where[1:], strict=True) if value != PLAIN]
         told = [str(value) if key in ("format", "condition") else f"{key} {value}" for key, value in said]
@@ -61,12 +61,11 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
         for value, name in lines:
             mine = group[group["line"] == name]
             table = _on_grid(mine, curves, metric)
-            generator = generator_for(name)
+            band = bootstrap_intervals(table.to_numpy(float).T, generator_for(name), replicates=2000)
             about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, across: value, "line": name}
-            for step, row in table.iterrows():
-                scores = row.dropna().to_numpy(float)
-                low, high = bootstrap_interval([scores], generator, replicates=2000)
-                point = {"n": scores.size, "return": scores.mean(), "ci_low": low, "ci_high": high}
+            counts, means = table.count(axis=1), table.mean(axis=1)
+            for step, count, mean, (low, high) in zip(table.index, counts, means, band, strict=True):
+                point = {"n": count, "return": mean, "ci_low": low, "ci_high": high}
                 rows.append({**about, "kind": "mean", "step": step, **point})
             score = np.nan if metric.crash is None else metric.crash
             crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
@@ -171,17 +170,13 @@ def _length(steps: Any) -> float:
     return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 
-def _on_grid(runs: pd.DataFrame, curves: dict[Any, pd.DataFrame], metric: Metric) -> pd.DataFrame:
+def _on_grid(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Scores by step (rows) and run (columns), NaN where a run was not evaluated."""
     runs = runs.sort_values("id")
-    columns = {
-        run: curves[run].set_index("step")["return"] if run in curves else pd.Series(dtype=float) for run in runs["id"]
-    }
-    table = pd.DataFrame(columns).sort_index()
-    crashed = runs[runs["status"] == "crashed"]
-    for identity, step in zip(crashed["id"], crashed["crash_step"], strict=True):
-        table.loc[table.index >= step, identity] = np.nan if metric.crash is None else metric.crash
-    table = table.dropna(how="all")
+    there = curves[curves["id"].isin(runs["id"])]
+    table = there.pivot_table(index="step", columns="id", values="return").reindex(columns=runs["id"])
+    over = table.index.to_numpy()[:, None] >= runs["crash_step"].where(runs["status"] == "crashed").to_numpy(float)
+    table = table.mask(over, np.nan if metric.crash is None else metric.crash).dropna(how="all")
     return table if metric.of_agents else thinned(table)
 
 

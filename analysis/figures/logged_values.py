@@ -11,7 +11,7 @@ import pandas as pd
 from ...agents.config.fields import Panel
 from ...agents.config.registry import drawn_values, panels
 from ..runs.metric import RETURN, Metric
-from ..statistics.intervals import bootstrap_interval, generator_for
+from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..statistics.summary import REFERENCE, records
 from .curves import thinned
 from .drawing.axes import from_wide_to_narrow, spans_decades
@@ -102,8 +102,8 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 axis.set_title(task)
                 axis.set_ylabel(panel.label)
                 axis.set_xlabel(metric.steps)
-        finite = table["series"][np.isfinite(table[values].to_numpy(float)).any(axis=1)]
-        looks = {series: looks[series] for series in looks if series in set(finite)}
+        finite = set(table["series"][np.isfinite(table[values].to_numpy(float)).any(axis=1)].unique())
+        looks = {series: looks[series] for series in looks if series in finite}
         marks = [axes[0].plot([], [], color=style.color, linestyle=style.line)[0] for style in looks.values()]
         legend_under(canvas, marks, list(looks), most=2 * columns)
         return canvas
@@ -148,13 +148,8 @@ def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look])
 def _mean(runs: pd.DataFrame, column: str, series: str) -> pd.DataFrame:
     """The mean over runs and its 95 % interval, in windows of steps; a window without a number is NaN."""
     first, last = runs["step"].min(), runs["step"].max()
-    window = np.ceil((runs["step"] - first) / ((last - first) or 1) * _WINDOWS)
-    of_runs = runs.groupby([window.rename("window"), "id"]).agg({"step": "max", column: "mean"})
-    generator = generator_for("logged", series, column)
-    rows = []
-    for _, here in of_runs.groupby("window"):
-        values = here[column].dropna().to_numpy(float)
-        low, high = bootstrap_interval([values], generator, replicates=1000)
-        value = values.mean() if values.size else np.nan
-        rows.append({"step": here["step"].max(), "value": value, "low": low, "high": high})
-    return pd.DataFrame(rows)
+    window = np.ceil((runs["step"] - first) / ((last - first) or 1) * _WINDOWS).rename("window")
+    steps = runs["step"].groupby(window).max()
+    values = runs.pivot_table(index=window, columns="id", values=column, aggfunc="mean").reindex(steps.index)
+    band = bootstrap_intervals(values.to_numpy(float).T, generator_for("logged", series, column), replicates=1000)
+    return pd.DataFrame({"step": steps, "value": values.mean(axis=1), "low": band[:, 0], "high": band[:, 1]})

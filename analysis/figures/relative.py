@@ -11,7 +11,7 @@ import pandas as pd
 from ..runs.conditions import beside
 from ..runs.fp32_runs import NO_POLICY
 from ..runs.metric import RETURN, Metric
-from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles
+from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..statistics.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
@@ -85,7 +85,7 @@ def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Genera
     """Of the quotient of two means; infinite where fp32's may be 0."""
     if min(scores.size, plain.size) < 2:
         return NO_INTERVAL
-    means = [one[generator.integers(one.size, size=(_REPLICATES, one.size))].mean(axis=1) for one in (scores, plain)]
+    means = [resampled_means(one[:, None], generator, _REPLICATES)[:, 0] for one in (scores, plain)]
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(means[1] > 0, means[0] / means[1], np.inf)
     return percentiles(shares, 0.95)

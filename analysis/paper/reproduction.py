@@ -47,7 +47,7 @@ def reproduce(
         experiment = replace(experiment, runs=experiment.runs[~experiment.runs[key].isin(values)])
     if shown.scored:
         experiment = shown.scored(experiment)
-    warnings = [*experiment.warnings, *about_open_runs(path, experiment)]
+    warnings = about_open_runs(path, experiment)
     summary = summarize(experiment)
     points = FIGURES[shown.figure].table(experiment, summary, warnings)
     if points is None or points.empty:
@@ -60,7 +60,7 @@ def reproduce(
     written = write_figure(named, points, experiment.name, metric=experiment.metric)
     rows = shown.measured(experiment, summary)
     page = "\n\n".join([*_about(name, shown, experiment, images), *_numbers(name, rows, shown.quantity)])
-    return [*written, replace_file(path / f"{name}.md", f"{page}\n".encode())], tuple(warnings)
+    return [*written, replace_file(path / f"{name}.md", f"{page}\n".encode())], (*experiment.said, *warnings)
 
 
 def _about(name: str, shown: Shown, experiment: Experiment, images: Sequence[Path]) -> Iterable[str]:

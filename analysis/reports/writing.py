@@ -49,7 +49,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     """
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = [*experiment.warnings, *sources(experiment)]
+    warnings = sources(experiment)
     needed, against = needed_table(experiment, margin), against_reference(experiment, margin)
     sections = {
         "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
@@ -65,6 +65,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
         "How to read this": [_reading(margin, experiment.metric)],
     }
     shown = {name: content for name, content in sections.items() if content}
+    warnings = [*experiment.said, *warnings]  # those about records, too, which are read by now
     content = [_head(experiment, shown), _answer(experiment, needed, against), _left_out(experiment, warnings)]
     content += [
         element("section", element("h2", name), *parts, id=_anchor(name), aria_label=name)

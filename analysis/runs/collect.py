@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.json as pj
@@ -36,6 +37,7 @@ _RECORD_COLUMNS = {
 _NO_NUMBERS = ("numerics", "returns")
 # A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
 _NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
+_AT_ONCE = 8 << 20  # bytes of files that are taken apart together
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
@@ -59,15 +61,15 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
     """
     warnings: list[str] = []
     runs: list[dict[str, Any]] = []
-    records: list[pa.Table] = []
+    records = _Records(warnings)
     for directory in directories:
         for sweep, folder, config in _find(Path(directory), warnings):
             status = read_outcome(folder, warnings)["status"]
             runs.append({"sweep": sweep, "run": folder.name, "status": status, "config": config})
-            records.append(_records(folder / "metrics.jsonl", warnings))
+            records.add(folder / "metrics.jsonl")
     if not runs:
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
-    table = _table(runs, records)
+    table = _table(runs, *records.together())
     path = Path(path)
     if path.suffix.lower() == ".csv":
         write_file(path, lambda file: pc.write_csv(_without_lists(table), file))
@@ -106,17 +108,50 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         yield name, runs / identity, config
 
 
-def _records(path: Path, warnings: list[str]) -> pa.Table:
-    """The records of a run, in the columns above and those of its own."""
-    try:
-        content = read_bytes(path)
-    except FileNotFoundError:
-        content = b""  # not begun, which its status says
-    except OSError as error:
-        warnings.append(f"{path}: {error.strerror}; left out")
-        content = b""
-    undamaged = _read_whole(content)
-    return _read_lines(path, content, warnings) if undamaged is None else undamaged
+class _Records:
+    """The records of runs, in the columns above and those of their own; files are taken apart many at a time."""
+
+    def __init__(self, warnings: list[str]) -> None:
+        self._warnings = warnings
+        self._tables: list[pa.Table] = []
+        self._sizes: list[int] = []  # records of each run
+        self._waiting: list[tuple[Path, bytes]] = []
+        self._bytes = 0
+
+    def add(self, path: Path) -> None:
+        """Reads the file of the next run."""
+        try:
+            content = read_bytes(path)
+        except FileNotFoundError:
+            content = b""  # not begun, which its status says
+        except OSError as error:
+            self._warnings.append(f"{path}: {error.strerror}; left out")
+            content = b""
+        self._waiting.append((path, content))
+        self._bytes += len(content)
+        if self._bytes > _AT_ONCE:
+            self._take()
+
+    def together(self) -> tuple[pa.Table, list[int]]:
+        """All records, and how many each run has."""
+        self._take()
+        return pa.concat_tables(self._tables, promote_options="default"), self._sizes
+
+    def _take(self) -> None:
+        files, self._waiting, self._bytes = self._waiting, [], 0
+        contents = [content for _, content in files]
+        sizes = [content.count(b"\n") for content in contents]
+        if all(not content or content.endswith(b"\n") for content in contents):
+            together = _read_whole(b"".join(contents))
+            if together is not None and together.num_rows == sum(sizes):
+                self._tables.append(together)
+                self._sizes += sizes
+                return
+        for path, content in files:  # one of them is damaged, or unlike the others
+            table = _read_whole(content)
+            table = _read_lines(path, content, self._warnings) if table is None else table
+            self._tables.append(table)
+            self._sizes.append(table.num_rows)
 
 
 def _read_whole(content: bytes) -> pa.Table | None:
@@ -190,10 +225,9 @@ def _if_fits(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _table(runs: list[dict[str, Any]], records: list[pa.Table]) -> pa.Table:
-    """The records of all runs, with what belongs to the run of each."""
-    together = pa.concat_tables(records, promote_options="default")
-    run_of = pa.array([number for number, own in enumerate(records) for _ in range(own.num_rows)], pa.int32())
+def _table(runs: list[dict[str, Any]], together: pa.Table, sizes: list[int]) -> pa.Table:
+    """The records of all runs, so many of each, with what belongs to the run of each."""
+    run_of = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), sizes))
     columns: dict[str, pa.Array] = {
         name: _repeated(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS
     }

@@ -69,6 +69,7 @@ class Conditions:
         least = [key for key in less if _has_fractions(runs[key])]
         told = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
         self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
+        self._labels: dict[tuple[object, ...], str] = {}  # which thousands of runs may share
 
     def label(self, values: Mapping[str, object]) -> str:
         """A condition in words: ``values`` by key, without keys whose value another key settles.
@@ -76,7 +77,11 @@ class Conditions:
         (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have has no words,
         unless its case has a name.
         """
-        return ", ".join(filter(None, (self._words(key, values[key]) for key in self.told))) or PLAIN
+        where = tuple(values[key] for key in self.told)
+        if where not in self._labels:
+            words = (self._words(key, value) for key, value in zip(self.told, where, strict=True))
+            self._labels[where] = ", ".join(filter(None, words)) or PLAIN
+        return self._labels[where]
 
     def name_of(self, key: str, value: object) -> str | None:
         """What the sweep's file calls a policy or storage, which is long as text: its case's name; None: nothing."""

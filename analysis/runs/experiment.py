@@ -17,15 +17,14 @@ from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import MALFORMED, planned_runs, read_json
 from .fp32_runs import fp32_once, fp32_twice
+from .logged import Logged
 from .metric import RETURN, Metric, read_metric
 from .outcome import COLUMNS, read_outcome
-from .records import read_records
 from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST_LOGGED = 200  # names: each is a column, which every record fills
 _RUN_COLUMNS = ["id", *COLUMNS]
 
 
@@ -41,40 +40,63 @@ class Experiment:
             ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
             or a failure, else empty); ``updates`` and ``untrained`` (NaN where not known); ``task``, of a program its
             function; every key of the config (``fixes`` as text).
-        curves: one row per evaluation, or record that holds the metric: ``id``, ``step`` and ``return``.
-        exponents: of observed runs, one row per step, role and binary exponent k: ``id``, ``step``, ``role``,
-            ``exponent`` and ``results``, how many results had a magnitude in [2^k, 2^(k+1)) since the step before.
-        training: one row per training episode, or record of a program: ``id``, ``step``, and every number that a run
-            has logged there, by name (at most 200 of them); NaN where it was not. What a program logged and is not
-            finite is infinite here.
+        logged: what the runs have logged, which is read when it is asked for.
         returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name (one
             that is called ``id`` is ``id_``).
-        quantized: one row per evaluation of a quantized policy: ``id``, ``step``, ``in`` (the quantization) and
-            ``return``.
         metric: what the runs are scored by.
         formats: of the runs, in the order of the sweep's file.
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
-        warnings: what was damaged and left out.
+        said: the warnings so far: about records only once they were read.
     """
 
     name: str
     description: str
     runs: pd.DataFrame
-    curves: pd.DataFrame
-    exponents: pd.DataFrame
-    training: pd.DataFrame
+    logged: Logged
     returned: pd.DataFrame
-    quantized: pd.DataFrame
     metric: Metric
     formats: tuple[str, ...]
     config_keys: frozenset[str]
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
     cases: dict[str, str]
-    warnings: tuple[str, ...]
+    said: list[str]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was damaged and left out, of records, too: they are read for it, which those who need none go without."""
+        self.logged.read()
+        return tuple(self.said)
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """One row per evaluation, or record that holds the metric: ``id``, ``step`` and ``return``."""
+        return self.logged.curves
+
+    @property
+    def exponents(self) -> pd.DataFrame:
+        """Where results of observed runs lie: a row per step, role and binary exponent k.
+
+        Columns: ``id``, ``step``, ``role``, ``exponent`` and ``results``, how many results had a magnitude in
+        [2^k, 2^(k+1)) since the step before.
+        """
+        return self.logged.exponents
+
+    @property
+    def training(self) -> pd.DataFrame:
+        """One row per training episode, or record of a program: ``id``, ``step``, and every number logged there.
+
+        At most 200 names; NaN where a run has not logged it. What a program logged and is not finite is infinite here.
+        """
+        return self.logged.training
+
+    @property
+    def quantized(self) -> pd.DataFrame:
+        """One row per evaluation of a quantized policy: ``id``, ``step``, ``in`` (the quantization) and ``return``."""
+        return self.logged.quantized
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -110,36 +132,27 @@ def read_experiment(directory: str | Path) -> Experiment:
         del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
-    points: dict[str, list[dict[str, Any]]] = {"eval": [], "eval_in": [], "numerics": [], "train": []}
     columns = fp32_once(_columns(configs), configs)
     for identity, outcome in outcomes.items():
         rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
-        for kind, point in read_records(plan.folders[identity] / "metrics.jsonl", warnings, metric.name):
-            points[kind].append({"id": identity, **point})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     config_keys = {key for row in columns.values() for key in row}
     make_alike(rows, config_keys)
-    logged = sorted({name for point in points["train"] for name in point} - {"id", "step"})
-    if len(logged) > _MOST_LOGGED:
-        warnings.append(f"{path}: its runs log {len(logged)} values; all but the first {_MOST_LOGGED} are left out")
     runs = pd.DataFrame(rows)
     return Experiment(
         plan.name,
         plan.description,
         runs[_RUN_COLUMNS + sorted(set(runs.columns) - set(_RUN_COLUMNS))],
-        pd.DataFrame(points["eval"], columns=["id", "step", "return"]),
-        pd.DataFrame(points["numerics"], columns=["id", "step", "role", "exponent", "results"]),
-        pd.DataFrame(points["train"], columns=["id", "step", *logged[:_MOST_LOGGED]]),
+        Logged({identity: plan.folders[identity] for identity in outcomes}, metric.name, warnings, path),
         _values(outcomes),
-        pd.DataFrame(points["eval_in"], columns=["id", "step", "in", "return"]),
         metric,
         tuple(dict.fromkeys(configs[identity]["format"] for identity in plan.folders if identity in configs)),
         frozenset(config_keys),
         configs,
         plan.folders,
         plan.cases,
-        tuple(warnings),
+        warnings,
     )
 
 

@@ -1,9 +1,11 @@
-"""What runs have logged, line by line: evaluations, values, and where results of observed runs lie."""
+"""What runs have logged: evaluations, values, and where results of observed runs lie; record by record, and at once."""
 
 from __future__ import annotations
 
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from roundoff.files import parse_json, read_bytes
 
@@ -11,12 +13,36 @@ from .files import MALFORMED
 from .outcome import finite, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
 
-def read_records(path: Path, warnings: list[str], metric: str) -> list[tuple[str, dict[str, Any]]]:
-    """The points of learning curves, also quantized, of the exponent histograms and of training, each with its kind.
+KINDS = ("eval", "eval_in", "numerics", "train")
+_NO_VALUES = ("kind", "step", "id")
+_NUMBERS = {int, float, bool, type(None)}
+
+
+class Block(NamedTuple):
+    """Points of a run, of one kind and with the same names.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        names: of the columns beside the step.
+        places: of the points among the run's.
+        steps: of the points.
+        columns: the values, name by name.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    places: Sequence[int]
+    steps: Sequence[int]
+    columns: Sequence[Sequence[Any] | NDArray[Any]]
+
+
+def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
+    """The points of learning curves, also quantized, of the exponent histograms and of training.
 
     Args:
         path: of ``metrics.jsonl``.
@@ -31,21 +57,67 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[tuple[str
         warnings.append(f"{path}: {error.strerror}; left out")
         return []
     try:  # all at once, which is several times as fast as one by one
-        whole = [line for line in lines if line]
-        records = parse_json(b"[%b]" % b",".join(whole))
-        if len(records) == len(whole):
-            return [point for record in records for point in _points(record, metric)]
+        written = [line for line in lines if line]
+        records = parse_json(b"[%b]" % b",".join(written))
+        if len(records) == len(written):
+            return _alike(records, metric)
     except MALFORMED:
         pass
-    return list(_points_of_undamaged(lines, path, warnings, metric))
+    return _blocks(list(_points_of_undamaged(lines, path, warnings, metric)))
+
+
+def _alike(records: list[dict[str, Any]], metric: str) -> list[Block]:
+    """The points of undamaged records; those with the same keys, as nearly all that train have, at once."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, record in enumerate(records):
+        groups.setdefault((record["kind"], *record), []).append(place)
+    blocks: list[Block] = []
+    rest: list[tuple[int, str, dict[str, Any]]] = []
+    for (kind, *keys), places in groups.items():
+        rows = [records[place] for place in places]
+        if kind in ("train", "log") and len(rows) > 1:
+            columns = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
+            if all(set(map(type, column)) <= _NUMBERS for name, column in columns.items() if name != "kind"):
+                blocks += _of_numbers(kind, places, columns, metric)
+                continue
+        rest += [(place, *point) for place, row in zip(places, rows, strict=True) for point in _points(row, metric)]
+    return blocks + _blocks(rest)
+
+
+def _of_numbers(kind: str, places: list[int], columns: dict[str, tuple[Any, ...]], metric: str) -> Iterator[Block]:
+    steps = [whole(step) for step in columns["step"]]
+    numbers = {name: np.array(values, float) for name, values in columns.items() if name not in _NO_VALUES}
+    if kind == "log":
+        numbers = {name: np.where(np.isfinite(values), values, inf) for name, values in numbers.items()}
+        scores = numbers.pop(metric, None)
+        if scores is not None and (scored := np.flatnonzero(scores < inf)).size:
+            at = [places[one] for one in scored], [steps[one] for one in scored]
+            yield Block("eval", ("return",), *at, [scores[scored]])
+        if not numbers:
+            return
+    yield Block("train", tuple(numbers), places, steps, list(numbers.values()))
+
+
+def _blocks(points: list[tuple[int, str, dict[str, Any]]]) -> list[Block]:
+    """Points, each with its place and kind, those with the same names together."""
+    groups: dict[tuple[str, ...], list[tuple[int, dict[str, Any]]]] = {}
+    for place, kind, point in points:
+        groups.setdefault((kind, *point), []).append((place, point))
+    blocks = []
+    for (kind, *keys), found in groups.items():
+        names = [name for name in keys if name != "step"]
+        columns = [[point[name] for _, point in found] for name in names]
+        steps = [point["step"] for _, point in found]
+        blocks.append(Block(kind, tuple(names), [place for place, _ in found], steps, columns))
+    return blocks
 
 
 def _points_of_undamaged(
     lines: list[bytes], path: Path, warnings: list[str], metric: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
-            yield from _points(parse_json(line), metric) if line else []
+            yield from [(number, *point) for point in _points(parse_json(line), metric)] if line else []
         except MALFORMED:
             what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
             warnings.append(f"{path}:{number}: this line {what}; left out")
@@ -82,7 +154,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
     return {
         name: float("nan") if value is None else float(value)
         for name, value in record.items()
-        if name not in ("kind", "step", "id") and (value is None or isinstance(value, (int, float)))
+        if name not in _NO_VALUES and (value is None or isinstance(value, (int, float)))
     }
 
 

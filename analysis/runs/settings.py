@@ -74,6 +74,8 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> Any:
     """Lists and mappings as text, so that runs can be grouped by them."""
+    if value is None or value is True or value is False or type(value) is str:  # as most are
+        return value
     if isinstance(value, dict):
         if set(value) == {"preset"}:
             return value["preset"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from .intervals import NO_INTERVAL, Interval, percentiles
+from .intervals import NO_INTERVAL, Interval, parts, percentiles, times_drawn
 from .means import Mean, sum_of_means
 
 if TYPE_CHECKING:
@@ -102,14 +102,20 @@ def probability_of_improvement(
     estimates, resampled = [], np.zeros(replicates)
     small = False
     for one, other in zip(x, y, strict=True):
-        a, b = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-        wins = (a[:, None] > b) + 0.5 * (a[:, None] == b)
-        estimates.append(wins.mean())
+        a, b = np.asarray(one, dtype=float), np.sort(np.asarray(other, dtype=float))
+        below, not_above = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")  # runs of y, by run of x
+        games = 2 * a.size * b.size  # two for each pair, of which a tie wins one
+        estimates.append((below + not_above).sum() / games)
         small = small or min(a.size, b.size) < 2
-        drawn_a, drawn_b = (
-            generator.multinomial(size, np.full(size, 1 / size), size=replicates) for size in (a.size, b.size)
-        )
-        resampled += ((drawn_a @ wins) * drawn_b).sum(axis=1) / wins.size / len(x)
+        if small:
+            continue
+        wins = []
+        for count in parts(replicates, a.size + b.size):
+            first = np.zeros((count, b.size + 1), np.int64)  # how often the first k runs of y are drawn
+            np.cumsum(times_drawn(b.size, generator, count), axis=1, out=first[:, 1:])
+            beaten = first[:, below] + first[:, not_above]
+            wins.append((times_drawn(a.size, generator, count) * beaten).sum(axis=1))
+        resampled += np.concatenate(wins) / games / len(x)
     return Estimate(float(np.mean(estimates)), NO_INTERVAL if small else percentiles(resampled, level))
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
 _CELLS = 4_000_000  # of resampled scores held at a time
+_PART = 50_000  # runs drawn at a time, few enough for a processor's cache
 
 
 class Interval(NamedTuple):
@@ -109,11 +110,8 @@ def profile_band(
         return np.full((tau.size, 2), np.nan)
     fractions = np.zeros((replicates, tau.size))
     for array in arrays:
-        times_drawn = generator.multinomial(array.size, np.full(array.size, 1 / array.size), size=replicates)
-        fractions += times_drawn @ (array[:, None] > tau) / array.size / len(arrays)
-    tail = 50 * (1 - level)
-    result: NDArray[np.float64] = np.percentile(fractions, [tail, 100 - tail], axis=0).T
-    return result
+        fractions += resampled_means(array[:, None] > tau, generator, replicates) / len(arrays)
+    return _ends(fractions, level)
 
 
 def bootstrap_interval(
@@ -153,8 +151,74 @@ def bootstrap_interval(
     return percentiles(np.concatenate(values), level)
 
 
+def bootstrap_intervals(
+    scores: NDArray[np.float64],
+    generator: np.random.Generator,
+    *,
+    level: float = 0.95,
+    replicates: int = 2_000,
+) -> NDArray[np.float64]:
+    """Percentile intervals of the mean over runs, for each column by itself: a step of a learning curve, say.
+
+    Columns that hold scores of the same runs are resampled together, so the runs are drawn once for all of them.
+
+    Args:
+        scores: finite scores, shape (runs, columns); NaN where a run has none.
+        generator: source of the resampling.
+        level: confidence level, in (0, 1).
+        replicates: number of resamplings.
+
+    Returns:
+        Lower and upper ends, shape (columns, 2); NaN where a column has fewer than two scores.
+    """
+    found = np.full((scores.shape[1], 2), np.nan)
+    there, which = np.unique(~np.isnan(scores), axis=1, return_inverse=True)
+    for number, runs in enumerate(there.T):
+        if runs.sum() > 1:
+            columns = np.flatnonzero(which == number)
+            means = resampled_means(scores[np.ix_(runs, columns)], generator, replicates)
+            found[columns] = _ends(means, level)
+    return found
+
+
+def parts(replicates: int, runs: int) -> Iterator[int]:
+    """Numbers of replicates that are drawn at a time, so that what is drawn fits into a processor's cache.
+
+    Args:
+        replicates: all of them.
+        runs: how many are drawn in each.
+    """
+    most = max(1, _PART // runs)
+    for start in range(0, replicates, most):
+        yield min(most, replicates - start)
+
+
+def times_drawn(runs: int, generator: np.random.Generator, replicates: int) -> NDArray[np.int64]:
+    """How often each run is drawn in each replicate, shape (replicates, runs).
+
+    In a replicate, as many runs are drawn as there are, with replacement: a multinomial number, by counting, which is
+    several times as fast as NumPy's own.
+    """
+    drawn = generator.integers(runs, size=(replicates, runs)) + runs * np.arange(replicates)[:, None]
+    return np.bincount(drawn.ravel(), minlength=replicates * runs).reshape(replicates, runs)
+
+
+def resampled_means(scores: NDArray[Any], generator: np.random.Generator, replicates: int) -> NDArray[np.float64]:
+    """The means of the columns in each replicate, shape (replicates, columns)."""
+    values, runs = scores.astype(float), len(scores)
+    sums = [times_drawn(runs, generator, count).astype(float) @ values for count in parts(replicates, runs)]
+    result: NDArray[np.float64] = np.concatenate(sums) / runs
+    return result
+
+
+def _ends(values: NDArray[np.float64], level: float) -> NDArray[np.float64]:
+    """Ends of the intervals that :func:`percentiles` has of each column, shape (columns, 2)."""
+    tail = 50 * (1 - level)
+    result: NDArray[np.float64] = np.percentile(values, [tail, 100 - tail], axis=0).T
+    return result
+
+
 def percentiles(values: NDArray[np.float64], level: float) -> Interval:
     """The interval that leaves out as many of ``values`` below as above, and contains the share ``level``."""
-    tail = 50 * (1 - level)
-    low, high = np.percentile(values, [tail, 100 - tail])
+    low, high = _ends(values[:, None], level)[0]
     return Interval(float(low), float(high))

@@ -4,6 +4,7 @@ import json
 import resource
 
 import pandas as pd
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 import pytest
 
@@ -136,3 +137,25 @@ def test_a_table_that_cannot_be_written_leaves_the_old_one(sweep, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert table.read_bytes() == b"old"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_files_of_many_runs_are_taken_apart_together(tmp_path, monkeypatch):
+    """Where one is damaged, those beside it lose nothing, and every record stays with its run."""
+    calls = []
+    monkeypatch.setattr(pj, "read_json", lambda *a, read=pj.read_json, **k: calls.append(1) or read(*a, **k))
+    runs = [{"id": f"run{number:02}", "config": CONFIG | {"seed": number}} for number in range(30)]
+    for number, run in enumerate(runs):
+        add_run(tmp_path, run["id"], lines(*[TRAIN | {"q": float(number)}] * (number % 3)))
+    (tmp_path / "sweep.json").write_text(json.dumps({"layout": 1, "name": "mine", "runs": runs}))
+
+    def rows():
+        rows, _, warnings = collect([tmp_path], tmp_path / "all.parquet")
+        table = pd.read_parquet(tmp_path / "all.parquet")
+        assert (table["q"] == table["config_seed"]).all()
+        return rows, [warning.rpartition("/")[2] for warning in warnings]
+
+    assert rows() == (30, [])
+    assert len(calls) == 1
+    with (tmp_path / "runs" / "run05" / "metrics.jsonl").open("a") as metrics:
+        metrics.write("{]\n")
+    assert rows() == (30, ["metrics.jsonl:3: this line is damaged; left out"])

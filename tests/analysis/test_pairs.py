@@ -1,6 +1,7 @@
 """Two conditions against each other, by hand, by scipy, and where there is little to go by."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -33,6 +34,18 @@ def test_its_interval_resamples_both_sides():
         x, y = generator.choice(a, a.size), generator.choice(b, b.size)
         drawn.append((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean())
     assert found.interval == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
+
+
+def test_many_runs_are_compared_without_a_table_of_pairs():
+    """Ten thousand against as many are a hundred million pairs; ties count half."""
+    a, b = np.round(rng(1).normal(0.3, 1, 10_000), 1), np.round(rng(2).normal(0, 1, 10_000), 1)
+    tracemalloc.start()
+    found = probability_of_improvement([a], [b], rng(), replicates=50)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.value == pytest.approx(stats.mannwhitneyu(a, b).statistic / 1e8, abs=1e-12)
+    assert found.interval.low < found.value < found.interval.high
+    assert most < a.size * b.size / 10  # bytes
 
 
 def test_equal_and_single_scores():

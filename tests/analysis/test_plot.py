@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from roundoff.analysis import AnalysisError, plot, read_experiment
+from roundoff.analysis import AnalysisError, against, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.drawing.style import SIZES
 from roundoff.analysis.figures.relative import relative_table
@@ -74,6 +74,19 @@ def sweep(tmp_path):
     runs = [write_run(tmp_path, fmt, seed) for fmt in LEVEL for seed in (0, 1, 2)]
     write_sweep(tmp_path, runs)
     return tmp_path
+
+
+def test_records_are_read_once_and_only_by_those_who_need_them(sweep, monkeypatch):
+    """A folder of thousands of runs is read within seconds where final scores are all that is asked for."""
+    read = []
+    monkeypatch.setattr(
+        "roundoff.analysis.runs.records.read_bytes", lambda path: read.append(path) or path.read_bytes()
+    )
+    against(sweep)
+    plot(sweep, only=["degradation"], formats=["svg"])
+    assert read == []
+    plot(sweep, formats=["svg"])
+    assert len(read) == len(set(read)) == 12
 
 
 def test_summary(sweep):

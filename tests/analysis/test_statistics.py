@@ -11,9 +11,11 @@ from scipy import stats
 
 from roundoff.analysis.statistics.intervals import (
     bootstrap_interval,
+    bootstrap_intervals,
     interquartile_mean,
     mean_and_std,
     performance_profile,
+    times_drawn,
 )
 
 scores = st.lists(st.floats(0, 1000), min_size=2, max_size=12)
@@ -67,6 +69,35 @@ def test_little_data():
     assert all(math.isnan(end) for end in bootstrap_interval([[5.0]], rng()))
     assert all(math.isnan(end) for end in bootstrap_interval([[5.0, 6.0], [7.0]], rng()))
     assert bootstrap_interval([[5.0, 5.0]], rng()) == (5.0, 5.0)
+
+
+def test_columns_have_the_interval_of_their_scores_alone():
+    """Runs that a column lacks are not drawn for it; those with the same runs are drawn together, bit for bit."""
+    table = rng(1).normal(500, 100, (12, 4))
+    table[[0, 5], 1] = np.nan
+    table[1:, 2] = np.nan
+    table[:, 3] = table[:, 0]
+    found = bootstrap_intervals(table, rng(), replicates=20_000)
+    for column in (0, 1):
+        scores = table[~np.isnan(table[:, column]), column]
+        theirs = stats.bootstrap((scores,), np.mean, method="percentile", n_resamples=20_000, rng=rng(7))
+        assert found[column] == pytest.approx(theirs.confidence_interval, abs=3)
+    assert np.isnan(found[2]).all()
+    assert (found[3] == found[0]).all()
+    assert bootstrap_intervals(np.zeros((0, 2)), rng()).shape == bootstrap_intervals(np.zeros((3, 2)), rng()).shape
+
+
+def test_runs_are_drawn_as_often_as_independent_draws_make_it():
+    """A replicate's numbers are multinomial: their sum is fixed, each is binomial, and two are correlated by -1/(n-1)."""
+    runs, replicates = 6, 50_000
+    drawn = times_drawn(runs, rng(), replicates)
+    assert (drawn.sum(axis=1) == runs).all()
+    expected = stats.binom.pmf(range(4), runs, 1 / runs)
+    for run in range(runs):
+        shares = np.bincount(drawn[:, run], minlength=runs + 1)[:4] / replicates
+        assert shares == pytest.approx(expected, abs=0.01)
+    apart = np.corrcoef(drawn.T)[~np.eye(runs, dtype=bool)]
+    assert apart == pytest.approx(-1 / (runs - 1), abs=0.02)
 
 
 def test_interquartile_mean():

@@ -73,7 +73,7 @@ def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
         return {directory.resolve().name: (directory, "")}
     experiment = read_experiment(directory)
-    print_warnings(experiment.warnings)
+    print_warnings(experiment.said)
     done = records(experiment.runs[experiment.runs["status"] == "done"])
     if not done:
         raise AnalysisError(f"{directory}: none of its {len(experiment.runs)} runs is done, so there are no policies")
