@@ -67,7 +67,7 @@ class Experiment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was damaged and left out, of records, too: they are read for it, which those who need none go without."""
+        """What was damaged and left out, of records, too, which are read for it."""
         self.logged.read()
         return tuple(self.said)
 

@@ -88,7 +88,7 @@ def test_columns_have_the_interval_of_their_scores_alone():
 
 
 def test_runs_are_drawn_as_often_as_independent_draws_make_it():
-    """A replicate's numbers are multinomial: their sum is fixed, each is binomial, and two are correlated by -1/(n-1)."""
+    """A replicate's numbers are multinomial: their sum is fixed, each is binomial, and two correlate by -1/(n-1)."""
     runs, replicates = 6, 50_000
     drawn = times_drawn(runs, rng(), replicates)
     assert (drawn.sum(axis=1) == runs).all()
