@@ -52,6 +52,8 @@ _CONSTANT = frozenset(
     ["zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones", "scalar_tensor", "eye", "arange"]
 )
 """Operations that make whole numbers where the numbers that they are given are whole."""
+_UNITS = frozenset(["ones", "ones_like", "new_ones", "eye"])
+"""Those of them that make ones and zeros alone, which every dtype has."""
 _FILLING = frozenset(["full", "full_like", "new_full", "fill"])
 """Operations that count from where they begin: with zeros and ones, or a single number. Other constants are data."""
 
@@ -84,6 +86,8 @@ class Making(NamedTuple):
     """Asked with its arguments, those by name, and what tells whether a floating-point tensor holds whole numbers."""
     of_first: bool
     """Whether they are made of whole numbers in its first argument, among others."""
+    of_units: bool
+    """Whether they are ones and zeros, which float16 and bfloat16 have as float32 does."""
 
 
 @cache
@@ -95,7 +99,7 @@ def making_of(operation: OpOverload) -> Making | None:
     name = plain_name(operation.overloadpacket.__name__)
     first = schema_of(operation).arguments[:1]
     of_first = bool(first) and "Tensor" in str(first[0].type) and first[0].name not in _CHOOSING
-    return Making(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS)
+    return Making(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
 
 
 def _asked(operation: OpOverload) -> Asked | None:

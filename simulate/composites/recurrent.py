@@ -2,8 +2,10 @@
 
     i, f, g, o = x W^T + b + h V^T + d;  c' = sigmoid(f) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(c')
 
-The layer kernel of CPUs exists for LSTM in float32; elsewhere PyTorch takes recurrent layers apart itself, down to
-the fused cells of CUDA. Packed sequences are left to the kernel.
+The layer kernel of CPUs exists for LSTM in float32, and on some processors in half precision; elsewhere PyTorch takes
+recurrent layers apart itself, down to the fused cells of CUDA. Formulas are those of PyTorch for the CPU: the inputs of
+all times are multiplied at once, so that a layer has the same bits with a kernel and without. Packed sequences are left
+to the kernel.
 """
 
 # ruff: noqa: SLF001  many ATen operations have names that begin with an underscore
@@ -54,12 +56,12 @@ def _unrolled(
     *,
     reverse: bool,
 ) -> list[_Time]:
-    """All times in the order in which they are visited, by the operations of ``torch.lstm_cell``."""
+    """All times in the order in which they are visited."""
     hidden, cell = start
     visited = []
+    of_inputs = torch.nn.functional.linear(x, weights[0], biases[0])
     for number in reversed(range(len(x))) if reverse else range(len(x)):
-        of_hidden = torch.nn.functional.linear(hidden, weights[1], biases[1])
-        gates = of_hidden.add_(torch.nn.functional.linear(x[number], weights[0], biases[0]))
+        gates = torch.nn.functional.linear(hidden, weights[1], biases[1]).add_(of_inputs[number])
         activated = _activated(gates)
         cell = _next_cell(activated, cell)
         squashed = torch.tanh(cell)
@@ -181,22 +183,22 @@ def _layer_backward(
     if visited is None:  # the forward pass was the kernel's
         visited = _unrolled(x, (w, v), (b, d) if has_biases else (None, None), (hidden, cell), reverse=reverse)
     before = [(cell, hidden), *[(time.cell, time.hidden) for time in visited]]
-    of_x: list[Tensor] = [x] * len(visited)
-    of_w = of_v = of_bias = None
+    of_gates: list[Tensor] = [x] * len(visited)
+    of_v = of_d = None
     for time, (last, given) in reversed(list(zip(visited, before, strict=False))):
         of_hidden = _plus(of_hidden, None if of_output is None else of_output[time.number])
         gates, of_cell = _gate_gradients(of_hidden, of_cell, last, time.squashed, time.activated)
-        # In this order autograd adds up the gradients of a cell that is called in a loop.
-        of_bias = _plus(of_bias, gates.sum(0))
-        of_w = _plus(of_w, torch.mm(gates.t(), x[time.number]))
-        of_v = _plus(of_v, torch.mm(gates.t(), given))
-        of_x[time.number] = torch.mm(gates, w)
+        of_gates[time.number] = gates
         of_hidden = torch.mm(gates, v)
-    assert of_bias is not None
+        # In this order autograd adds up the gradients of what every time is multiplied by.
+        of_v = _plus(of_v, torch.mm(gates.t(), given))
+        of_d = _plus(of_d, gates.sum(0))
     assert of_hidden is not None
     assert of_cell is not None
-    of_start = of_hidden.view(shape), of_cell.view(shape)
-    return torch.stack(of_x), of_w, of_v, of_bias, of_bias.clone(), *of_start
+    gates = torch.cat(of_gates)
+    of_x = torch.mm(gates, w).view(x.shape)
+    of_w, of_b = torch.mm(gates.t(), x.reshape(len(gates), -1)), gates.sum(0)
+    return of_x, of_w, of_v, of_b, of_d, of_hidden.view(shape), of_cell.view(shape)
 
 
 def _lstm_cell(

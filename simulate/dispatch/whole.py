@@ -125,7 +125,7 @@ class WholeNumbers:
             if isinstance(first, torch.Tensor) and first.dtype in _CARRIERS and first not in self:
                 return False
         if (
-            this_thread.carrying
+            (this_thread.carrying and not making.of_units)
             or _asks_for_another_dtype(kwargs)
             or not making.are_made(args, kwargs, self.__contains__)
         ):

@@ -1,4 +1,4 @@
-"""Kernels of whole layers: recurrent ones count as their cells called in a loop, attention as when it trains."""
+"""Kernels of whole layers: recurrent ones count as what PyTorch does without them, attention as when it trains."""
 
 import pytest
 import torch
@@ -64,13 +64,24 @@ def layers(layer):
     return lambda x: (*layer(x), list(layer.parameters()))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+def without_kernel(layer):
+    """The layer as PyTorch computes it where it has no kernel for it."""
+
+    def run(x):
+        with torch.backends.mkldnn.flags(enabled=False):
+            return layers(layer)(x)
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize("name", [*FORMATS, "toward zero"])
 @pytest.mark.parametrize("options", [{}, {"bias": False}], ids=["", "no bias"])
-def test_a_layer_of_lstm_is_its_cell_in_a_loop_bit_by_bit(name, options):
-    layer = recurrent("LSTM", **options)
+def test_a_layer_of_lstm_has_the_same_bits_with_and_without_a_kernel(name, options):
+    layer, how = recurrent("LSTM", **options), FORMATS.get(name, {"format": "e5m10", "rounding": "toward-zero"})
     for of_states in (True, False):
-        expected = with_gradients(by_cells("LSTM", layer), simulate(**FORMATS[name]), of_states=of_states)
-        simulation = simulate(**FORMATS[name])
+        expected = with_gradients(without_kernel(layer), simulate(**how), of_states=of_states)
+        simulation = simulate(**how)
         actual = with_gradients(layers(layer), simulation, of_states=of_states)
         for x, y in zip([*actual[0], *actual[1]], [*expected[0], *expected[1]], strict=True):
             assert torch.equal(x, y)
@@ -78,8 +89,26 @@ def test_a_layer_of_lstm_is_its_cell_in_a_loop_bit_by_bit(name, options):
     assert {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"} <= kernels
 
 
-@pytest.mark.parametrize("kind", ["GRU", "RNN"])
-def test_other_recurrent_layers_are_cells_to_float32_accuracy(kind):
+@pytest.mark.parametrize("rounding", ["nearest-even", "toward-zero"])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "bias": False}], ids=["", "deep"])
+def test_a_half_precision_lstm_has_the_bits_of_a_float32_one(options, rounding):
+    """Most processors have a kernel for float32 alone."""
+    layer, found = recurrent("LSTM", **options), []
+    for p in layer.parameters():
+        p.data = roundoff.round(p.data, "e5m7")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        layer.to(dtype).zero_grad()
+        x = numbers(TIMES, BATCH, INPUTS).to(dtype).requires_grad_()
+        with simulate("e5m7", rounding=rounding):
+            y, states = layer(x)
+            torch.autograd.backward([y, *states], [torch.ones_like(out) for out in (y, *states)])
+        found.append([t.detach().float() for t in (y, *states, x.grad, *(p.grad for p in layer.parameters()))])
+    for half in found[1:]:
+        assert all(map(torch.equal, half, found[0]))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_recurrent_layers_are_cells_to_float32_accuracy(kind):
     """PyTorch multiplies all times by the input weights at once, whose last bits may differ."""
     layer = recurrent(kind)
     expected = with_gradients(by_cells(kind, layer), simulate("e5m10"))

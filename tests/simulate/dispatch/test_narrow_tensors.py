@@ -172,6 +172,18 @@ def test_settings_mean_what_they_mean_for_float32(options):
         assert one.loc[("forward", "mse_loss")].to_dict() == pytest.approx(other.loc[("forward", "mse_loss")].to_dict())
 
 
+def test_the_gradient_that_backpropagation_begins_with_draws_no_bits():
+    """It is one, in every dtype: so the random bits behind it are those of a float32 program."""
+    found = []
+    for dtype in (torch.float32, BRAIN, HALF):
+        w = roundoff.round(torch.randn(40, generator=torch.Generator().manual_seed(0)), "e5m7").to(dtype)
+        w.requires_grad_()
+        with simulate("e5m7", rounding="stochastic") as simulation:
+            (w * w * w).mean().backward()
+        found.append((simulation.draws, w.grad.tolist()))
+    assert found[0] == found[1] == found[2]
+
+
 def test_rules_about_operands_see_halves():
     x, w = torch.randn(4, 64).to(BRAIN), torch.randn(64, 8).to(BRAIN).requires_grad_()
     rules = {"operands": Rule("mm", operands="mxfp8_e4m3"), "both": Rule(role=["parameters", "inputs"], format="e4m3")}
