@@ -5,6 +5,7 @@ from .families.floats import FloatFormat  # in the order of imports, families ar
 # isort: split
 from .arithmetic.elements import ScaleRule
 from .base.errors import FormatError, RoundoffError
+from .base.first_use import KernelWarning
 from .base.format import Format
 from .base.modes import Overflow, RandomBits, Rounding
 from .base.names import Beginning, Suffix, register
@@ -32,6 +33,7 @@ __all__ = [
     "Format",
     "FormatError",
     "IntegerFormat",
+    "KernelWarning",
     "LogarithmicFormat",
     "MXFormat",
     "NVFP4Format",

@@ -2,14 +2,21 @@
 
 import json
 import sys
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import roundoff.formats.tools.verify as verifying
 from roundoff import __version__
 from roundoff.cli import main
+from roundoff.formats import Format
+from roundoff.formats.base import family, first_use
 from roundoff.formats.tools.verify import Check, Report
 from roundoff.simulate.compiling import program
+
+doctoring = import_module("roundoff.cli.doctor")
 
 
 @pytest.fixture
@@ -88,3 +95,38 @@ def test_no_compiler_is_told_and_not_broken(doctor, monkeypatch):
     assert status == 0
     assert "C++ compiler       none: steps run eagerly" in printed
     assert "compiled steps     no compiler works" in printed
+
+
+def test_a_kernel_of_a_device_that_was_replaced_is_broken(doctor, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    properties = SimpleNamespace(name="NVIDIA H100", total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    report = Report("cuda:0", (Check("e5m10", "numbers", 10, 0, ""),), 0.1)
+    monkeypatch.setattr(verifying, "verify", lambda names, device, quick: report)
+    tried = (22, ["e5m10 on cuda:0, torch.float32, up, fails with RuntimeError: no kernel image"])
+    monkeypatch.setattr(doctoring, "_tried_kernels", lambda device: (0, []) if device == "cpu" else tried)
+    status, printed = doctor()
+    assert status == 1
+    assert "rounds right to the bit (10 cases; 22 kinds of kernels compared with tensor operations)" in printed
+    said = (
+        "BROKEN: the kernel that rounds to e5m10 on cuda:0, torch.float32, up, fails with RuntimeError: no kernel image"
+    )
+    assert f"{said}; tensor operations replace it" in printed
+
+
+def test_kernels_are_tried_on_the_device(monkeypatch):
+    """The CPU's memory stands for that of a device."""
+    monkeypatch.setattr(family, "in_memory", lambda _: False)
+    monkeypatch.setattr(family, "has_kernels", lambda _: True)
+    monkeypatch.setattr(family.Family, "_tried", property(lambda _: {}))
+    monkeypatch.setattr(first_use, "_tried", {})
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.full(shape, 1.0))
+    for fmt in map(type, map(Format.parse, doctoring._OF_KERNELS)):
+        monkeypatch.setattr(fmt, "_round_on_device", family.Family._round_by_operations)
+    tried, replaced = doctoring._tried_kernels("cuda")
+    assert tried >= 4 * len(doctoring._OF_KERNELS)
+    assert not replaced
+    monkeypatch.setattr(first_use, "_tried", {})
+    monkeypatch.setattr(type(Format.parse("nf4")), "_round_on_device", lambda *_: None)
+    tried, replaced = doctoring._tried_kernels("cuda")
+    assert [text.split(" on ")[0] for text in replaced] == ["nf4"] * 4

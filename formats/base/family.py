@@ -7,20 +7,23 @@ A family says how it rounds (``_round_memory``, ``_round_tensor``), and what it 
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .errors import FormatError
+from .first_use import is_right, kind_of
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
 from .memory import apart, has_kernels, in_memory, is_virtual, settled
 from .modes import How, Overflow, RandomBits, Rounding, check_choices
+from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_given, random_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .modes import Random
 
@@ -84,8 +87,31 @@ class Family(Format):
     ) -> None:
         """:meth:`round_into` for tensors on a device that has kernels."""
         how = self._settled(source, rounding, overflow, random)
-        if source.numel():
+        if not source.numel():
+            return
+        layout = "in order" if source.is_contiguous() and target.is_contiguous() else "strided"
+        if self._kernel_is_right(source, how, layout, self._round_on_device):
             self._round_on_device(source, target, how)
+        else:
+            self._round_by_operations(source, target, how)
+
+    def _kernel_is_right(
+        self, source: torch.Tensor, how: How, layout: str, kernel: Callable[[torch.Tensor, torch.Tensor, How], None]
+    ) -> bool:
+        """Whether a kernel may round such tensors, which is tried when it is first asked to (:mod:`.first_use`)."""
+        key = (source.dtype, source.device, how.rounding, how.policy, type(how.random), layout)
+        right = self._tried.get(key)
+        if right is None:
+            kind = kind_of(self, source, how, layout)
+            right = is_right(kind, how, source.dim(), kernel, self._round_by_operations)
+            if not is_captured():
+                self._tried[key] = right
+        return right
+
+    @cached_property
+    def _tried(self) -> dict[Any, bool]:
+        """Whether kernels are right, of the kinds of roundings that were asked for."""
+        return {}
 
     def _settled(self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random) -> How:
         how = How(rounding, self._policy(overflow), random)
@@ -168,6 +194,10 @@ class Family(Format):
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         """Rounds tensors on a device that has kernels: any strides, not empty."""
+        self._round_by_operations(source, target, how)
+
+    def _round_by_operations(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        """:meth:`_round_on_device` without a kernel."""
         words = words_for(how.rounding, how.random, source)
         target.copy_(self._round_tensor(source, how._replace(words=words)))
 

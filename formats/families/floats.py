@@ -19,7 +19,7 @@ from ..arithmetic.float_parameters import FloatParameters
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
-from ..base.modes import How, Overflow, Rounding
+from ..base.modes import How, Overflow, RandomBits, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..base.on_device import where
 from ..cpu import float_choice as cpu_kernels
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Sequence
 
-    from ..base.modes import Random, RandomBits
+    from ..base.modes import Random
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
@@ -142,8 +142,21 @@ class FloatFormat(FloatLayout, Family):
         """
         check_roundable(tensors[0], self)
         how = How(rounding, self.overflow_policy, randoms[0])
+        if self._kernel_is_right(tensors[0], how, "listed", self._round_copy_in_list):
+            self._run_list(tensors, how, randoms)
+        else:
+            for x, random in zip(tensors, randoms, strict=True):
+                self._round_by_operations(x, x, how._replace(random=random))
+
+    def _run_list(self, tensors: Sequence[torch.Tensor], how: How, randoms: Sequence[RandomBits | None]) -> None:
         kernel, data = self._launch(tensors[0], how, listed=True)
         gpu.run_many(kernel, tensors, randoms, data)
+
+    def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        """:meth:`_round_on_device` by the kernel for lists, to try it."""
+        target.copy_(source)
+        bits = how.random if isinstance(how.random, RandomBits) else None
+        self._run_list([target.new_ones(70), target], how, [bits, bits])
 
     def _launch(self, like: torch.Tensor, how: How, *, listed: bool = False) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """The kernel that rounds such tensors, and what it is given of the format; made once."""

@@ -35,7 +35,7 @@ def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl
         base: of the keys; see :func:`~roundoff.formats.base.random_words.key_base`.
         bits: how many bits of a word count.
         given: the address of the caller's words.
-        inside: which elements there are.
+        inside: which elements there are; None for all.
         WORDS: one of ``FIXED``, ``HASHED``, ``GIVEN``.
     """
     word = tl.full((), 0, tl.uint32)
@@ -47,5 +47,8 @@ def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl
         half = (tl.full((), 1, tl.uint32) << dropped) >> 1
         word = ((hashed >> dropped) << dropped) | half
     elif WORDS == 2:
-        word = tl.cast(tl.load(given + index, mask=inside, other=0), tl.uint32, bitcast=True)
+        if inside is None:  # `other` is refused without a mask
+            word = tl.cast(tl.load(given + index), tl.uint32, bitcast=True)
+        else:
+            word = tl.cast(tl.load(given + index, mask=inside, other=0), tl.uint32, bitcast=True)
     return word

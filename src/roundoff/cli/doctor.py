@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _VERIFIED = ("e5m10", "mxfp4")  # a float, which has loops of its own, and blocks
+# One of each family that has a kernel for devices.
+_OF_KERNELS = (
+    "e5m10",
+    "q4.6",
+    "posit16",
+    "lns16_8",
+    "e8m0fnu",
+    "nf4",
+    "int8",
+    "int8_g16",
+    "mxfp4",
+    "nvfp4",
+    "fp8_e4m3_row",
+)
 _GIB = 1 << 30
 
 
@@ -86,16 +100,42 @@ def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
 
     try:
         report = verify(_VERIFIED, device, quick=True)
+        tried, replaced = _tried_kernels(device)
     except Exception as error:  # noqa: BLE001  whatever a driver or a compiler fails with
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         broken.append(f"rounding on {device} fails: {reason}")
-        return {"device": device, "cases": 0, "differing": None}
+        return {"device": device, "cases": 0, "differing": None, "tried": 0, "replaced": []}
     differing = sum(check.differing for check in report.checks)
     if differing:
         broken.append(
             f"rounding on {device} is wrong: `roundoff verify --device {device}` tells where; please report it"
         )
-    return {"device": device, "cases": sum(check.cases for check in report.checks), "differing": differing}
+    broken += [f"the kernel that rounds to {which}; tensor operations replace it" for which in replaced]
+    cases = sum(check.cases for check in report.checks)
+    return {"device": device, "cases": cases, "differing": differing, "tried": tried, "replaced": replaced}
+
+
+def _tried_kernels(device: str) -> tuple[int, list[str]]:
+    """How many kinds of kernels of the device were compared with tensor operations, and which of them are wrong, why.
+
+    On the CPU, which has loops, none.
+    """
+    if device == "cpu":
+        return 0, []
+    import torch
+
+    from roundoff.formats import Format, RandomBits, Rounding, round
+    from roundoff.formats.base.first_use import tried_kinds
+
+    x = torch.ones(2, 64, device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong is told here
+        for fmt in map(Format.parse, _OF_KERNELS):
+            for view in (x, x.t()):
+                round(view, fmt)
+                round(view, fmt, rounding=Rounding.STOCHASTIC, random=RandomBits(1))
+    kinds = {kind: wrong for kind, wrong in tried_kinds().items() if kind.device == x.device}
+    return len(kinds), [f"{kind}, {wrong}" for kind, wrong in kinds.items() if wrong]
 
 
 def _compiler() -> dict[str, Any]:
@@ -127,7 +167,8 @@ def _described(found: dict[str, Any]) -> str:
     for device, kernels in zip(found["devices"], found["kernels"], strict=True):
         model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
         right = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
-        rows.append((f"device {device['device']}", f"{model}{right} ({kernels['cases']:,} cases)"))
+        kinds = f"; {kernels['tried']} kinds of kernels compared with tensor operations" if kernels["tried"] else ""
+        rows.append((f"device {device['device']}", f"{model}{right} ({kernels['cases']:,} cases{kinds})"))
     compiler = found["compiler"]
     rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))
     rows.append(("compiled steps", compiler["reason"] or "work"))

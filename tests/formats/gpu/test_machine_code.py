@@ -55,6 +55,14 @@ def test_the_arithmetic_is_ieee_and_stays_in_registers(capability, name, mode, t
             assert re.search(r"st\.global\.v4\.b32|st\.global\.v2\.b64", code)
 
 
+@pytest.mark.parametrize("name", ["e5m10", "int8_g16", "nf4"])
+def test_words_of_the_caller_compile(name):
+    fmt, x = fresh(name), torch.zeros(3000)
+    with compiled_for(90) as driver:
+        fmt._round_on_device(x, x, How(Rounding.STOCHASTIC, fmt._policy(None), torch.zeros(3000, dtype=torch.int64)))
+    assert ".target sm_90" in driver.kernels[0].asm["ptx"]
+
+
 def test_one_kernel_serves_all_widths():
     with compiled_for(90) as driver:
         for name in ("e5m10", "e5m9", "e5m2", "e6m5", "e4m7"):
@@ -107,7 +115,8 @@ def test_a_list_is_one_launch():
     memory = [torch.zeros(2000), torch.zeros(3), torch.zeros(5000)]
     with compiled_for(90) as driver:
         for tensors in (memory, memory[:2], [memory[0][1:], memory[1]]):
-            fresh("e5m10").round_list_on_device(tensors, Rounding.NEAREST_EVEN, [None] * len(tensors))
+            fmt = fresh("e5m10")
+            fmt._run_list(tensors, How(Rounding.NEAREST_EVEN, fmt._policy(None)), [None] * len(tensors))
     assert len(driver.launches) == 3
     assert [kernel[0] for kernel in driver.launches] == [2 + 1 + 5, 2 + 1, 2 + 1]  # programs of 1024 numbers each
     codes = [kernel.asm["ptx"] for kernel in driver.kernels]
