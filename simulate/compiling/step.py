@@ -12,6 +12,7 @@ from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispat
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
+from ..dispatch.simulation import Simulation
 from ..numbers.host_numbers import NumberError, Record
 from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling, whole_among
 from .refusals import OtherBitsError, last_words, optimizer_of, reason_against_tracing
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..dispatch.graph_writer import FormatsAsData
-    from ..dispatch.simulation import Simulation
     from .graphs.tracing import Marks
     from .surroundings.state import Effects, State
 
@@ -320,4 +320,9 @@ def compile(  # noqa: A001  torch's name
     for given, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
         if not all(isinstance(x, kind) for x in given):
             raise FormatError(f"compile takes a list of {kind.__name__}s, got {given!r}")
+    if not (simulation is None or isinstance(simulation, Simulation)):
+        raise FormatError(
+            f"compile takes a simulation, such as roundoff.simulate('e5m10'), or None for plain arithmetic, got"
+            f" {simulation!r}"
+        )
     return CompiledStep(step, simulation, surroundings=Surroundings(step, [*modules, *optimizers]))

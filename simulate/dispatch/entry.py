@@ -6,8 +6,11 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...formats import Rounding
 from ...formats.base.names import mistaken
 from ..policy.policy import Policy
+from ..presence.entering import SimulationWarning
+from .plan import UNSIMULATED
 from .simulation import Simulation
 
 if TYPE_CHECKING:
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ...formats import Format, Rounding
+    from ...formats import Format
     from ..accumulation.description import Accumulation
     from ..watching.watcher import Watcher
 
@@ -104,6 +107,12 @@ def simulate(
     if note:
         warnings.warn(note, UserWarning, stacklevel=2)
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    if rounding is not None and rounding != Rounding.NEAREST_EVEN and Policy.of(format) == UNSIMULATED:
+        text = (
+            f"rounding {rounding} changes nothing: {format} is fp32, which leaves results to PyTorch, in float64"
+            " programs, too; other formats round them"
+        )
+        warnings.warn(text, SimulationWarning, stacklevel=2)
     return Simulation(
         replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root,
         watchers=watchers,

@@ -22,6 +22,7 @@ from ..composites.primitives import decomposition
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
+from ..rounded_once.conversions import conversion
 from ..watching.last_read import LastRead, noting
 from ..watching.metrics import Changes, reading
 from ..watching.watcher import Place
@@ -167,7 +168,8 @@ class Plan:
         if not self.rounds:
             return
         once = a.scalars == Scalars.ONCE
-        exact = exact_operations.kernel(operation, a.format, a.rounding, draw, numbers_once=once)
+        how = a.format, a.rounding, draw
+        exact = exact_operations.kernel(operation, *how, numbers_once=once) or conversion(operation, *how)
         if exact is not None:
             self.kernel, self.exact = exact, True
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .results import Ways
 
 _NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
-_SEVERAL = ("fused", "divided", "interpolation")
+_SEVERAL = ("fused", "divided", "interpolation", "conversion")
 
 
 def _add(self: Any, other: Any, alpha: Any = 1) -> Call:
@@ -82,7 +82,7 @@ def carrier_rounding(
         fmt: the format, whose numbers are the operands.
         dtype: the carrier.
         rounding: to the format.
-        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
+        formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`; or ``"conversion"``.
         any_operands: operands are any numbers of the carrier, and kernels of several operations are none to follow.
 
     Returns:

@@ -173,3 +173,9 @@ def test_a_compiler_that_fails_is_done_without(error, reason, monkeypatch):
     assert len(warned) == 1
     assert warned[0].filename == __file__
     assert (mine.step, mine.draws) == (eager.step, eager.draws)
+
+
+@pytest.mark.parametrize("given", ["e5m10", torch.nn.Identity()])
+def test_what_is_no_simulation_is_refused(given):
+    with pytest.raises(FormatError, match=r"compile takes a simulation, such as .*, got ('e5m10'|Identity)"):
+        roundoff.compile(lambda x: x, given)

@@ -387,3 +387,24 @@ def test_simulations_travel(copied):
     assert torch.equal(*results)
     assert str(twin.simulation) == str(net.simulation)
     assert len(net.simulation.plans()) == len(twin.simulation.plans()) > 0
+
+
+def test_a_mode_that_changes_nothing_is_named():
+    for name in ("fp32", "e8m23"):
+        with pytest.warns(roundoff.SimulationWarning, match=f"toward-zero changes nothing: {name} is fp32"):
+            simulate(name, rounding="toward-zero")
+    simulate("fp32", rounding="nearest-even")
+    simulate(roundoff.Policy("fp32", operands="e4m3"), rounding="toward-zero")
+
+
+def test_memory_that_is_shared_with_another_library_keeps_its_bits():
+    a, x = np.array([0.1], dtype=np.float32), torch.tensor([0.1])
+    ways = (torch.from_numpy, torch.as_tensor, torch.asarray, torch.from_dlpack)
+    with simulate("e5m10") as simulation:
+        assert all(torch.equal(way(a), x) for way in ways)
+        assert torch.equal(torch.frombuffer(bytearray(a.tobytes()), dtype=torch.float32), x)
+        assert not torch.equal(torch.tensor(a), x)
+        assert not torch.equal(torch.from_numpy(a) * 1, x)
+    table = simulation.audit().table.set_index("operation")
+    assert "data from outside" in table.loc["aten.lift_fresh.default", "treatment"]
+    assert a == np.float32(0.1)

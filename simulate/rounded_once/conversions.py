@@ -1,0 +1,101 @@
+"""Conversions of float64 tensors to float32, in modes where rounding to the nearest in between would show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ...formats import Rounding, round
+from ...formats.base.modes import WORD_BITS
+from ...formats.base.operator import round_operator
+from ...formats.families.floats import FP32
+from .operations import carrier_rounding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+    from .carrier_rounding import CarrierRounding
+    from .operators import DrawAt
+
+_aten = torch.ops.aten
+_SMALLEST = 2.0**-149
+
+
+def _asked_for(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return kwargs.get("dtype")
+
+
+def _written_to(args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Any:
+    return args[0].dtype
+
+
+_CONVERTING: dict[Any, tuple[int, Callable[[Sequence[Any], Mapping[str, Any]], Any]]] = {
+    _aten._to_copy.default: (0, _asked_for),  # noqa: SLF001  the operation's name
+    _aten.copy.default: (1, _written_to),
+    _aten.copy_.default: (1, _written_to),
+}
+"""Operations that convert: the position of what is converted, and to what dtype."""
+
+
+def conversion(
+    operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt
+) -> Callable[..., torch.Tensor] | None:
+    """What converts so that rounding the results to the format rounds the float64 numbers once.
+
+    Args:
+        operation: an ATen operation.
+        fmt: the format its results are rounded to, afterwards.
+        rounding: how they are.
+        draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
+
+    Returns:
+        A function with the operation's arguments; it leaves to the operation whatever is no conversion of a real
+        float64 tensor to float32. None for operations that convert nothing, and where the operation itself will do: to
+        nearest-even, as PyTorch converts to half precision.
+    """
+    source, target = _CONVERTING.get(operation, (0, None))
+    if target is None or not fmt.fits_in(torch.float32):
+        return None
+    how = carrier_rounding(fmt, torch.float32, rounding, "conversion")
+    if how is None:
+        return None
+
+    def converted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        x = args[source]
+        if x.dtype is torch.float64 and target(args, kwargs) is torch.float32 and _has_numbers(x):
+            args = (*args[:source], _float32_numbers(x, how, draw), *args[source + 1 :])
+        result: torch.Tensor = operation(*args, **kwargs)
+        return result
+
+    return converted
+
+
+def _has_numbers(x: torch.Tensor) -> bool:
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter, FakeTensor) and x.layout is torch.strided
+    return plain and not (x.is_meta or x._is_zerotensor())  # noqa: SLF001  the only test there is
+
+
+def _float32_numbers(x: torch.Tensor, how: CarrierRounding, draw: DrawAt) -> torch.Tensor:
+    """The float64 numbers rounded to those of float32. NaN, infinities and signs of zeros stay.
+
+    What is too large for float32 becomes infinite or its largest number, as the mode has it; for formats that saturate,
+    such as posits, the largest number, and what is too small the smallest.
+    """
+    random, place = draw() if how.mode is Rounding.STOCHASTIC else (None, None)
+    if not isinstance(x, FakeTensor):
+        rounded = round(x, FP32, rounding=how.mode, random=random)
+    elif random is None:
+        rounded = round_operator(x, str(FP32), str(how.mode), None, None, 0, WORD_BITS, None)
+    else:
+        rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(how.mode), random.step)
+    if how.saturating:
+        largest = torch.finfo(torch.float32).max
+        rounded = torch.where(x.isfinite(), rounded.clamp(-largest, largest), rounded)
+        vanished = (rounded == 0) & (x != 0)
+        rounded = torch.where(vanished, torch.copysign(torch.full_like(x, _SMALLEST), x), rounded)
+    return rounded
