@@ -14,6 +14,7 @@ import torch
 from ..acting.engines import open_engine
 from ..algorithms.explorer import explorer_of
 from ..config.actor_keys import WithActors
+from ..config.own_algorithms import import_as_told
 from ..config.train_config import TrainConfig
 from ..environments.parallel import Steps, VectorEnvironment
 from ..errors import RunError
@@ -57,6 +58,7 @@ class Actor:
         import ray  # noqa: PLC0415  we are inside of it
 
         torch.set_num_threads(1)
+        import_as_told(order)
         config = TrainConfig(**order["config"])
         assert isinstance(config, WithActors)
         assert config.actors

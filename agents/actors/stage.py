@@ -13,6 +13,7 @@ from roundoff.errors import RoundoffError
 from roundoff.ray_cluster import connect
 
 from ..config.actor_keys import WithActors
+from ..config.own_algorithms import for_others
 from ..errors import RunError
 from . import guardian
 from .actor import Actor
@@ -120,7 +121,7 @@ class Stage:
     def __init__(self, ray: Any, config: WithActors, opening: dict[str, Any]) -> None:
         assert config.actors
         self._ray, self._keys = ray, config.actors
-        self._order = {"config": config.as_json(), "opening": opening}
+        self._order = {"config": config.as_json(), "opening": opening, **for_others(config.algorithm)}
         self._quantizer = (
             ray.remote(Quantizer)
             .options(num_cpus=1, max_restarts=-1, max_concurrency=2)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
+from ..config.own_algorithms import agent_module
 from ..streams import Stream, torch_generator
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
         steps: that it has taken in earlier lives.
         whose: what sets its noise apart from that of others; see ``torch_generator``.
     """
-    module = import_module(f".{config.algorithm}.agent", __package__)
+    module = agent_module(config.algorithm)
     explorer: Explorer = module.make_explorer(config, rank, steps, whose)
     return explorer
 

@@ -6,6 +6,7 @@ from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
+from . import own_algorithms
 from .fields import Role, is_later, role_of
 from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
@@ -18,31 +19,48 @@ if TYPE_CHECKING:
     from .fields import Panel
 
 
-@cache
 def fields(key: str) -> dict[str, FieldInfo]:
     """What a key is to the algorithms that have it, by algorithm; empty if there is no such key."""
-    found = {name: config_of(name).model_fields.get(key) for name in _names()}
+    return _fields(key, _names())
+
+
+def keys() -> tuple[str, ...]:
+    """The keys of all algorithms, those of every run first."""
+    return _keys(_names())
+
+
+def keys_with(role: Role) -> frozenset[str]:
+    """The keys that have any of the roles for some algorithm."""
+    return _keys_with(role, _names())
+
+
+def panels() -> Mapping[str, Panel]:
+    """The logged values that are drawn, by name; of all algorithms."""
+    return _panels(_names())
+
+
+# Remembered for these algorithms: a module may bring others later.
+@cache
+def _fields(key: str, names: tuple[str, ...]) -> dict[str, FieldInfo]:
+    found = {name: config_of(name).model_fields.get(key) for name in names}
     return {name: field for name, field in found.items() if field}
 
 
 @cache
-def keys() -> tuple[str, ...]:
-    """The keys of all algorithms, those of every run first."""
-    return tuple(dict.fromkeys(key for name in _names() for key in config_of(name).model_fields))
+def _keys(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for name in names for key in config_of(name).model_fields))
 
 
 @cache
-def keys_with(role: Role) -> frozenset[str]:
-    """The keys that have any of the roles for some algorithm."""
-    roles = {key: reduce(or_, (role_of(field) for field in fields(key).values())) for key in keys()}
+def _keys_with(role: Role, names: tuple[str, ...]) -> frozenset[str]:
+    roles = {key: reduce(or_, (role_of(field) for field in _fields(key, names).values())) for key in _keys(names)}
     return frozenset(key for key in roles if roles[key] & role)
 
 
 @cache
-def panels() -> Mapping[str, Panel]:
-    """The logged values that are drawn, by name; of all algorithms."""
+def _panels(names: tuple[str, ...]) -> Mapping[str, Panel]:
     found: dict[str, Panel] = {}
-    for name in _names():
+    for name in names:
         found |= config_of(name).panels
     return found
 
@@ -69,6 +87,6 @@ def leading(config: Mapping[str, Any]) -> str:
     return config_class(config).leading
 
 
-def _names() -> list[str]:
+def _names() -> tuple[str, ...]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
-    return [*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES]
+    return (*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES, *own_algorithms.known())

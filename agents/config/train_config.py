@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from roundoff.errors import check_name
 
 from ..environments.task_check import check_task, has_discrete_actions
+from . import own_algorithms
 from .fields import Count, Panel, Positive, Role, is_later, key
 from .quantization_aware import QuantizationAware, read_qat
 
@@ -212,6 +213,10 @@ class TrainConfig(BaseModel):
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        own_algorithms.note(cls, cls.model_fields["algorithm"].default)
+
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that its operations have, for rules of ``policy``."""
@@ -280,6 +285,9 @@ class TrainConfig(BaseModel):
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
         """Says of a key that another algorithm has that it is not one of this one's."""
+        named = data.get("algorithm") if isinstance(data, dict) else None
+        if own_algorithms.module_of(named):
+            own_algorithms.check(str(named), (*ALGORITHMS, *LIBRARIES))
         for name in data if isinstance(data, dict) else ():
             owners = [other for other in (*ALGORITHMS, *LIBRARIES) if name in config_of(other).model_fields]
             if owners and name not in cls.model_fields:
@@ -294,7 +302,8 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check_own_algorithm(self) -> Self:
         own = type(self).model_fields["algorithm"].default
-        if check_name("algorithm", self.algorithm, (*ALGORITHMS, *LIBRARIES)) != own:
+        names = (*ALGORITHMS, *LIBRARIES, *(own_algorithms.known() or (own_algorithms.HOW_WRITTEN,)))
+        if check_name("algorithm", self.algorithm, names) != own:
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
         return self
 
@@ -376,7 +385,12 @@ def check_actions(config: TrainConfig, *, discrete: bool) -> None:
 
 @cache
 def config_of(algorithm: str) -> type[TrainConfig]:
-    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder, or that of its library."""
+    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder, or that of its library.
+
+    An algorithm of a user's own, which is named after its class, must have been imported.
+    """
+    if own := own_algorithms.class_of(algorithm):
+        return own
     library, colon, _ = algorithm.partition(":")
     if colon:
         adapted: type[TrainConfig] = import_module("..adapters.settings", __package__).CONFIGS[library]
@@ -390,6 +404,8 @@ def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
     """The class for the config with ``keys``."""
     # Configs that name no algorithm were written before there were several: those of pixels are DrQ's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")
+    if own_algorithms.module_of(name):
+        return own_algorithms.class_of(name) or TrainConfig  # which says what is missing
     # A class of any algorithm refuses a name that does not exist.
     known = name in ALGORITHMS or (isinstance(name, str) and name.startswith(_LIBRARY_PREFIXES))
     return config_of(name if known else "sac")

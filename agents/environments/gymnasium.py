@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 import gymnasium
 import numpy as np
 
+from roundoff.own_modules import WHERE
+
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
 from .tasks import Kind, may_import, module_of
@@ -163,6 +165,9 @@ def _make(task: str) -> Any:
         hint = f"did you mean {' or '.join(Kind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        missing, module = getattr(error.__cause__, "name", None), module_of(task)
+        if module and missing and f"{module}.".startswith(f"{missing}."):
+            raise ValueError(f"{task}: No module named {missing!r}; {WHERE}") from error
         raise ValueError(f"{task}: something that it needs is not installed ({error}){_extra(name)}") from error
     except Exception as error:
         raise ValueError(f"{task}: Gymnasium cannot make it ({type(error).__name__}: {error})") from error

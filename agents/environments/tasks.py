@@ -8,6 +8,8 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from roundoff.own_modules import NAME
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -62,8 +64,7 @@ def kind_of(task: str) -> Kind:
     return next((kind for kind in Kind if kind and task.startswith(kind)), Kind.SUITE)
 
 
-_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_WITH_MODULE = re.compile(rf"{Kind.GYMNASIUM}({_MODULE}):[\w./-]+")
+_WITH_MODULE = re.compile(rf"{Kind.GYMNASIUM}({NAME}):[\w./-]+")
 
 
 def module_of(task: str) -> str | None:
@@ -74,7 +75,7 @@ def module_of(task: str) -> str | None:
 
 def modules_named_in(text: str) -> list[str]:
     """The modules of all tasks that are named in a text, such as an argument of a command."""
-    return re.findall(rf"{Kind.GYMNASIUM}({_MODULE}):", text)
+    return re.findall(rf"{Kind.GYMNASIUM}({NAME}):", text)
 
 
 def may_import(module: str, allowed: Collection[str]) -> bool:

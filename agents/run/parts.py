@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import require
 
 from ..config.actor_keys import WithActors, has_actors
+from ..config.own_algorithms import agent_module
 from ..config.train_config import check_actions
 from ..environments.opening import check_task_imports
 from ..environments.parallel import VectorEnvironment
@@ -105,6 +105,5 @@ def opening_of(config: TrainConfig, allow_imports: Collection[str]) -> dict[str,
 
 def make_learner(config: TrainConfig, sizes: Sizes, device: torch.device) -> tuple[Learner, Recorder]:
     """The learner with its initial weights, and what keeps its experience, by the algorithm's ``make``."""
-    module = import_module(f"..algorithms.{config.algorithm}.agent", __package__)
-    made: tuple[Learner, Recorder] = module.make(config, sizes, device)
+    made: tuple[Learner, Recorder] = agent_module(config.algorithm).make(config, sizes, device)
     return made

@@ -20,6 +20,7 @@ import torch
 from roundoff.errors import RoundoffError
 
 from ..config.learning_keys import OptimizerKeys
+from ..config.own_algorithms import import_as_told
 from ..config.train_config import TrainConfig
 from ..learners.single import LearnerLost
 from ..run.device import open_device
@@ -60,6 +61,7 @@ def _end_with(leader: Connection) -> None:
 
 def _learn(order: dict[str, Any], leader: Connection) -> dict[str, Any]:
     """The run, as this learner goes through it; returns what there is to say at its end."""
+    import_as_told(order)
     config, rank = TrainConfig(**order["config"]), order["rank"]
     assert isinstance(config, OptimizerKeys)
     become_learner(rank)

@@ -19,6 +19,7 @@ import torch
 from roundoff.files import make_directory
 
 from ..config.learning_keys import OptimizerKeys
+from ..config.own_algorithms import for_others
 from ..errors import RunError
 from ..learners.asynchronous import AsynchronousGroup
 from ..learners.group import LearnerGroup
@@ -57,7 +58,7 @@ def others_learning(
     meeting = files.learners / f"meeting-{secrets.token_hex(4)}"
     order = {
         "config": config.as_json(), "directory": str(files.path.absolute()), "meeting": str(meeting.absolute()),
-        "allow_imports": list(allow_imports),
+        "allow_imports": list(allow_imports), **for_others(config.algorithm),
     }  # fmt: skip
     followers: list[Follower] = []
     try:

@@ -14,6 +14,7 @@ from ...agents import FIXES
 from ...agents.adapters.settings import adapted
 from ...agents.config.baselines import BASELINES
 from ...agents.config.fixes import OPTIONAL_FIXES, PARTS_OF_FIXES
+from ...agents.config.own_algorithms import WRITTEN as OWN
 from ...agents.config.quantization_aware import QuantizationAware
 from ...agents.config.registry import fields, keys
 from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
@@ -67,7 +68,7 @@ def _keys() -> dict[str, Any]:
     qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
     qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
     written: dict[str, dict[str, Any]] = {
-        "algorithm": {"enum": [*ALGORITHMS, *adapted()]},
+        "algorithm": {"anyOf": [{"enum": [*ALGORITHMS, *adapted()]}, {"type": "string", "pattern": f"^{OWN}$"}]},
         "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from ...agents.config import own_algorithms
+from ...agents.config.train_config import ALGORITHMS, LIBRARIES
 from ..wording import shown, unknown
 from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic import TypeAdapter
 
     from .located_yaml import Located
@@ -52,7 +56,10 @@ def _checked(
         else:
             message = f"{_named(location) or whole} {mistake['msg']}, got {shown(mistake['input'])}"
             outline.complain(_at(document, location).place, message)
-    for mapping, keys in unknown_keys.items():
+    missing = dict(_not_imported(document)) if unknown_keys else {}  # whose keys these may be
+    for place, reason in missing.items():
+        outline.complain(place, reason)
+    for mapping, keys in unknown_keys.items() if not missing else ():
         places = _at(document, mapping).key_places or {}
         for key in keys[:_MOST]:
             outline.complain(places[key], _unknown(mapping, key, whole, shape))
@@ -60,6 +67,19 @@ def _checked(
             outline.complain(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
     wrong = {mistake["loc"] for mistake in mistakes}
     return {} if () in wrong else _without(wrong, document).value
+
+
+def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]]:
+    """Where a document names algorithms of a user's own that no module has, and why each is not known."""
+    if isinstance(item.value, dict | list):
+        parts = item.value.items() if isinstance(item.value, dict) else ((key, part) for part in item.value)
+        for name, part in parts:
+            yield from _not_imported(part, name)
+    elif key == "algorithm" and own_algorithms.module_of(item.value):
+        try:
+            own_algorithms.check(item.value, (*ALGORITHMS, *LIBRARIES))
+        except ValueError as error:
+            yield item.place, str(error)
 
 
 def _unknown(mapping: Location, key: str, whole: str, shape: Shape) -> str:

@@ -10,6 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from roundoff.own_modules import looked_in
+
+from ...agents.config import own_algorithms
 from ...agents.environments.tasks import may_import, module_of
 from ...agents.run.stopping import PATIENCE
 from ..errors import SweepError
@@ -160,7 +163,8 @@ class _Pool:
         self._executor = executor
         self._metric = metric
         self._allow_imports = allow_imports
-        self._modules = sorted(sys.modules.keys() & set(allow_imports))  # here they may have registered formats
+        own = {own_algorithms.module_of(getattr(run.config, "algorithm", None)) for runs in groups for run in runs}
+        self._modules = sorted(sys.modules.keys() & {*allow_imports, *own})  # here they may have registered formats
         self._compiled = compiled
         self._leases = leases
         self._logs = logs
@@ -253,7 +257,7 @@ class _Pool:
             imports = [module] if module and may_import(module, self._allow_imports) else []
             where = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
             orders.append({"config": run.config.as_json(), "imports": imports, **where, **self._of_program(run)})
-        slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules})
+        slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules, "look_in": looked_in()})
         for run, _ in numbers:
             yield Event("started", run)
 

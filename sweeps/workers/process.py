@@ -1,9 +1,10 @@
 """A worker process: takes runs from its standard input, one JSON object a line, and reports events as JSON lines.
 
 ``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
-{...}}, ...], "modules": [...]}`` comes in, several runs if they can share a program; a run of a user's program has
-``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import, ``modules`` those
-that are imported first, for the formats that they register. Of each, ``{"run": id, "event": "progress", "progress":
+{...}}, ...], "modules": [...], "look_in": [...]}`` comes in, several runs if they can share a program; a run of a
+user's program has ``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import,
+``modules`` those that are imported first, for the formats and algorithms that they have, and ``look_in`` folders in
+which they may lie. Of each, ``{"run": id, "event": "progress", "progress":
 {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the
 process of a program did, which may do better when it is tried again; or at once ``"elsewhere"``, if another process was
 faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save
@@ -23,11 +24,11 @@ import threading
 import time
 import traceback
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
 from roundoff.errors import RoundoffError
+from roundoff.own_modules import import_all, look_in
 from roundoff.processes import keep_from_children
 
 from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
@@ -107,6 +108,7 @@ def _leave_to_another(guests: _Guests) -> NoReturn:
 
 def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _Guests) -> None:
     """Brings runs to their end while it holds their leases."""
+    look_in(order.get("look_in", ()))
     held: list[_HeldRun] = []
     for run in order["runs"]:
         wanted = run["lease"]
@@ -141,8 +143,7 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
     from ...agents.training.together import Job, train_together  # noqa: PLC0415
 
     try:
-        for module in modules:  # in which formats are registered that runs name
-            import_module(module)
+        import_all(modules)  # in which formats and algorithms are that runs name
         jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
         for run in held:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import AllowImport, AsJson, say, say_json
+from roundoff.cli.options import AllowImport, AsJson, import_allowed, say, say_json
 
 
 def formats(
@@ -18,9 +18,10 @@ def formats(
     ] = False,
     out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
     as_json: AsJson = False,
-    allow_import: AllowImport = None,  # noqa: ARG001  imported already
+    allow_import: AllowImport = None,
 ) -> None:
     """Print what number formats can hold: a table, or everything about one."""
+    import_allowed(allow_import)
     from roundoff.formats.tools.table import describe, facts, format_table, parsed
 
     if plot and as_json:
@@ -44,9 +45,10 @@ def verify(
     *,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer numbers: seconds instead of minutes.")] = False,
-    allow_import: AllowImport = None,  # noqa: ARG001  imported already
+    allow_import: AllowImport = None,
 ) -> None:
     """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
+    import_allowed(allow_import)
     from roundoff.formats.tools.verify import verify as verify_formats
 
     report = verify_formats(names or None, device, quick=quick)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from roundoff.own_modules import import_all, look_in
 from roundoff.printable import printable
 from roundoff.processes import let_go, terminals
 
@@ -41,34 +41,52 @@ Margin = Annotated[
 FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
 
 
-def _imported(modules: list[str] | None) -> list[str] | None:
-    """Imports them, so that the formats that they register have their names."""
-    for module in modules or ():
-        try:
-            import_module(module)
-        except (ImportError, TypeError, ValueError) as error:
-            raise typer.BadParameter(
-                f"{error}; a module is named as in an import statement, and is installed or in a folder that PYTHONPATH"
-                " lists"
-            ) from error
-    return modules
-
-
 AllowImport = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE",
-        help="Is imported for formats that it registers, and for tasks gym:MODULE:ID; may be repeated.",
-        callback=_imported,
+        help="Is imported, for formats that it registers, tasks gym:MODULE:ID and algorithms MODULE:CLASS; may be"
+        " repeated.",
     ),
 ]
 
 
-def allowed_imports(named: list[str] | None, arguments: list[str] | None) -> list[str]:
-    """The modules that the user has allowed, or has named himself in ``key=value`` arguments."""
-    from roundoff.agents.environments.tasks import modules_named_in
+def import_allowed(named: list[str] | None, beside: Path | None = None, where: str = "'--allow-import'") -> None:
+    """Imports modules, so that the formats and algorithms that they have are known by their names.
 
-    return [*(named or ()), *(module for argument in arguments or () for module in modules_named_in(argument))]
+    Args:
+        named: by the user.
+        beside: a file, beside which they may lie; else in the current folder.
+        where: they are named, for messages.
+    """
+    if not named:
+        return
+    _look_beside(beside)
+    try:
+        import_all(named)
+    except ImportError as error:
+        raise typer.BadParameter(str(error), param_hint=where) from error
+
+
+def allowed_imports(named: list[str] | None, arguments: list[str] | None, beside: Path | None = None) -> list[str]:
+    """The modules that the user has allowed, or has named himself in ``key=value`` arguments.
+
+    They are imported, but for those of tasks, which are when the task is made.
+    """
+    from roundoff.agents.config import own_algorithms
+    from roundoff.agents.environments import tasks
+
+    algorithms = [module for argument in arguments or () for module in own_algorithms.modules_named_in(argument)]
+    of_tasks = [module for argument in arguments or () for module in tasks.modules_named_in(argument)]
+    import_allowed(named, beside)
+    import_allowed(algorithms, beside, "'algorithm'")
+    if of_tasks:
+        _look_beside(beside)
+    return [*(named or ()), *of_tasks]
+
+
+def _look_beside(file: Path | None) -> None:
+    look_in([*([file.parent] if file else []), "."])
 
 
 def parts(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from roundoff.cli.options import AllowImport, say, stoppable
+from roundoff.cli.options import AllowImport, import_allowed, say, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +84,7 @@ def run(
 
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    import_allowed(allow_import)
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})

@@ -38,13 +38,14 @@ def quantize(
     from roundoff.analysis.statistics.quantized import in_words, of_run, over_runs
     from roundoff.files import write_bytes
 
+    imports = allowed_imports(allow_import, None)
     quantizations = list(dict.fromkeys(map(Quantization.parse, into)))
     rows: list[dict[str, Any]] = []
     with stoppable("nothing was written; the same command begins anew"):
         for name, (folder, condition) in _runs(directory).items():
             found = quantize_run(
                 folder, quantizations, episodes=episodes, calibrate=calibrate,
-                allow_imports=allowed_imports(allow_import, None),
+                allow_imports=imports,
             )  # fmt: skip
             config = found.config
             about: dict[str, Any] = {

@@ -55,6 +55,7 @@ def train(
     from roundoff.sweeps.language.run import run_id
 
     arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
+    imports = allowed_imports(allow_import, arguments, config)
     run_config = plan_run(config, arguments)
     if address:
         if not has_actors(run_config):
@@ -70,7 +71,7 @@ def train(
                 display.notice(remark)
             result = train_agent(
                 run_config, directory, display.progress, stop,
-                compiled=compiled, on_notice=display.notice, allow_imports=allowed_imports(allow_import, arguments),
+                compiled=compiled, on_notice=display.notice, allow_imports=imports,
                 on_profile=profiles.append if profile else None,
             )  # fmt: skip
         outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
@@ -112,8 +113,8 @@ def blame(
     from roundoff.agents.training.blame import blame_run
     from roundoff.sweeps.language.plan import plan_run
 
+    imports = allowed_imports(allow_import, overrides, config)
     run_config = plan_run(config, overrides or ())
-    imports = allowed_imports(allow_import, overrides)
     hint = f"the same command continues; finished trials are kept in {out}"
     if seeds is not None:
         if at_least is not None:

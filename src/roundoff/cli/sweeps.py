@@ -68,9 +68,10 @@ def sweep(
     from roundoff.sweeps.sweep import usable_cores
     from roundoff.sweeps.workers.local import LocalProcesses
 
-    plan = plan_file(find_sweep(file), overrides or (), only or ())
+    source = find_sweep(file)
+    imports = allowed_imports(allow_import, [*(overrides or ()), *(only or ())], source)
+    plan = plan_file(source, overrides or (), only or ())
     directory = out or Path("results") / plan.name
-    imports = allowed_imports(allow_import, overrides)
     if dry_run:
         _print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
         return

@@ -1,0 +1,107 @@
+"""Algorithms of a user's own, which are named ``MODULE:CLASS`` after the class of their configs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from roundoff.own_modules import NAME, import_all, look_in, looked_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+HOW_WRITTEN = "MODULE:CLASS"
+"""How they are written, for messages."""
+
+WRITTEN = rf"({NAME}):[^\W\d]\w*"
+"""The same as a regular expression, whose group is the module."""
+
+_LIBRARIES = ("sb3", "tianshou")  # whose algorithms have names of their own
+_classes: dict[str, type[Any]] = {}
+
+
+def module_of(algorithm: object) -> str | None:
+    """The module that has an algorithm; None if it is none of a user's own."""
+    found = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
+    return found[1] if found and found[1] not in _LIBRARIES else None
+
+
+def modules_named_in(text: str) -> list[str]:
+    """The modules of algorithms that a ``key=value`` argument names."""
+    key, _, values = text.partition("=")
+    found = re.split(r"[\[\],\s\"']+", values) if key == "algorithm" else []
+    return [module for value in found if (module := module_of(value))]
+
+
+def note(kind: type[Any], algorithm: object) -> None:
+    """Takes notice of a class of configs, whose key ``algorithm`` is this by default, if it is a user's own."""
+    if algorithm == f"{kind.__module__}:{kind.__qualname__}":
+        _classes[str(algorithm)] = kind
+
+
+def known() -> tuple[str, ...]:
+    """The algorithms of modules that were imported."""
+    return tuple(sorted(_classes))
+
+
+def class_of(algorithm: str) -> type[Any] | None:
+    """The class of an algorithm's configs; None if no module that was imported has it. Imports nothing."""
+    return _classes.get(algorithm)
+
+
+def check(algorithm: str, others: Sequence[str]) -> None:
+    """Raises ValueError, with what is missing, where no module that was imported has an algorithm.
+
+    Args:
+        algorithm: as MODULE:CLASS.
+        others: names that are allowed beside it, for the message.
+    """
+    module, _, name = algorithm.partition(":")
+    if module not in sys.modules:
+        raise ValueError(
+            f'unknown algorithm "{algorithm}"; allowed are {", ".join(others)}; one of your own needs the module'
+            f" {module}, which is not imported only because a file names it: if you trust it, add --allow-import"
+            f" {module} (in Python: import it first)"
+        )
+    found = getattr(sys.modules[module], name, None)
+    if found is None:
+        raise ValueError(f"algorithm {algorithm}: {module} was imported, but there is no {name} in it")
+    fields = getattr(found, "model_fields", {}) if isinstance(found, type) else {}
+    if "algorithm" not in fields:
+        raise ValueError(
+            f"algorithm {algorithm}: {name} must be a class of configs, such as a subclass of OffPolicyKeys, is"
+            f" {found!r}"
+        )
+    if class_of(algorithm) is None:
+        raise ValueError(
+            f"algorithm {algorithm}: the key algorithm of {name} must be {algorithm!r} by default, is"
+            f" {fields['algorithm'].default!r}"
+        )
+    if not callable(getattr(sys.modules[module], "make", None)):
+        lacks = f"{module} needs a function make(config, sizes, device) that makes it"
+        raise ValueError(f"algorithm {algorithm}: {lacks}")  # noqa: TRY004  pydantic wants it
+
+
+def agent_module(algorithm: str) -> ModuleType:
+    """The module with ``make`` of an algorithm of roundoff's or a user's own, which may be imported by now."""
+    own = module_of(algorithm)
+    return sys.modules[own] if own else import_module(f"..algorithms.{algorithm}.agent", __package__)
+
+
+def for_others(algorithm: str) -> dict[str, Any]:
+    """What another process is told beside a config, to import what this one has imported for it."""
+    module = module_of(algorithm)
+    return {"modules": [module] if module else [], "look_in": looked_in()}
+
+
+def import_as_told(order: Mapping[str, Any]) -> None:
+    """Imports what :func:`for_others` says.
+
+    Raises:
+        ImportError: a module is not found.
+    """
+    look_in(order["look_in"])
+    import_all(order["modules"])

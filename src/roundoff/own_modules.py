@@ -1,0 +1,51 @@
+"""Modules of a user's own, such as have formats, tasks or algorithms: where they are looked for, and who is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+"""The name of a module, as a regular expression."""
+
+WHERE = (
+    "a module is named as in an import statement, and is installed, or lies beside the file that the command is given,"
+    " in the current folder, or in one that PYTHONPATH lists"
+)
+"""Where a module is looked for, for messages."""
+
+_folders: list[str] = []
+
+
+def look_in(folders: Iterable[str | Path]) -> None:
+    """Modules are looked for in these folders, too: last, so that a ``random.py`` there is not taken for Python's."""
+    for folder in map(str, map(Path.absolute, map(Path, folders))):
+        if folder not in sys.path:
+            sys.path.append(folder)
+            _folders.append(folder)
+
+
+def looked_in() -> list[str]:
+    """What :func:`look_in` has added, for processes that import the same."""
+    return list(_folders)
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Imports modules that the user has allowed.
+
+    Raises:
+        ImportError: one is not found, or what it imports is not; the message says where modules are looked for.
+    """
+    for module in modules:
+        if not re.fullmatch(NAME, module):
+            raise ImportError(f"{module!r} is no name of a module; {WHERE}")
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{error}; {WHERE}") from error
