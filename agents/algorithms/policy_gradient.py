@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..config.learning_keys import OnPolicyKeys
-    from ..environments.parallel import Sizes
+    from ..environments.sizes import Sizes
     from ..experience.on_policy import Minibatch
     from ..experience.replay import Batch
     from ..models.policies import Policy

@@ -11,7 +11,7 @@ import sys
 import time
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import numpy as np
 
@@ -43,17 +43,6 @@ class Steps(NamedTuple):
     """(n,): whether the step ended an episode."""
     observations: NDArray[Any]
     """(n, observation), for the next action: of the next episode where one has ended and the group begins the next."""
-
-
-class Sizes(Protocol):
-    """How long observations and actions are, and what they are; see ``TaskEnvironment``."""
-
-    observation_size: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: type[np.generic]
-    frames: int
-    action_size: int
-    discrete: bool
 
 
 @final

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 VERSION = 3
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
+def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None) -> None:
     """Writes ``state`` (tensors, numbers, text, dicts and lists of them) to ``path``, atomically.
+
+    Args:
+        path: the file.
+        state: what :func:`load` gives back.
+        about: more of the kind, for :func:`load_about`.
 
     Raises:
         FileError: it cannot be written.
     """
     with atomic_writer(path) as file:
         try:
-            torch.save({"version": VERSION, "state": state}, file)
+            torch.save({"version": VERSION, "state": state, **({"about": about} if about else {})}, file)
         except RuntimeError as error:  # what PyTorch makes of a disk that is full
             reason = next((part.strerror for part in _causes(error) if isinstance(part, OSError)), None)
             raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
@@ -51,6 +56,16 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         FileError: the file is missing, damaged, from another version, or no checkpoint.
     """
+    state: dict[str, Any] = _read(path)["state"]
+    return state
+
+
+def load_about(path: Path) -> Any:
+    """What :func:`save` was given beside the state, or anything that stands in its place; None: nothing."""
+    return _read(path).get("about")
+
+
+def _read(path: Path) -> dict[str, Any]:
     advice = "delete the run's folder to start the run anew"
     try:
         with open_to_read(path) as file:
@@ -69,8 +84,7 @@ def load(path: Path) -> dict[str, Any]:
             f"{path}: has version {content['version']!r} of the checkpoint format, this program reads {VERSION};"
             f" continue it with the program that wrote it, or {advice}"
         )
-    state: dict[str, Any] = content["state"]
-    return state
+    return content
 
 
 def _check_parts(file: IO[bytes]) -> None:

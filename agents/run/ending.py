@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.files import write_json
 from roundoff.origin import origin
 
+from ..environments.sizes import KnownSizes
 from . import checkpoint
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ..environments.sizes import Sizes
     from .directory import Result, RunDirectory
     from .observed import Numerics
     from .profile import Profile
@@ -29,6 +31,7 @@ def write_ending(
     stopwatch: Stopwatch,
     profile: Callable[[], Profile],
     more: Mapping[str, Any] | None = None,
+    sizes: Sizes | None = None,
 ) -> None:
     """Writes the files of a run that has ended, and removes its checkpoints.
 
@@ -40,9 +43,11 @@ def write_ending(
         stopwatch: what it has taken.
         profile: asked for at the end.
         more: for ``timing.json``.
+        sizes: of the environments, for who takes up the learner without them.
     """
     with stopwatch.measure("checkpoints"):
-        checkpoint.save(files.agent, dict(weights))
+        about = {"sizes": KnownSizes.of(sizes).as_plain()} if sizes else None
+        checkpoint.save(files.agent, dict(weights), about)
         if numerics:
             numerics.write_table(files.numerics)
     seconds = stopwatch.total

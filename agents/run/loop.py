@@ -14,6 +14,7 @@ from roundoff.errors import RoundoffError
 
 from ...simulate.watching.lost_numbers import lost_numbers
 from ..actors.sampler import RemoteSampler
+from ..environments.sizes import KnownSizes
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
@@ -106,6 +107,7 @@ class Run:
         self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
+        self.sizes = KnownSizes.of(environments)
         self.state = RunState(config.share(), environments, device, stage)
         self.learner = self.state.learner
         self.intake = self.state.recorder.intake
@@ -391,8 +393,9 @@ class Run:
         sampler = self.state.sampler
         more = sampler.timing() if isinstance(sampler, RemoteSampler) else {}
         write_ending(
-            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile, more
-        )
+            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile, more,
+            self.sizes,
+        )  # fmt: skip
         return result
 
     def _report(self) -> None:

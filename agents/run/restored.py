@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from roundoff.files import read_json
 
 from ..config.train_config import TrainConfig
+from ..environments.sizes import KnownSizes
 from ..errors import RunError
 from . import checkpoint
 
@@ -47,6 +48,15 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
     if result.crash:
         raise RunError(f"{files.path}: crashed at step {result.crash.step}, and left no policy that acts")
     return config, result.step, checkpoint.load(files.agent)
+
+
+def sizes_known(files: RunDirectory) -> KnownSizes | None:
+    """The sizes of the environments of a run that is done; None if it left none, as runs of older versions did."""
+    about = checkpoint.load_about(files.agent)
+    try:
+        return KnownSizes.from_plain(about["sizes"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: str) -> None:

@@ -16,8 +16,8 @@ from ..adapters.settings import AdapterConfig
 from ..errors import RunError
 from ..models.policy_layers import Decision
 from ..run.directory import RunDirectory
-from ..run.restored import read_finished
-from .finished import finished_agent, looked_at
+from ..run.restored import read_finished, sizes_known
+from .finished import finished_agent, learner_with, looked_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,7 +56,7 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
         run: the folder of a run that is done.
         fmt: of the weights; see ``onnx_model`` and ``c_header`` for which they compute in.
         target: a file to be written, ``*.onnx`` or ``*.h``.
-        allow_imports: as for :func:`roundoff.agents.train`.
+        allow_imports: as for :func:`roundoff.agents.train`; of a run of an older version, which makes the environment.
 
     Raises:
         RunError: the folder is no finished run's, its weights are another agent's, its policy cannot act outside of it,
@@ -143,5 +143,9 @@ def packed_policy(
         raise RunError(
             f"{files.path}: the policy of {config.algorithm} is another library's; export it with that library"
         )
-    with finished_agent(looked_at(config, 1), step, weights, files.agent, allow_imports=allow_imports) as agent:
+    plain, sizes = looked_at(config, 1), sizes_known(files)
+    if sizes:
+        learner, _ = learner_with(weights, plain, step, sizes, files.agent)
+        return PackedPolicy.of(learner.policy_layers(), fmt), config
+    with finished_agent(plain, step, weights, files.agent, allow_imports=allow_imports) as agent:
         return PackedPolicy.of(agent.learner.policy_layers(), fmt), config

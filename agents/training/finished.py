@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..errors import RunError
 from ..run.parts import check_run, make_learner, open_environments
 from ..run.restored import take_over
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..algorithms.learner import Learner
     from ..config.train_config import TrainConfig
     from ..environments.parallel import EnvironmentGroup
+    from ..environments.sizes import Sizes
     from ..experience.intake import Intake
 
 
@@ -61,7 +63,22 @@ def finished_agent(
     """
     check_run(config, allow_imports)
     with open_environments(config, lambda: None, allow_imports) as environments:
-        learner, recorder = make_learner(config, environments, torch.device("cpu"))
-        take_over(weights, learner.weights(), str(place))
-        learner.be_quantized(quantized=config.is_quantized(step))
-        yield FinishedAgent(learner, recorder.intake, environments.groups[-1])
+        learner, intake = learner_with(weights, config, step, environments, place)
+        yield FinishedAgent(learner, intake, environments.groups[-1])
+
+
+def learner_with(
+    weights: dict[str, Any], config: TrainConfig, step: int, sizes: Sizes, place: Path
+) -> tuple[Learner, Intake]:
+    """The learner of a run that is done, as :func:`finished_agent` has it, and what takes observations for it.
+
+    Raises:
+        RunError: the weights are another agent's.
+    """
+    try:
+        learner, recorder = make_learner(config, sizes, torch.device("cpu"))
+    except (RuntimeError, MemoryError, OverflowError) as error:  # of memory for sizes that are none of this run's
+        raise RunError(f"{place}: the agent of its sizes cannot be made ({error})") from error
+    take_over(weights, learner.weights(), str(place))
+    learner.be_quantized(quantized=config.is_quantized(step))
+    return learner, recorder.intake

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from roundoff.agents.acting.engines import Simulated
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.algorithms.learner import Learner
 from roundoff.agents.algorithms.td3.agent import TD3
+from roundoff.agents.run import checkpoint
 from roundoff.agents.run.directory import RunDirectory
+from roundoff.agents.run.parts import open_environments
 from roundoff.agents.run.restored import read_finished
 from roundoff.agents.training.export import export_policy
 from roundoff.agents.training.finished import finished_agent, looked_at
@@ -74,6 +77,35 @@ def test_files_act_as_the_run_did(runs, algorithm, tmp_path):
         operators = b"DynamicQuantizeLinear", b"MatMulInteger"
         assert all(operator in written.path.read_bytes() for operator in operators)
         assert b"com.microsoft" not in written.path.read_bytes()
+
+
+def test_no_environment_is_made(runs, tmp_path, monkeypatch):
+    """What there is to know of it lies with the weights; runs of older versions have none of that."""
+    monkeypatch.setattr("roundoff.agents.training.finished.open_environments", opened := Opened())
+    for algorithm in RUNS:
+        assert export_policy(runs / algorithm, "int8", tmp_path / "policy.h").bytes
+    assert opened.times == 0
+    shutil.copytree(runs / "td3", tmp_path / "older")
+    place = tmp_path / "older" / "agent.pt"
+    weights = checkpoint.load(place)
+    checkpoint.save(place, weights)
+    assert export_policy(tmp_path / "older", "int8", tmp_path / "policy.h").bytes
+    assert opened.times == 1
+    sizes = checkpoint.load_about(runs / "td3" / "agent.pt")["sizes"]
+    for wrong in ({"observation_size": 10**15}, {"observation_size": -1}, {"frames": "2"}, {"observation_dtype": "f"}):
+        checkpoint.save(place, weights, {"sizes": sizes | wrong})
+        with suppress(RunError):  # or the environment tells
+            export_policy(tmp_path / "older", "int8", tmp_path / "policy.h")
+
+
+class Opened:
+    """Opens environments, and counts."""
+
+    times = 0
+
+    def __call__(self, *args):
+        self.times += 1
+        return open_environments(*args)
 
 
 def test_formats_that_onnx_does_not_multiply_are_numbers_of_float32_and_it_says_so(runs, tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from ..twin_critics import step_critics
 from ..value_learner import ValueLearner
 
 if TYPE_CHECKING:
-    from ...environments.parallel import Sizes
+    from ...environments.sizes import Sizes
     from ...experience.off_policy import OffPolicyRecorder
     from ...experience.replay import Batch
     from .settings import D4PGConfig

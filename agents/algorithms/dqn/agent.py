@@ -21,7 +21,7 @@ from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...environments.parallel import Sizes
+    from ...environments.sizes import Sizes
     from ...experience.frame_replay import FrameBatch
     from ...experience.off_policy import OffPolicyRecorder
     from .settings import DQNConfig

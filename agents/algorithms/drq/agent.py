@@ -17,7 +17,7 @@ from ..twin_critics import step_critics
 from .encoder import Parts, PixelNetwork, convolve, features
 
 if TYPE_CHECKING:
-    from ...environments.parallel import Sizes
+    from ...environments.sizes import Sizes
     from ...experience.frame_replay import FrameBatch
     from ...experience.off_policy import OffPolicyRecorder
     from ..part import Metrics

@@ -10,7 +10,7 @@ from ...experience.on_policy import record_rollouts
 from ..policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
-    from ...environments.parallel import Sizes
+    from ...environments.sizes import Sizes
     from ...experience.on_policy import RolloutRecorder
     from ..part import Metrics
     from .settings import PPOConfig

@@ -1,0 +1,64 @@
+"""What a learner knows of its environments: how long observations and actions are, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self, final
+
+import numpy as np
+
+_DTYPES = {np.dtype(kind).name: kind for kind in (np.float32, np.float64, np.uint8, np.bool_)}
+
+
+class Sizes(Protocol):
+    """How long observations and actions are, and what they are; see ``TaskEnvironment``."""
+
+    @property
+    def observation_size(self) -> int: ...  # noqa: D102
+    @property
+    def observation_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def observation_dtype(self) -> type[np.generic]: ...  # noqa: D102
+    @property
+    def frames(self) -> int: ...  # noqa: D102
+    @property
+    def action_size(self) -> int: ...  # noqa: D102
+    @property
+    def discrete(self) -> bool: ...  # noqa: D102
+
+
+@final
+@dataclass(frozen=True)
+class KnownSizes:
+    """Those of environments that are not there: a run leaves them with its weights. Attributes: see ``Sizes``."""
+
+    observation_size: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: type[np.generic]
+    frames: int
+    action_size: int
+    discrete: bool
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Self:
+        """Those of environments."""
+        return cls(**{name: getattr(sizes, name) for name in cls.__dataclass_fields__})
+
+    def as_plain(self) -> dict[str, Any]:
+        """Numbers, texts and lists."""
+        return asdict(self) | {
+            "observation_shape": list(self.observation_shape),
+            "observation_dtype": np.dtype(self.observation_dtype).name,
+        }
+
+    @classmethod
+    def from_plain(cls, value: Any) -> Self:
+        """Reads what :meth:`as_plain` returned; raises KeyError, TypeError or ValueError for anything else."""
+        shape = tuple(value["observation_shape"])
+        numbers = {name: value[name] for name in ("observation_size", "frames", "action_size")}
+        if any(type(number) is not int or number < 1 for number in (*shape, *numbers.values())):
+            raise ValueError(value)
+        if type(value["discrete"]) is not bool:
+            raise TypeError(value)
+        dtype = _DTYPES[value["observation_dtype"]]
+        return cls(observation_shape=shape, observation_dtype=dtype, discrete=value["discrete"], **numbers)
