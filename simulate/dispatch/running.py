@@ -182,7 +182,8 @@ class Runner:
             args, kwargs, separate = self.operands.ready(plan, args, kwargs, self.results.rounder(plan))
         call, tokens = None, []
         if self.watchers:
-            call = Call(plan.place, plan.arithmetic.format, plan.operation, args, kwargs, given)
+            how = plan.arithmetic
+            call = Call(plan.place, how.format, plan.operation, args, kwargs, given, how.rounding)
             tokens = [watcher.before(call) for watcher in self.watchers]
         whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         counted_before = self._counted(plan, args, whole=whole)

@@ -44,23 +44,23 @@ def _moved(name: str, args: Sequence[Any]) -> Any:
 
 
 class Additions:
-    """The first operands of additions as they were before, and where something was added to them."""
+    """The first operands of additions as they were before, and where something was added to them.
 
-    def __init__(self, cases: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    Attributes:
+        in_place: whether the results are written to the first operands.
+    """
+
+    def __init__(self, cases: list[tuple[torch.Tensor, torch.Tensor]], *, in_place: bool) -> None:
         self._cases = cases
+        self.in_place = in_place
 
-    def count(self, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-        """How many elements something other than zero was added to, and how many of them kept their value.
+    def counts(self, results: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
+        """For each result, to how many elements something other than zero was added, and how many of them stayed.
 
         Integers; tensors of one, where results lie on a device.
         """
-        added: Any = 0
-        absorbed: Any = 0
-        for (before, moved), result in zip(self._cases, results, strict=True):
-            some, lost = _count_one(before, moved, result)
-            added += some
-            absorbed += lost
-        return added, absorbed
+        pairs = zip(self._cases, results, strict=True)
+        return [_count_one(before, moved, result) for (before, moved), result in pairs]
 
 
 def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
@@ -85,7 +85,7 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         if moved is None:
             return None
         cases.append((start.clone() if in_place else start, moved))
-    return Additions(cases)
+    return Additions(cases, in_place=in_place)
 
 
 def _has_elements(x: torch.Tensor) -> bool:

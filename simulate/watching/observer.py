@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...formats import Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
 from .births import Births
 from .counting import Counter
 from .device_counting import DeviceBirths
 from .report import Birth, Report
+from .stopped import StoppedSums
 from .tally import Tally
 from .watcher import Place, Watcher
 
@@ -32,6 +34,7 @@ class Observer(Watcher):
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
         self._found = Births()
         self._births = DeviceBirths()
+        self._stopped = StoppedSums()
         self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, call: Call) -> Additions | None:
@@ -60,16 +63,19 @@ class Observer(Watcher):
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
         """Counts one call, and the additions that changed nothing."""
-        number: Any = 0
-        absorbed: Any = 0
+        counts: list[tuple[Any, Any]] = []
         if token is not None:
-            results = call.args[0] if result is None else result
-            number, absorbed = token.count([results] if isinstance(results, torch.Tensor) else results)
+            written = call.args[0] if result is None else result
+            results = [written] if isinstance(written, torch.Tensor) else written
+            counts = token.counts(results)
         with self._lock:
             tally = self._tallies[call.place]
             tally.calls += 1
-            tally.additions += number
-            tally.absorbed += absorbed
+            for number, absorbed in counts:
+                tally.additions += number
+                tally.absorbed += absorbed
+            if token is not None and token.in_place and call.rounding is not Rounding.STOCHASTIC:  # right on average
+                self._stopped.note(call.place, results, counts)
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, as plain numbers and tensors."""
@@ -99,7 +105,7 @@ class Observer(Watcher):
     def report(self) -> Report:
         """What was seen so far."""
         self._fetch()
-        return Report.of(self._format, self._tallies, self._found.first, self._found.given)
+        return Report.of(self._format, self._tallies, self._found.first, self._found.given, self._stopped.found())
 
     def _fetch(self) -> None:
         """Takes over what was counted on devices, once for each report."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ...formats import Format
+    from .stopped import Stopped
     from .tally import Tally
     from .watcher import Place
 
@@ -23,6 +24,7 @@ _PLACE = ["role", "module", "operation"]
 _COUNTS = [
     "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
 ]  # fmt: skip
+_MOST_STOPPED = 3  # lines that are printed
 _SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
 
 
@@ -54,6 +56,7 @@ class Report:
         birth: where the first non-finite result of finite operands appeared; None if there was none.
         given: where numbers that are not finite were put in by the program, the first few: constants such as masks of
             -inf, or data; ``what`` is the number, or ``among its operands``.
+        stopped: sums in place that rounding has stopped: moving averages, moments or weights; since the process began.
     """
 
     format: str
@@ -61,9 +64,13 @@ class Report:
     histogram: pd.DataFrame
     birth: Birth | None
     given: tuple[Birth, ...] = ()
+    stopped: tuple[Stopped, ...] = ()
 
     @staticmethod
-    def of(format: Format, tallies: Mapping[Place, Tally], birth: Birth | None, given: Iterable[Birth] = ()) -> Report:
+    def of(
+        format: Format, tallies: Mapping[Place, Tally], birth: Birth | None, given: Iterable[Birth] = (),
+        stopped: Iterable[Stopped] = (),
+    ) -> Report:  # fmt: skip
         """Collects the tallies of an observer."""
         rows = []
         bins: dict[str, np.ndarray] = {}
@@ -82,7 +89,8 @@ class Report:
             ],
             columns=["role", "exponent", "results"],
         )
-        return Report(str(format), table.sort_values(_PLACE, ignore_index=True), histogram, birth, tuple(given))
+        table = table.sort_values(_PLACE, ignore_index=True)
+        return Report(str(format), table, histogram, birth, tuple(given), tuple(stopped))
 
     def __str__(self) -> str:
         worst = self._worst()
@@ -104,6 +112,9 @@ class Report:
         if self.given:
             where = "; ".join(f"{one.what} in {one.operation} at {one.line}" for one in self.given)
             lines.append(f"not finite as the program gave it: {where}")
+        lines += map(str, self.stopped[:_MOST_STOPPED])
+        if len(self.stopped) > _MOST_STOPPED:
+            lines.append(f"and {len(self.stopped) - _MOST_STOPPED} lines more where sums have stopped: report.stopped")
         return lines
 
     def _worst(self) -> pd.DataFrame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...formats import Rounding
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -37,6 +39,8 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
     given: tuple[Sequence[Any], Mapping[str, Any]]
     """Its arguments as the program gave them."""
+    rounding: Rounding = Rounding.NEAREST_EVEN
+    """How its results are rounded."""
 
 
 class Watcher:

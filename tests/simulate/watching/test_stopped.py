@@ -1,0 +1,89 @@
+"""The observer names sums in place that rounding has stopped."""
+
+import pytest
+import torch
+
+from roundoff import simulate
+from roundoff.simulate.watching import stopped as stopping
+
+
+def average(format, steps, rounding="nearest-even", tau=0.01, views=False):
+    """A moving average that goes from 0 to 1."""
+    with simulate(format, observe=True, rounding=rounding, seed=0) as simulation:
+        average, source = torch.zeros(4, 5), torch.ones(4, 5)
+        for _ in range(steps):
+            (average.data if views else average).lerp_(source, tau)
+    return simulation.report(), average
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_an_average_that_stops_is_named_with_its_line(views):
+    report, found = average("e8m7", 600, views=views)
+    assert 0.6 < found.mean() < 0.99
+    (one,) = report.stopped
+    assert (one.operation, one.tensors, one.numbers) == ("lerp_", 1, 20)
+    assert 50 <= one.calls < 600
+    assert "test_stopped.py" in one.line
+    assert "lerp_(source, tau)" in one.line
+    assert (
+        f"stopped by rounding: a tensor of 20 numbers, to which lerp_ (forward) added {one.calls} times in a row"
+        in str(report)
+    )
+
+
+def test_what_arrives_or_moves_on_is_not_named():
+    assert not average("e8m7", 45)[0].stopped
+    assert not average("e8m7", 600, rounding="stochastic")[0].stopped
+    assert not average("fp32", 600)[0].stopped
+    report, found = average("e8m7", 600, tau=0.5)
+    assert found.mean() > 0.98
+    assert not report.stopped
+
+
+def test_what_is_made_anew_at_every_step_is_no_sum():
+    with simulate("e5m10", observe=True) as simulation:
+        for _ in range(200):
+            torch.ones(10).add_(1e-8)  # the eps of optimizers
+    assert not simulation.report().stopped
+
+
+def test_a_row_begins_again_when_something_arrives():
+    x = torch.full((3,), 1024.0)
+    with simulate("e5m10", observe=True) as simulation:
+        for step in range(98):
+            x.add_(4.0 if step == 49 else 0.25)
+    assert not simulation.report().stopped
+    with simulate("e5m10", observe=True) as simulation:
+        for step in range(100):
+            x.add_(4.0 if step == 49 else 0.25)
+    assert [one.calls for one in simulation.report().stopped] == [50]
+
+
+def test_all_parameters_of_an_optimizer_are_one_line(monkeypatch):
+    monkeypatch.setattr(stopping, "_PURGE_EVERY", 1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    for foreach in (False, True):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-7, foreach=foreach)
+        with simulate("e5m3", observe=True) as simulation:
+            for _ in range(60):
+                optimizer.zero_grad()
+                model(torch.ones(8, 8)).sum().backward()
+                optimizer.step()
+        (one,) = (one for one in simulation.report().stopped if one.role == "optimizer")
+        assert 2 <= one.tensors <= 4
+        assert "optimizer.step()" in one.line
+
+
+def test_a_printed_report_ends_somewhere():
+    xs = [torch.full((3,), 1024.0) for _ in range(5)]
+    with simulate("e5m10", observe=True) as simulation:
+        for _ in range(50):
+            xs[0].add_(0.1)
+            xs[1].add_(0.1)
+            xs[2].add_(0.1)
+            xs[3].add_(0.1)
+            xs[4].add_(0.1)
+    report = simulation.report()
+    assert len(report.stopped) == 5
+    assert str(report).count("stopped by rounding") == 3
+    assert "and 2 lines more where sums have stopped" in str(report)
