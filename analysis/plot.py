@@ -14,7 +14,7 @@ from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import SIZES, drawable
 from .runs.experiment import read_experiment
-from .runs.files import replace_file
+from .runs.files import make_folder, replace_file
 from .runs.metric import RETURN, Metric
 from .statistics import printed
 from .statistics.first_failures import first_failures
@@ -47,8 +47,9 @@ def plot(
     formats: Sequence[str] = ("png", "svg"),
     only: Sequence[str] = (),
     tables: Sequence[str] = (),
+    out: str | Path | None = None,
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes figures into ``directory``, each with the table (``.csv``) that it is drawn from, and two tables more.
+    """Writes figures, each with the table (``.csv``) that it is drawn from, and two tables more, into the folder.
 
     Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
     observed runs crashed (:func:`~.statistics.first_failures.first_failures`). Figures:
@@ -67,6 +68,7 @@ def plot(
         only: names of figures to draw; all there are if empty.
         tables: ``md``, ``tex``: the summary for people, too, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
             with the package booktabs).
+        out: another folder to write into; made if missing.
 
     Returns:
         The files written, and warnings about what was left out: damaged files, unfinished runs.
@@ -76,28 +78,31 @@ def plot(
             kind of table.
     """
     path = Path(directory)
+    folder = path if out is None else Path(out)
     check_known("size", [size], SIZES)
     check_known("format", formats, FORMATS)
     check_known("figure", only, FIGURES)
     check_known("kind of table", tables, printed.FORMATS)
     experiment = read_experiment(path)
+    if out is not None:
+        make_folder(folder)
     warnings = about_open_runs(path, experiment)
     summary = summarize(experiment)
     written = [
-        replace_file(path / "summary.csv", _csv(summary)),
-        replace_file(path / "runs.csv", _csv(experiment.runs)),
+        replace_file(folder / "summary.csv", _csv(summary)),
+        replace_file(folder / "runs.csv", _csv(experiment.runs)),
     ]
     failures = first_failures(experiment)
     if failures["observed"].any():
-        written.append(replace_file(path / "failures.csv", _csv(failures)))
+        written.append(replace_file(folder / "failures.csv", _csv(failures)))
     for kind in tables:
         text = printed.as_text(printed.printed(experiment, summary), kind)
-        written.append(replace_file(path / f"summary.{kind}", text.encode()))
+        written.append(replace_file(folder / f"summary.{kind}", text.encode()))
     for name in only or FIGURES:
         stem = name if size == "screen" else f"{name}-{size}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
         if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
-            of_figure = Named(name, path / f"{name}.csv", [path / f"{stem}.{kind}" for kind in formats])
+            of_figure = Named(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in formats])
             written += write_figure(of_figure, drawn, experiment.name, size, experiment.metric)
     return written, (*experiment.said, *warnings)
 

@@ -15,12 +15,13 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import typer
 from forked import fork_command, status_of, wait_for
 from processes import PATIENCE, wait_until
 
 from roundoff import __version__ as roundoff_version
 from roundoff.agents.run.stopping import StopRequest, stopping_on_sigterm
-from roundoff.cli import main
+from roundoff.cli import app, main
 from roundoff.cli.options import stoppable
 
 ROUNDOFF = [sys.executable, "-c", "from roundoff.cli import main; main()"]
@@ -351,3 +352,24 @@ def test_hanging_up_stops_as_sigterm_does_unless_it_is_ignored(monkeypatch, igno
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_every_command_that_writes_files_takes_out():
+    """``run`` writes what its script does, and the table that ``--report`` names."""
+    writing = {
+        "blame",
+        "collect",
+        "compare",
+        "export",
+        "formats",
+        "plot",
+        "quantize",
+        "report",
+        "reproduce",
+        "sweep",
+        "train",
+    }
+    commands = typer.main.get_command(app).commands
+    options = {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
+    assert {name for name, flags in options.items() if {"--out", "-o"} <= flags} == writing
+    assert {name for name, flags in options.items() if "--out" in flags} == writing

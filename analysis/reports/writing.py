@@ -12,7 +12,7 @@ from ..figures.degradation import are_floats, degradation_table
 from ..figures.magnitudes import magnitudes_table
 from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
-from ..runs.files import replace_file
+from ..runs.files import make_folder, replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
 from ..statistics.equivalence import MARGIN
 from ..statistics.first_failures import first_failures
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
 
 
-def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[str, ...]]:
-    """Writes ``report.html`` into ``directory``: the question, the answer, figures, tables, and how to repeat it.
+def report(
+    directory: str | Path, margin: float = MARGIN, *, out: str | Path | None = None
+) -> tuple[Path, tuple[str, ...]]:
+    """Writes ``report.html`` into the folder: the question, the answer, figures, tables, and how to repeat it.
 
     The page loads nothing from anywhere, and is readable without its script, on a phone and on paper. The same runs
     give the same bytes. What is missing or damaged is said on it.
@@ -40,6 +42,7 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     Args:
         directory: the folder of a sweep, or of runs.
         margin: what difference from fp32 is too small to matter, as a fraction of fp32's mean return.
+        out: another file to write; its folder is made if missing.
 
     Returns:
         The file, and warnings about what was left out.
@@ -74,7 +77,10 @@ def report(directory: str | Path, margin: float = MARGIN) -> tuple[Path, tuple[s
     content.append(
         element("footer", "Made by ", element("code", "roundoff report"), " from the files of the runs alone.")
     )
-    written = replace_file(path / "report.html", page(f"{experiment.name}: report", content).encode())
+    target = path / "report.html" if out is None else Path(out)
+    if out is not None:
+        make_folder(target.parent)
+    written = replace_file(target, page(f"{experiment.name}: report", content).encode())
     return written, tuple(warnings)
 
 

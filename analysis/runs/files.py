@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roundoff.errors import FileError
-from roundoff.files import atomic_writer, is_name, parse_json, read_bytes
+from roundoff.files import atomic_writer, is_name, make_directory, parse_json, read_bytes
 
 from ..errors import AnalysisError
 
@@ -52,6 +52,18 @@ def replace_file(path: Path, content: bytes) -> Path:
         AnalysisError: it cannot be written.
     """
     return write_file(path, lambda file: file.write(content))
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder that is missing.
+
+    Raises:
+        AnalysisError: it cannot be made, or not be written to.
+    """
+    try:
+        make_directory(path)
+    except FileError as error:
+        raise AnalysisError(str(error)) from error
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:

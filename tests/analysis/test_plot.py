@@ -14,6 +14,7 @@ from roundoff.analysis.figures.drawing.style import SIZES
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.statistics.summary import summarize
+from roundoff.cli import app
 
 FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients"]
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 700, "e5m2": 50}
@@ -74,6 +75,21 @@ def sweep(tmp_path):
     runs = [write_run(tmp_path, fmt, seed) for fmt in LEVEL for seed in (0, 1, 2)]
     write_sweep(tmp_path, runs)
     return tmp_path
+
+
+def test_another_folder_may_be_written_into(sweep, tmp_path_factory, capsys):
+    """The folder of the runs may be somebody else's, or only for reading."""
+    out = tmp_path_factory.mktemp("out") / "new"
+    before = sorted(path.name for path in sweep.iterdir())
+    app(["plot", str(sweep), "--only", "degradation", "--out", str(out)], standalone_mode=False)
+    app(["report", str(sweep), "-o", str(out / "pages" / "mine.html")], standalone_mode=False)
+    assert {"degradation.png", "degradation.csv", "summary.csv"} <= {path.name for path in out.iterdir()}
+    assert "report" in (out / "pages" / "mine.html").read_text()
+    assert sorted(path.name for path in sweep.iterdir()) == before
+    assert str(out / "degradation.png") in capsys.readouterr().out
+    (out / "file").touch()
+    with pytest.raises(AnalysisError, match="file: cannot be made a folder"):
+        plot(sweep, only=["degradation"], out=out / "file")
 
 
 def test_records_are_read_once_and_only_by_those_who_need_them(sweep, monkeypatch):

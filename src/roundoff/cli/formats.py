@@ -16,7 +16,7 @@ def formats(
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="File to draw into, with --plot.")] = Path("formats.png"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to draw into, with --plot.")] = Path("formats.png"),
     as_json: AsJson = False,
     allow_import: AllowImport = None,
 ) -> None:

@@ -27,6 +27,10 @@ def quantize(
         int,
         typer.Option(min=0, help="Fix the scales of activations by the ranges that so many other episodes show."),
     ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write [default: DIRECTORY/quantized.csv]."),
+    ] = None,
     allow_import: AllowImport = None,
 ) -> None:
     """Quantize the policies of finished runs, and write what it costs, in the same episodes, to quantized.csv."""
@@ -36,11 +40,14 @@ def quantize(
     from roundoff.agents import quantize as quantize_run
     from roundoff.analysis.statistics.markdown import table
     from roundoff.analysis.statistics.quantized import in_words, of_run, over_runs
-    from roundoff.files import write_bytes
+    from roundoff.files import make_directory, write_bytes
 
     imports = allowed_imports(allow_import, None)
     quantizations = list(dict.fromkeys(map(Quantization.parse, into)))
     rows: list[dict[str, Any]] = []
+    written = out or directory / "quantized.csv"
+    if out:
+        make_directory(out.parent)
     with stoppable("nothing was written; the same command begins anew"):
         for name, (folder, condition) in _runs(directory).items():
             found = quantize_run(
@@ -59,7 +66,6 @@ def quantize(
             for quantization, after in found.quantized.items():
                 numbers = of_run(found.original.returns, after.returns, crashed=after.crashed)
                 rows.append({**about, "in": quantization, **numbers})
-    written = directory / "quantized.csv"
     write_bytes(written, pd.DataFrame(rows).to_csv(index=False).encode())
     say(table(in_words(over_runs(rows))))
     say(written)

@@ -22,11 +22,16 @@ def plot(
     formats: FigureFormats = "png,svg",
     only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
     tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write into; made if missing [default: DIRECTORY].")
+    ] = None,
 ) -> None:
     """Draw the degradation plot, the learning curves and more, each with the table it is drawn from."""
     from roundoff.analysis import plot as plot_sweep
 
-    written, warnings = plot_sweep(directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables))
+    written, warnings = plot_sweep(
+        directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables), out=out
+    )
     print_warnings(warnings)
     for path in written:
         say(path)
@@ -55,11 +60,14 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
     margin: Margin = 0.05,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write [default: DIRECTORY/report.html].")
+    ] = None,
 ) -> None:
     """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
     from roundoff.analysis import report as write_report
 
-    written, warnings = write_report(directory, margin)
+    written, warnings = write_report(directory, margin, out=out)
     print_warnings(warnings)
     say(written)
 

@@ -31,7 +31,9 @@ def train(
     overrides: Overrides = None,
     *,
     config: Annotated[Path | None, typer.Option(help="A YAML or JSON file with settings.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/<its name>].")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the run [default: runs/<its name>].")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the same as device=...")] = None,
     observe: Annotated[
         bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
@@ -92,7 +94,9 @@ def blame(
     config: Annotated[
         Path | None, typer.Option(help="A YAML or JSON file with the settings of a run that fails.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the trials; the same command continues.")] = Path("blame"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the trials; the same command continues.")] = Path(
+        "blame"
+    ),
     at_least: Annotated[
         float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
     ] = None,

@@ -39,7 +39,9 @@ def sweep(
     file: Annotated[str, typer.Argument(help="A sweep file (YAML), or the name of a preset.")],
     overrides: Overrides = None,
     *,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results [default: results/NAME].")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
+    ] = None,
     workers: Workers = None,
     executor: Annotated[
         Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
@@ -104,9 +106,9 @@ def reproduce(
         Literal["quick", "overnight", "paper"],
         typer.Option(help="Minutes on two cores, a night on two cores, or as the paper did it, for GPUs."),
     ] = "quick",
-    out: Annotated[Path, typer.Option(help="Folder of results; each sweep has a folder of its own in it.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of results; each sweep has a folder of its own in it.")
+    ] = Path("results"),
     workers: Workers = None,
     formats: FigureFormats = "png,svg",
     dry_run: DryRun = False,
