@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...formats import Rounding
+from ...formats.families.floats import FP32
 from ..aten.tables import CONTRACTIONS, is_contraction
 from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
@@ -85,9 +86,7 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
     products = [plan for plan in ran if is_contraction(plan.name) and plan.calls > plan.taken_apart]
     about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
     missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
-    in_carrier = [
-        h.name for h in products if h.arithmetic.accumulate is not None and h.rounds and h.rounded and not h.accumulated
-    ]
+    in_carrier = [h.name for h in ran if h.unaccumulated and (h.rounded if h.rounds else policy.format == FP32)]
     texts = []
     if missed:
         texts.append(
@@ -97,6 +96,7 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
     if in_carrier:
         texts.append(
             f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
+            " (granularity: primitive makes losses, norms and softmax of sums that it reaches)"
         )
     return texts
 

@@ -17,6 +17,7 @@ from ..aten.higher_order import steps
 from ..aten.kernels import formula
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
+from ..aten.sums import are_floats, sums_inside
 from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
 from ..policy.policy import Policy
@@ -71,6 +72,7 @@ class Plan:
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
         accumulated: how often they were.
+        unaccumulated: how often it added up numbers in the carrier, though the policy has an accumulator.
         prepares: whether operands must be looked at before it runs.
         multiplies: whether its weights, activations and gradients must be told apart.
         narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
@@ -92,7 +94,7 @@ class Plan:
         "accumulate", "accumulated", "arithmetic", "calls", "contracts", "counts", "decomposition", "exact",
         "is_island", "island", "kernel", "left_whole", "missed", "module", "moved", "moves", "multiplies", "name",
         "narrows", "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules",
-        "seen", "settles", "spares", "taken_apart", "takes_nested", "widened", "widens",
+        "seen", "settles", "spares", "taken_apart", "takes_nested", "unaccumulated", "widened", "widens",
     )  # fmt: skip
 
     def __init__(
@@ -117,7 +119,7 @@ class Plan:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = 0
-        self.missed = self.taken_apart = self.widened = 0
+        self.missed = self.taken_apart = self.unaccumulated = self.widened = 0
         self.seen: Counter[tuple[str, str, str]] = Counter()
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.narrows = self.passes_on = self.widens = False
@@ -158,6 +160,8 @@ class Plan:
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
         self._compute_exactly(operation, draw)
+        if a.accumulate is not None and not self.accumulate:
+            self._count_sums(operation)
         self._look_at_numbers(operation, integers)
         self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
@@ -172,6 +176,18 @@ class Plan:
         exact = exact_operations.kernel(operation, *how, numbers_once=once) or conversion(operation, *how)
         if exact is not None:
             self.kernel, self.exact = exact, True
+
+    def _count_sums(self, operation: OpOverload) -> None:
+        """Counts the calls that add up numbers where no accumulator reaches."""
+        kernel, asked = self.kernel or operation, sums_inside(operation)
+        if asked is None:
+            return
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self.unaccumulated += asked(args, kwargs) and are_floats(args)
+            return kernel(*args, **kwargs)
+
+        self.kernel = counting
 
     def _leave_whole(self, operation: OpOverload) -> None:
         """Finds out what the operation has to do with counts, and keeps random numbers below one."""
@@ -233,10 +249,11 @@ class Plan:
             return f"left in the carrier: {why}"
         if not self.rounded:
             return self._why_not_rounded()
-        if not self.accumulate:
-            return self._how_often()
-        other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
-        return "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
+        text = self._how_often()
+        if self.accumulated:
+            other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
+            text = "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
+        return f"{text}; sums in the carrier" if self.unaccumulated else text
 
     def _why_not_rounded(self) -> str:
         if self.left_whole:

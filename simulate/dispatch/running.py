@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from ...formats import FormatError, Rounding
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
+from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..numbers.host_numbers import recognized
@@ -248,6 +249,7 @@ class Runner:
             if result is not NotImplemented:
                 plan.accumulated += 1
                 return result
+            plan.unaccumulated += are_floats(args)
         if self.results.writer and plan.exact:  # which computes with numbers in Python
             args, kwargs = recognized(args, kwargs or {})
         return plan.kernel(*args, **(kwargs or {}))

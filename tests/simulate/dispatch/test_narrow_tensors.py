@@ -161,6 +161,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:the accumulator of the policy does not reach:roundoff.PolicyWarning")
 @pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options)))
 def test_settings_mean_what_they_mean_for_float32(options):
     wide, narrow = (trained(UNet, dtype, "e5m7", "adam", **options) for dtype in (torch.float32, BRAIN))

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import roundoff
 from roundoff import Policy, PolicyWarning, Rule, simulate
@@ -483,6 +484,64 @@ def test_products_that_no_accumulator_reaches_are_named():
     with simulate("e5m10", accumulate="e5m10"):
         torch.ones(3, 4, dtype=torch.long) @ torch.ones(4, 3, dtype=torch.long)
         torch.nn.functional.linear(weight, weight)
+
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+INDEX = torch.tensor([0, 2, 2, 1])
+HIDDEN_SUMS = {
+    "mse_loss": lambda: F.mse_loss(X, X + 1),
+    "nll_loss_forward": lambda: F.nll_loss(X, INDEX),
+    "binary_cross_entropy": lambda: F.binary_cross_entropy(X.abs(), X.abs()),
+    "smooth_l1_loss": lambda: F.smooth_l1_loss(X, X + 1, reduction="sum"),
+    "_log_softmax": lambda: X.log_softmax(1),
+    "native_layer_norm": lambda: F.layer_norm(X, (6,)),
+    "native_batch_norm": lambda: F.batch_norm(X, None, None, training=True),
+    "var": X.var,
+    "linalg_vector_norm": lambda: torch.linalg.vector_norm(X),
+    "_foreach_norm": lambda: torch._foreach_norm([X, X]),
+    "nansum": X.nansum,
+    "cumsum": lambda: X.cumsum(1),
+    "scatter_add": lambda: torch.zeros(4, 6).scatter_add(0, INDEX[:, None].expand(4, 6), X),
+    "index_add": lambda: torch.zeros(4, 6).index_add(0, INDEX, X),
+    "index_put": lambda: torch.zeros(4, 6).index_put((INDEX,), X, accumulate=True),
+    "_embedding_bag_forward_only": lambda: F.embedding_bag(INDEX[None], X),
+    "avg_pool2d": lambda: F.avg_pool2d(X[None, None], 2),
+    "sum": (X + 1j).sum,
+}
+NO_SUMS = {
+    "mse_loss": lambda: F.mse_loss(X, X + 1, reduction="none"),
+    "index_put": lambda: torch.zeros(4, 6).index_put((INDEX,), X),
+    "scatter": lambda: torch.zeros(4, 6).scatter(0, INDEX[:, None].expand(4, 6), X),
+    "cumsum": lambda: INDEX.cumsum(0),
+    "sum": lambda: X.sum() + X.mean(),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN_SUMS)
+def test_sums_that_no_accumulator_reaches_are_named(name):
+    said = pytest.warns(PolicyWarning, match=rf"the accumulator of the policy does not reach {name}: sums were taken")
+    with said, simulate("e5m10", accumulate="e5m10") as simulation:
+        HIDDEN_SUMS[name]()
+    treatments = [plan.kind() for plan in simulation.plans() if plan.name == name]
+    assert any(treatment.endswith("; sums in the carrier") for treatment in treatments)
+
+
+@pytest.mark.parametrize("name", NO_SUMS)
+def test_what_adds_up_nothing_or_is_accumulated_is_not_named(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with simulate("e5m10", accumulate="e5m10") as simulation:
+            NO_SUMS[name]()
+    assert not any("in the carrier" in plan.kind() for plan in simulation.plans())
+
+
+def test_primitive_granularity_makes_sums_that_an_accumulator_reaches():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with simulate("e5m10", accumulate="e5m10", granularity="primitive") as simulation:
+            for name in ("mse_loss", "_log_softmax", "native_layer_norm", "var", "linalg_vector_norm"):
+                HIDDEN_SUMS[name]()
+    assert any(plan.accumulated for plan in simulation.plans() if plan.name == "sum")
 
 
 @pytest.mark.parametrize(

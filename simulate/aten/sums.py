@@ -1,0 +1,76 @@
+"""Which ATen operations add up numbers inside, beside other work, where no accumulator of a policy reaches."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .schemas import schema_of
+from .tables import is_contraction, plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+    Asked = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+
+SUMMING = (
+    # Losses, which add up what they compute of each element.
+    "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss",
+    "multilabel_margin_loss_forward", "_ctc_loss*", "_cudnn_ctc_loss*",
+    # Softmax, normalisation, variances, norms and distances.
+    "_softmax*", "_log_softmax*", "_safe_softmax", "_masked_softmax*", "logsumexp", "logcumsumexp",
+    "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*", "_batch_norm_*",
+    "batch_norm_*", "cudnn_batch_norm*", "_fused_rms_norm*", "var", "std", "var_mean", "std_mean",
+    "linalg_vector_norm", "norm", "dist", "renorm", "_cdist_*", "_pdist_*", "_weight_norm_interface*",
+    # Sums over places and windows.
+    "nansum", "cumsum", "trace", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce", "index_put",
+    "_index_put_impl", "_unsafe_index_put", "_unsafe_masked_index_put_accumulate", "put", "segment_reduce",
+    "_embedding_bag*", "embedding_dense_backward", "embedding_backward", "bincount", "*avg_pool*", "*pool*_backward",
+    "*pad*_backward", "col2im", "*upsample*linear*", "*upsample*cubic*", "*upsample*_backward", "grid_sampler*",
+    # Linear algebra.
+    "*linalg*", "*cholesky*", "_fft_*", "ormqr", "geqrf", "lu_solve", "triangular_solve",
+)  # fmt: skip
+"""Their names, as patterns, without ``_foreach_`` in front and ``_`` behind."""
+
+_ONLY_WHERE = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin")}
+"""Arguments that say whether there is a sum: the values with which there is none."""
+
+
+def are_floats(args: Sequence[Any]) -> bool:
+    """Whether a call is about floating-point or complex numbers: sums of integers are exact."""
+    flat = (x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else (arg,)))
+    return any(isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in flat)
+
+
+@cache
+def sums_inside(operation: OpOverload) -> Asked | None:
+    """Which calls of an operation add up numbers inside, told by their arguments; None if no call does."""
+    name = plain_name(operation.overloadpacket.__name__)
+    if is_contraction(name):
+        return _always
+    if operation.namespace != "aten" or not any(fnmatchcase(name, pattern) for pattern in SUMMING):
+        return None
+    if name == "scatter" and "reduce" not in (argument.name for argument in schema_of(operation).arguments):
+        return None
+    for position, argument in enumerate(schema_of(operation).arguments):
+        if argument.name in _ONLY_WHERE:
+            return _unless(position, argument.name, argument.default_value)
+    return _always
+
+
+def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _unless(position: int, name: str, default: Any) -> Asked:
+    def asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        value = args[position] if position < len(args) else kwargs.get(name, default)
+        return value not in _ONLY_WHERE[name]
+
+    return asked
