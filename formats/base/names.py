@@ -29,6 +29,8 @@ class Beginning(NamedTuple):
     """The regular expression that matches it, in lower case."""
     fields: Callable[[re.Match[str]], Fields]
     """What the format is made with; raises FormatError if a number is out of range."""
+    behind: tuple[type[Any], tuple[str, ...]] | None = None
+    """For messages, where it is a name of another class with something behind: the class, and what may stand there."""
 
 
 class Suffix(NamedTuple):
@@ -227,7 +229,9 @@ def _possible(family: Family, fields: Fields) -> list[Suffix]:
 
 
 def _allowed(family: Family, fields: Fields) -> str:
-    allowed = ", ".join(suffix.syntax for suffix in _possible(family, fields))
+    beginnings = (beginning.behind for other in FAMILIES.values() for beginning in other.beginnings)
+    further = [syntax for behind in beginnings if behind and behind[0] is family.kind for syntax in behind[1]]
+    allowed = ", ".join([*(suffix.syntax for suffix in _possible(family, fields)), *further])
     return f"{allowed}, each once and in any order" if allowed else "none"
 
 

@@ -218,6 +218,7 @@ register(
             "FLOAT_tensor, FLOAT_row, FLOAT_bBLOCK",
             rf"({'|'.join(_FLOATS)}|{_WIDTHS})_(tensor|row|b\d{{1,9}})",
             _from_name,
+            behind=(FloatFormat, ("_tensor", "_row", "_bBLOCK")),
         )
     ],
     suffixes=[AXIS_SUFFIX, Suffix("_pow2", "power_of_two", "(pow2)", lambda _: True)],

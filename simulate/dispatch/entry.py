@@ -113,7 +113,11 @@ def simulate(
             " programs, too; other formats round them"
         )
         warnings.warn(text, SimulationWarning, stacklevel=2)
+    policy = replace(Policy.of(format), **given)
+    if policy.names_fp32_alone:
+        text = "the policy rounds nothing, since it names fp32 alone; PyTorch's mixed precision is in bf16 or fp16"
+        warnings.warn(text, SimulationWarning, stacklevel=2)
     return Simulation(
-        replace(Policy.of(format), **given), seed=seed, observe=observe, shadow=shadow, products=products, root=root,
+        policy, seed=seed, observe=observe, shadow=shadow, products=products, root=root,
         watchers=watchers,
     )  # fmt: skip

@@ -18,11 +18,12 @@ from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
 from ..policy.carriers import on_this_gpu
-from ..policy.places import Places
+from ..policy.places import Places, in_role
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Islands, Role, Rule
 from ..policy.rules import Finfo as FinfoOf
 from ..presence.bystanders import Bystander
+from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
@@ -469,7 +470,8 @@ def _draws_at_work() -> Draws | None:
     return None if simulation is None else simulation._draws  # noqa: SLF001  of this class's own module
 
 
-_process = Process(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work))
+_clipping = Clipping(in_role(Role.OPTIMIZER))
+_process = Process(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work), _clipping)
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...formats import Format, FormatError, Rounding
+from ...formats.families.floats import FP32
 from ..aten.tables import CONTRACTIONS, LAYERS
 from .recipes import RECIPES, mx
 from .rules import (
@@ -278,6 +279,12 @@ class Policy:
         """The formats of results, wherever, each once."""
         named = (self.format, *(rule.format for rule in self.rules))
         return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
+
+    @property
+    def names_fp32_alone(self) -> bool:
+        """Whether it has rules, and nothing that they or the policy name is rounded: every format is fp32."""
+        formats = [*self.formats(), *self.settings("operands")]
+        return bool(self.rules) and not self.settings("accumulate") and all(fmt == FP32 for fmt in formats)
 
     def settings(self, name: str) -> list[Any]:
         """What one setting is for all operations together, and in every rule that has it."""

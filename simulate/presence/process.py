@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
+    from .clipping import Clipping
     from .entering import Presence
     from .generators import Generators
 
@@ -75,12 +76,14 @@ class Process:
     - How threads are started: with a :class:`Bystander` where a simulation is at work.
     - A hook before the steps of optimizers.
     - The states of random generators, which remember where the simulation was.
+    - The role of gradient clipping.
 
     Args:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
         before_step: called with an optimizer before each of its steps, in any thread.
         generators: of random numbers.
+        clipping: of gradients.
     """
 
     def __init__(
@@ -89,8 +92,9 @@ class Process:
         is_inside: Callable[[], bool],
         before_step: Callable[[torch.optim.Optimizer], None],
         generators: Generators,
+        clipping: Clipping,
     ) -> None:
-        self._generators = generators
+        self._generators, self._clipping = generators, clipping
         self._at_work = at_work
         self._before_step = before_step
         self._hook: RemovableHandle | None = None
@@ -130,12 +134,14 @@ class Process:
         self._start = watched(self._plain, self._at_work)
         threading.Thread.start = self._start  # type: ignore[method-assign]
         self._generators.begin()
+        self._clipping.begin()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  the only access there is
     def _end(self) -> None:
         from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds to import
 
         self._generators.end()
+        self._clipping.end()
         if self._hook is not None:
             self._hook.remove()
         if threading.Thread.start is self._start:  # else others have wrapped it

@@ -186,4 +186,10 @@ def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) ->
     described = parse(described, source).plain()
     if isinstance(described, str):
         described = {"preset": described}
-    return replace(Policy.parse(described, format_name), **given)
+    chosen = replace(Policy.parse(described, format_name), **given)
+    if chosen.names_fp32_alone:
+        raise typer.BadParameter(
+            "the policy rounds nothing in fp32; name another: PyTorch's mixed precision is --format bf16 or fp16",
+            param_hint="--format",
+        )
+    return chosen

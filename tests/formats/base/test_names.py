@@ -67,6 +67,7 @@ def test_every_alias_is_read_and_its_text_is_canonical():
     ("name", "message"),
     [
         ("fp16_saturat", "there is no suffix '_saturat' of 'fp16', which takes .*_nosub, _ftz, _daz, .*_saturate"),
+        ("fp8_e4m3_rows", "no suffix '_rows' of 'fp8_e4m3', which takes .*_wrap, _tensor, _row, _bBLOCK, each once"),
         ("fp16_nan_saturate", "there is no suffix '_saturate' of 'fp16'"),
         ("e5m10_nosub_nosub", "no suffix '_nosub' a second time of 'e5m10'"),
         ("e4m3fn_finite", "no suffix '_finite' of 'e4m3fn'"),

@@ -397,6 +397,15 @@ def test_a_mode_that_changes_nothing_is_named():
     simulate(roundoff.Policy("fp32", operands="e4m3"), rounding="toward-zero")
 
 
+def test_policies_of_fp32_alone_say_that_they_round_nothing():
+    for policy in (roundoff.Policy.mixed_precision("fp32"), roundoff.Policy.storage("fp32")):
+        with pytest.warns(roundoff.SimulationWarning, match="the policy rounds nothing.* in bf16 or fp16"):
+            simulate(policy)
+    simulate(roundoff.Policy.mixed_precision("bf16"))
+    with pytest.warns(roundoff.SimulationWarning, match="rounds nothing"):
+        simulate(roundoff.Policy.mixed_precision("fp32"), islands="exact")
+
+
 def test_memory_that_is_shared_with_another_library_keeps_its_bits():
     a, x = np.array([0.1], dtype=np.float32), torch.tensor([0.1])
     ways = (torch.from_numpy, torch.as_tensor, torch.asarray, torch.from_dlpack)

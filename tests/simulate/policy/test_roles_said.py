@@ -25,6 +25,28 @@ def test_a_rule_reaches_what_is_said_and_nothing_else():
     assert {plan.role for plan in simulation.plans()} == {"forward", "averages", "targets"}
 
 
+@pytest.mark.parametrize("clip", [torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_])
+def test_clipping_gradients_is_part_of_the_optimizer(clip):
+    """By whatever name it was imported, and for as long as a simulation is entered."""
+
+    def clipped(*rules):
+        weight = torch.nn.Parameter(torch.ones(3))
+        weight.grad = torch.tensor([1.1, 2.3, 3.7])
+        with simulate(Policy("e5m2").with_rules(*rules)) as simulation:
+            clip([weight], 1.3)
+        return weight.grad, {plan.role for plan in simulation.plans()}
+
+    rounded, roles = clipped(Rule(role="backward", format="fp32"))
+    exact, _ = clipped(Rule(role="optimizer", format="fp32"))
+    assert roles == {"optimizer"}
+    assert torch.equal(rounded, roundoff.round(rounded, "e5m2"))
+    assert not torch.equal(exact, roundoff.round(exact, "e5m2"))
+    names = clip.__code__.co_freevars
+    plain = clip.__closure__[names.index("func")].cell_contents
+    assert plain.__module__ == "torch.nn.utils.clip_grad"
+    assert not hasattr(plain, "__wrapped__")
+
+
 def test_inside_of_an_optimizers_step_what_is_said_counts():
     weight = torch.nn.Parameter(torch.ones(2))
     copy = torch.zeros(2)

@@ -306,6 +306,7 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
         (["--format", "e5x", "fine.py"], "e5x"),
         (["--format", "e5m3", "--policy", "{", "fine.py"], "--policy"),
         (["--format", "e5m3", "--policy", "some", "fine.py"], "policy.preset must be"),
+        (["--format", "fp32", "--policy", "mixed-precision", "fine.py"], "is --format bf16 or fp16"),
         (["--format", "e5m3", "--report", "no/where.csv", "fine.py"], "there is no folder"),
         (["--format", "e5m3", "--observed", "fine.py"], "No such option"),
         (["--format", "e5m3"], "SCRIPT"),
