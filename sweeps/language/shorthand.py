@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...agents.config.fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
+from ..subjects.agents import AGENTS
 from ..wording import RANGE, shown
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 MANY_FORMATS = "format"
 """The key that takes ``{e5mX: 1..10}``."""
+LIST_OF_NAMES, WORDS_FOR_LISTS = "fixes", ("all", "none")
+"""The key of agents each value of which is a list of names, and the words for some lists."""
 NAME_WITH_A_GAP = re.compile(r"[^X]*X[^X]*")
 _MOST = 100_000  # numbers of a range: no sweep has more runs
 _EXACT = 2.0**53  # the size up to which floats hold every whole number
@@ -45,6 +49,16 @@ def several(key: str, item: Located, outline: Outline) -> Located | None:
     if not isinstance(item.value, list):
         found = _all(key, item, outline)
         return one(key, item, outline) if found is None else replace(item, value=found) if found else None
+    if key == LIST_OF_NAMES and outline.subject is AGENTS and _are_names(item.value):
+        plain = item.plain()
+        each = [value if value in WORDS_FOR_LISTS else [value] for value in plain]
+        apart = f"; a run for each is {key}={_flow(each)}" if len(each) > 1 else ""
+        outline.complain(
+            item.place,
+            f"{key}: a list holds a value for each run, and names are no values: one list of names is"
+            f" {key}={_flow([plain])}{apart}",
+        )
+        return None
     values: list[Located] = []
     for part in item.value:
         found = _all(key, part, outline)
@@ -52,6 +66,18 @@ def several(key: str, item: Located, outline: Outline) -> Located | None:
             return None
         values += [one(key, part, outline)] if found is None else found
     return replace(item, value=values)
+
+
+def _are_names(values: list[Located]) -> bool:
+    """Whether values, each of which should be a list of names or a word for one, are names, or names and words."""
+    found = {value.value if isinstance(value.value, str) else "" for value in values}
+    names = found - set(WORDS_FOR_LISTS)
+    return bool(names) and names <= {*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES}
+
+
+def _flow(value: Any) -> str:
+    """Lists of text, as YAML has them."""
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
