@@ -20,7 +20,7 @@ from ...agents.run.stopwatch import Stopwatch
 from ...simulate import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ...agents.run.directory import RunDirectory
     from ...agents.run.observed import Numerics
@@ -149,6 +149,7 @@ class Recorder:
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
+            self._mark(state)
         except RoundoffError:
             raise
         except Exception as error:  # of whatever kind: anything may stand in the file
@@ -178,6 +179,13 @@ class Recorder:
         self._simulation.advance(draws=saved["simulation"]["draws"])
         _set_generators(saved["generators"])
 
+    def _mark(self, saved: dict[str, Any]) -> None:
+        """Notes which of the tensors that are given back held whole numbers, so that they stay whole."""
+        known = self._simulation.whole
+        for x, whole in zip(_tensors(saved["state"]), saved.get("whole", ()), strict=False):
+            if known is not None and whole:
+                known.mark(x)
+
     def finish(self) -> None:
         """Writes what is left to be written."""
         log = self._opened()
@@ -201,10 +209,12 @@ class Recorder:
         return self._log
 
     def _save(self, state: Any) -> None:
+        known = self._simulation.whole
         checkpoint.save(
             self._files.checkpoint,
             {
                 "state": state,
+                "whole": [known is not None and x in known for x in _tensors(state)],
                 "metrics_length": self._opened().synced_length(),
                 "step": self.step,
                 "last": self._last,
@@ -253,6 +263,15 @@ def _check_plain(value: Any, where: str) -> None:
             f"roundoff.checkpoint: {where} is a {kind}; a checkpoint holds tensors, Python's numbers, text, and lists,"
             " tuples and dicts of them"
         )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a state, in its order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif type(value) in _MAPPINGS or isinstance(value, (list, tuple)):
+        for part in value.values() if type(value) in _MAPPINGS else value:
+            yield from _tensors(part)
 
 
 def _same(one: Any, other: Any) -> bool:

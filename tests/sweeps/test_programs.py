@@ -157,6 +157,20 @@ def loads(steps: int = 6, pause: Path | None = None, top: bool = True):
     return loss
 
 
+def counts(steps: int = 30, pause: Path | None = None, into: bool = False):
+    seen, first = torch.zeros(()), 0
+    if (state := roundoff.restore()) is not None:
+        seen = seen.copy_(state["seen"][0]) if into else state["seen"][0]
+        first = state["step"]
+    for step in range(first, steps):
+        roundoff.checkpoint({"seen": [seen], "step": step}, every=0)
+        seen = seen + 1
+        if pause is not None and step == 20 and not pause.exists():
+            pause.touch()
+            raise RuntimeError("cut")
+    return {"seen": seen}
+
+
 small = roundoff.Format.parse("e5m2")
 E = "no format"
 """
@@ -331,6 +345,16 @@ def test_loading_a_state_leaves_no_trace(folder, top):
     assert len(lines(folder / "a" / "metrics.jsonl")) == 7
     for name in ("metrics.jsonl", "result.json", "numerics.csv"):
         assert (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize("into", ["true", "false"])
+def test_a_count_stays_whole_in_a_resumed_run(folder, into):
+    """In e5m3 a sum of ones that is rounded stays at 16."""
+    text = f"metric: seen\nbase: {{format: e5m3, into: {into}, pause: {folder / 'cut'}}}"
+    config, metric = only(folder, text, "counts")
+    with pytest.raises(ProgramError, match="cut"):
+        run_program(config, metric, folder / "a")
+    assert run_program(config, metric, folder / "a")["values"] == {"seen": 30.0}
 
 
 @pytest.mark.parametrize(
