@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import shutil
 import tempfile
 import zlib
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from roundoff.caches import cache_folder
@@ -64,11 +66,34 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
 
 
 def folder_of_programs() -> Path:
-    """Where compiled programs are kept; where they cannot be, a folder that ends with the process."""
+    """Where programs are kept that were compiled for this processor; else a folder that ends with the process.
+
+    Inductor writes loops for the instructions of the processor that it runs on, and does not look whether those that it
+    finds on disk were written for another one: home folders are shared by machines.
+    """
     chosen = os.environ.get(_VARIABLE)
     if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree
         chosen = None
-    return cache_folder("programs", chosen) or _of_this_process()
+    kept = cache_folder("programs", chosen)
+    if kept is None:
+        return _of_this_process()
+    folder = kept / f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{_instructions()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:  # a full disk
+        return _of_this_process()
+    return folder
+
+
+@cache
+def _instructions() -> str:
+    """A name for what the processor can do, as the kernel of the system lists it; empty where it lists nothing."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # another system than Linux
+        return ""
+    listed = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return f"{zlib.crc32(' '.join(sorted(listed[0])).encode()):08x}" if listed else ""
 
 
 @cache

@@ -2,6 +2,9 @@
 
 import json
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +18,15 @@ from roundoff.simulate import simulate
 from roundoff.simulate.compiling import program_cache
 from roundoff.simulate.compiling.program_cache import compiled_on_disk
 
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+OF_THIS_PROCESSOR = f"{platform.machine()}-{CAPABILITY}-{program_cache._instructions()}"
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    return tmp_path / "roundoff" / "programs"
+    return tmp_path / "roundoff" / "programs" / OF_THIS_PROCESSOR
 
 
 def compiler():
@@ -41,7 +47,7 @@ def test_programs_are_in_the_users_own_folder_and_the_users_setting_comes_back(f
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())  # as torch sets it
     assert compiled_on_disk(compiler) == folder / "ab/library.so"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
-    assert compiled_on_disk(compiler) == tmp_path / "chosen/roundoff/ab/library.so"
+    assert compiled_on_disk(compiler) == tmp_path / "chosen/roundoff" / OF_THIS_PROCESSOR / "ab/library.so"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen")
 
 
@@ -111,6 +117,42 @@ def test_headers_are_compiled_into_the_same_folder(folder):
     assert ours[0] == str(folder / "precompiled_headers")
     assert ours[1] is not theirs[1]
     assert (codecache._HEADER_DIR, codecache._precompile_header) == theirs
+
+
+@pytest.mark.parametrize("change", ["instructions", "capability"])
+def test_programs_for_another_processor_are_not_found(folder, monkeypatch, change):
+    """A home folder is shared by machines, and inductor does not look what a program on disk was written for."""
+    library = compiled_on_disk(compiler)
+    if change == "instructions":
+        monkeypatch.setattr(program_cache, "_instructions", lambda: "others")
+    else:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX1024")
+    assert compiled_on_disk(compiler) != library
+    assert library.exists()
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parents[2]))
+    assert compiled_on_disk(compiler) == library
+
+
+STEP = """
+import roundoff, torch
+
+x = torch.linspace(-3, 3, 1000)
+step = roundoff.compile(lambda x: (x * 1.7 + 0.3).exp().sum(), roundoff.simulate("e5m10"))
+print(step(x).item())
+"""
+
+
+def test_a_process_with_fewer_instructions_compiles_for_itself(folder):
+    """Loops with AVX2 did not compile where a process that may not use it found them on disk."""
+    printed = []
+    for capability in (CAPABILITY.lower(), "default"):
+        env = os.environ | {"ATEN_CPU_CAPABILITY": capability, "XDG_CACHE_HOME": str(folder.parents[2])}
+        command = [sys.executable, "-W", "error::UserWarning", "-c", STEP]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        printed.append(done.stdout)
+    assert len(list(folder.parent.iterdir())) == (1 if CAPABILITY == "DEFAULT" else 2)
 
 
 def test_without_any_folder_programs_live_as_long_as_the_process(monkeypatch):
