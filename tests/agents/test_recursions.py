@@ -4,9 +4,11 @@ import csv
 import json
 from fractions import Fraction
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
+from bench import bf16_critics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -242,3 +244,40 @@ def test_the_figure_of_the_paper_rests_on_its_table():
         assert abs(row["stochastic"] - 100) < 5
         if m <= 4:
             assert row["lag_nearest"] > 3 * row["lag_stochastic"]
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_about_critics_in_bfloat16_rests_on_its_table():
+    with (DOCS / "figures/bf16-critics.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    values = {}
+    for row in rows:
+        values.setdefault((row["target"], float(row["discount"])), []).append(float(row["value"]))
+    page = (DOCS / "bf16-critics.md").read_text(encoding="utf-8")
+    for target in bf16_critics.TARGETS:
+        cells = []
+        for discount in (0.9, 0.99, 0.997):
+            found = values[target, discount]
+            assert len(found) == 5
+            cells.append(f"{mean(found):.1f} ({min(found):.1f} to {max(found):.1f})")
+            right = 1 / (1 - discount)
+            if target in ("reward + discount * v", "reward + discount * v * not_done") and discount > 0.9:
+                least, most = (right * part for part in reach(1 - discount, 7))
+                assert all(least <= value <= most for value in found)
+            else:
+                assert all(abs(value - right) < 0.02 * right for value in found)
+        name = "all in float32, no autocast" if target == "float32" else f"`{target}`"
+        assert f"| {name} | {' | '.join(cells)} |" in page
+
+
+def test_a_critic_under_autocast_stops_where_it_is_predicted(monkeypatch):
+    """In a sixth of the steps of the table, with a discount of 0.97, of which bfloat16 leaves 27 to 30 of 33."""
+    monkeypatch.setitem(bf16_critics.STEPS, 0.97, 1500)
+    monkeypatch.setattr(bf16_critics, "LAST", 300)
+    least, most = (part / 0.03 for part in reach(0.03, 7))
+    lost = bf16_critics.learned(0.97, "reward + discount * v", 0)
+    kept = bf16_critics.learned(0.97, "reward + discount * v.float()", 0)
+    assert abs(kept - 1 / 0.03) < 0.5
+    assert 0.98 * least < lost < 1.02 * most < kept - 1
