@@ -373,3 +373,23 @@ def test_every_command_that_writes_files_takes_out():
     options = {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
     assert {name for name, flags in options.items() if {"--out", "-o"} <= flags} == writing
     assert {name for name, flags in options.items() if "--out" in flags} == writing
+
+
+def test_who_reads_may_stop_and_the_status_stays(tmp_path):
+    """``roundoff status FOLDER | head`` of many runs; 1 would mean that some have failed."""
+    for number in range(2000):
+        run = tmp_path / "runs" / f"cartpole_swingup-fp32-s{number}-{number:010x}"
+        run.mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"config": {"task": "cartpole_swingup", "seed": number}}))
+        (run / "result.json").write_text(
+            json.dumps({"status": "done", "return": 1.0, "return_std": 0.0, "step": 1, "crash": None})
+        )
+    runs = [{"id": run.name, "config": {"task": "cartpole_swingup"}} for run in (tmp_path / "runs").iterdir()]
+    plan = {"layout": 1, "name": "many", "description": "", "varying": ["seed"], "runs": runs}
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    for command in (["status", str(tmp_path)], ["status", str(tmp_path), "--json"], ["formats"]):
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "wb") as closed:
+            ended = subprocess.run([*ROUNDOFF, *command], stdout=closed, stderr=subprocess.PIPE, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")

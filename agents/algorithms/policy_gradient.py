@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..config.learning_keys import OnPolicyKeys
-    from ..environments.sizes import Sizes
     from ..experience.on_policy import Minibatch
     from ..experience.replay import Batch
     from ..models.policies import Policy
+    from ..sizes import Sizes
 
 _PLANES = 3  # dimensions of planes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OffPolicyKeys
-    from ..environments.sizes import Sizes
+    from ..sizes import Sizes
     from .prioritized import PrioritizedReplay
     from .sampling import Sample
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..config.learning_keys import OffPolicyKeys
     from ..config.value_keys import ValueKeys
-    from ..environments.sizes import Sizes
+    from ..sizes import Sizes
     from .frame_replay import FrameBatch, FrameReplay
     from .intake import Intake
     from .replay import Batch, Replay

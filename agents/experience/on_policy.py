@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OnPolicyKeys
-    from ..environments.sizes import Sizes
+    from ..sizes import Sizes
     from .intake import Intake
     from .replay import Batch
     from .sampling import Sample

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.files import write_json
 from roundoff.origin import origin
 
-from ..environments.sizes import KnownSizes
+from ..sizes import KnownSizes
 from . import checkpoint
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..environments.sizes import Sizes
+    from ..sizes import Sizes
     from .directory import Result, RunDirectory
     from .observed import Numerics
     from .profile import Profile

@@ -14,11 +14,11 @@ from roundoff.errors import RoundoffError
 
 from ...simulate.watching.lost_numbers import lost_numbers
 from ..actors.sampler import RemoteSampler
-from ..environments.sizes import KnownSizes
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..learners.single import LearnerLost, SingleLearner
 from ..quantization.quantization import Quantization
+from ..sizes import KnownSizes
 from . import checkpoint
 from .directory import Crash, Result, RunDirectory, check_same_config
 from .ending import write_ending
@@ -120,6 +120,7 @@ class Run:
         self._waited = wait if on_gpu else None
         self.last_report = 0.0
         self.log_length = 0  # of metrics.jsonl
+        self.log_checksum: int | None = None
         self._evaluated_at = -1
         with self.stopwatch.measure("actors" if stage else "environment"):
             self._resume_or_begin()
@@ -323,7 +324,7 @@ class Run:
     def _log(self) -> MetricsLog | NoLog:
         if not self.learners.leads:
             return NoLog()
-        return MetricsLog(self.files.path, length=self.log_length, step=self.state.step)
+        return MetricsLog(self.files.path, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
 
     def _save(self, log: MetricsLog | NoLog) -> None:
         """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
@@ -338,6 +339,7 @@ class Run:
                 "seconds": self.stopwatch.total,
                 "untrained": self.untrained,
                 "metrics_length": log.synced_length(),
+                "metrics_checksum": log.checksum,
             }
             if not learners.leads:
                 checkpoint.save(self.files.room_for_checkpoint_of(learners.rank, self.state.step), state)
@@ -366,7 +368,7 @@ class Run:
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
             self.untrained = state.get("untrained")  # older versions did not look at it
-            self.log_length = state["metrics_length"]
+            self.log_length, self.log_checksum = state["metrics_length"], state.get("metrics_checksum")
         except RoundoffError:
             raise
         except Exception as error:  # of whatever kind: anything may stand in the file

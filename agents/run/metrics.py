@@ -8,8 +8,9 @@ import socket
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
+from zlib import crc32
 
-from roundoff.files import cannot_be_written, json_text, make_directory_inside, open_to_append
+from roundoff.files import cannot_be_written, json_text, make_directory_inside, open_to_append, open_to_read, separate
 
 from ..errors import FileError
 
@@ -29,14 +30,19 @@ class MetricsLog:
         directory: the run's.
         length: bytes of ``metrics.jsonl`` that are kept; what a killed run wrote after its checkpoint is cut off.
         step: environment steps of that moment; later points in earlier event files are hidden.
+        checksum: what :attr:`checksum` was then; None: not known.
+
+    Attributes:
+        checksum: CRC-32 of what has been written so far.
 
     Raises:
-        FileError: the file is shorter than ``length``, or cannot be written.
+        FileError: the file is shorter than ``length``, is damaged, or cannot be written.
     """
 
-    def __init__(self, directory: Path, *, length: int, step: int) -> None:
+    def __init__(self, directory: Path, *, length: int, step: int, checksum: int | None = None) -> None:
         self._path = path = directory / "metrics.jsonl"
         with self._writing():
+            separate(path)
             self._file = open_to_append(path)
             size = os.fstat(self._file.fileno()).st_size
             if size < length:
@@ -44,6 +50,13 @@ class MetricsLog:
                 raise FileError(
                     f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
                     " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
+                )
+            self.checksum = _checksum(path, length)
+            if checksum not in (None, self.checksum):
+                self._file.close()
+                raise FileError(
+                    f"{path}: was changed or damaged after the run was interrupted: restore it, or delete the run's"
+                    " folder to start anew"
                 )
             if size > length:
                 self._file.truncate(length)
@@ -75,7 +88,9 @@ class MetricsLog:
         """
         record = {"kind": kind, "step": step, **{name: _finite(value) for name, value in values.items()}}
         with self._writing():
-            self._file.write(json_text(record).encode() + b"\n")
+            line = json_text(record).encode() + b"\n"
+            self._file.write(line)
+            self.checksum = crc32(line, self.checksum)
             self._file.flush()
             self._write_event(f"{kind}/{values['in']}" if "in" in values else kind, step, values)
 
@@ -114,9 +129,21 @@ class MetricsLog:
         self._events.flush()
 
 
+def _checksum(path: Path, length: int) -> int:
+    """CRC-32 of so many bytes at the beginning of a file."""
+    found = 0
+    with open_to_read(path) as file:
+        while length > 0 and (part := file.read(min(length, 1 << 20))):
+            found = crc32(part, found)
+            length -= len(part)
+    return found
+
+
 @final
 class NoLog:
     """What a learner has that follows another one: its curves are the leader's."""
+
+    checksum = 0
 
     def __enter__(self) -> Self:
         return self

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ..algorithms.learner import Learner
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
-    from ..environments.sizes import Sizes
     from ..experience.intake import Intake
     from ..experience.sampling import Sample
+    from ..sizes import Sizes
 
 
 class Recorder(Protocol):

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from roundoff.files import read_json
 
 from ..config.train_config import TrainConfig
-from ..environments.sizes import KnownSizes
 from ..errors import RunError
+from ..sizes import KnownSizes
 from . import checkpoint
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..algorithms.learner import Learner
     from ..config.train_config import TrainConfig
     from ..environments.parallel import EnvironmentGroup
-    from ..environments.sizes import Sizes
     from ..experience.intake import Intake
+    from ..sizes import Sizes
 
 
 # Of the keys that some algorithms have: nobody else learns or acts.

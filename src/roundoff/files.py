@@ -202,6 +202,22 @@ def open_to_append(path: str | Path) -> IO[bytes]:
     return _regular(descriptor, path, "ab")
 
 
+def separate(path: str | Path) -> None:
+    """Gives a file that has other names, such as hard links of a backup have, bytes of its own; the others keep theirs.
+
+    Raises:
+        OSError: it cannot be read.
+        FileError: it cannot be written.
+    """
+    try:
+        with open_to_read(path) as shared:
+            if os.fstat(shared.fileno()).st_nlink > 1:
+                with atomic_writer(path) as own:
+                    shutil.copyfileobj(shared, own)
+    except FileNotFoundError:
+        pass
+
+
 def open_to_read(path: str | Path) -> IO[bytes]:
     """Opens a file; a link is followed.
 

@@ -145,7 +145,7 @@ class Recorder:
         if state is None:
             return None
         try:
-            self._opened(state["metrics_length"], state["step"])
+            self._opened(state["metrics_length"], state["step"], state.get("metrics_checksum"))
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
@@ -202,10 +202,10 @@ class Recorder:
         if self._log:
             self._log.__exit__(None, None, None)
 
-    def _opened(self, length: int = 0, step: int = 0) -> MetricsLog:
+    def _opened(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
         """The log. A program that logs before it restores begins anew."""
         if self._log is None:
-            self._log = MetricsLog(self._files.path, length=length, step=step)
+            self._log = MetricsLog(self._files.path, length=length, step=step, checksum=checksum)
         return self._log
 
     def _save(self, state: Any) -> None:
@@ -216,6 +216,7 @@ class Recorder:
                 "state": state,
                 "whole": [known is not None and x in known for x in _tensors(state)],
                 "metrics_length": self._opened().synced_length(),
+                "metrics_checksum": self._opened().checksum,
                 "step": self.step,
                 "last": self._last,
                 "not_finite": self.not_finite,

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
-from roundoff.files import open_to_append
+from roundoff.files import open_to_append, separate
 from roundoff.processes import in_words
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class WorkerProcess:
         self, log: Path, say: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND
     ) -> None:
         self._log = log
+        separate(log)
         with open_to_append(log) as errors:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,

@@ -10,8 +10,8 @@ from ..policy_gradient import PolicyGradient
 if TYPE_CHECKING:
     import torch
 
-    from ...environments.sizes import Sizes
     from ...experience.on_policy import RolloutRecorder
+    from ...sizes import Sizes
     from ..part import Metrics
     from .settings import A2CConfig
 

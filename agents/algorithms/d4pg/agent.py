@@ -19,9 +19,9 @@ from ..twin_critics import step_critics
 from ..value_learner import ValueLearner
 
 if TYPE_CHECKING:
-    from ...environments.sizes import Sizes
     from ...experience.off_policy import OffPolicyRecorder
     from ...experience.replay import Batch
+    from ...sizes import Sizes
     from .settings import D4PGConfig
 
 

@@ -21,9 +21,9 @@ from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...environments.sizes import Sizes
     from ...experience.frame_replay import FrameBatch
     from ...experience.off_policy import OffPolicyRecorder
+    from ...sizes import Sizes
     from .settings import DQNConfig
 
 

@@ -17,9 +17,9 @@ from ..twin_critics import step_critics
 from .encoder import Parts, PixelNetwork, convolve, features
 
 if TYPE_CHECKING:
-    from ...environments.sizes import Sizes
     from ...experience.frame_replay import FrameBatch
     from ...experience.off_policy import OffPolicyRecorder
+    from ...sizes import Sizes
     from ..part import Metrics
     from .settings import DrQConfig
 

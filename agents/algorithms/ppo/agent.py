@@ -10,8 +10,8 @@ from ...experience.on_policy import record_rollouts
 from ..policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
-    from ...environments.sizes import Sizes
     from ...experience.on_policy import RolloutRecorder
+    from ...sizes import Sizes
     from ..part import Metrics
     from .settings import PPOConfig
 

@@ -25,10 +25,10 @@ from ..twin_critics import step_critics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...environments.sizes import Sizes
     from ...experience.off_policy import OffPolicyRecorder
     from ...experience.replay import Batch
     from ...models.networks import FlatNetwork
+    from ...sizes import Sizes
     from .settings import SACConfig
 
 

@@ -16,9 +16,9 @@ from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
 
 if TYPE_CHECKING:
-    from ...environments.sizes import Sizes
     from ...experience.off_policy import OffPolicyRecorder
     from ...experience.replay import Batch
+    from ...sizes import Sizes
     from .settings import TD3Config
 
 

@@ -5,7 +5,6 @@ Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Annotated
@@ -16,7 +15,7 @@ from roundoff import __version__
 from roundoff.cli.doctor import doctor
 from roundoff.cli.export import export
 from roundoff.cli.formats import formats, verify
-from roundoff.cli.options import say
+from roundoff.cli.options import closed_pipes, say
 from roundoff.cli.programs import AS_PYTHON, run
 from roundoff.cli.quantize import quantize
 from roundoff.cli.results import against, collect, compare, plot, report
@@ -60,11 +59,12 @@ app.command(context_settings=AS_PYTHON)(run)
 def main() -> None:
     """Runs the command; mistakes of the user's end it with one message and status 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            with closed_pipes():
+                sys.stdout.flush()
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # `roundoff formats | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
         say(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", error=True)
         sys.exit(2)
     except Exception as error:  # noqa: BLE001  told, whatever it is

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -14,7 +16,7 @@ from roundoff.printable import printable
 from roundoff.processes import let_go, terminals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -96,7 +98,8 @@ def parts(text: str) -> list[str]:
 
 def say(text: object, *, error: bool = False) -> None:
     """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
-    print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+    with closed_pipes():
+        print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
 
 
 def say_json(value: Any) -> None:
@@ -105,7 +108,17 @@ def say_json(value: Any) -> None:
     Raises:
         ValueError: a number is not finite; JSON has no such numbers.
     """
-    print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
+    with closed_pipes():
+        print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
+
+
+@contextmanager
+def closed_pipes() -> Iterator[None]:
+    """For a block that prints: who reads may stop, as ``head`` does; the command goes on, and its status says how."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
