@@ -74,15 +74,15 @@ def folder_of_programs() -> Path:
     chosen = os.environ.get(_VARIABLE)
     if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree
         chosen = None
-    kept = cache_folder("programs", chosen)
-    if kept is None:
-        return _of_this_process()
-    folder = kept / f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{_instructions()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError:  # a full disk
-        return _of_this_process()
-    return folder
+    name = f"programs-{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{_instructions()}"
+    folder = cache_folder(name, chosen)
+    if folder and chosen:
+        folder /= name
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError:  # a full disk
+            return _of_this_process()
+    return folder or _of_this_process()
 
 
 @cache

@@ -19,14 +19,14 @@ from roundoff.simulate.compiling import program_cache
 from roundoff.simulate.compiling.program_cache import compiled_on_disk
 
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
-OF_THIS_PROCESSOR = f"{platform.machine()}-{CAPABILITY}-{program_cache._instructions()}"
+OF_THIS_PROCESSOR = f"programs-{platform.machine()}-{CAPABILITY}-{program_cache._instructions()}"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    return tmp_path / "roundoff" / "programs" / OF_THIS_PROCESSOR
+    return tmp_path / "roundoff" / OF_THIS_PROCESSOR
 
 
 def compiler():
@@ -130,7 +130,7 @@ def test_programs_for_another_processor_are_not_found(folder, monkeypatch, chang
     assert compiled_on_disk(compiler) != library
     assert library.exists()
     monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parents[2]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parents[1]))
     assert compiled_on_disk(compiler) == library
 
 
@@ -147,12 +147,12 @@ def test_a_process_with_fewer_instructions_compiles_for_itself(folder):
     """Loops with AVX2 did not compile where a process that may not use it found them on disk."""
     printed = []
     for capability in (CAPABILITY.lower(), "default"):
-        env = os.environ | {"ATEN_CPU_CAPABILITY": capability, "XDG_CACHE_HOME": str(folder.parents[2])}
+        env = os.environ | {"ATEN_CPU_CAPABILITY": capability, "XDG_CACHE_HOME": str(folder.parents[1])}
         command = [sys.executable, "-W", "error::UserWarning", "-c", STEP]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         printed.append(done.stdout)
-    assert len(list(folder.parent.iterdir())) == (1 if CAPABILITY == "DEFAULT" else 2)
+    assert len(list(folder.parent.glob("programs-*"))) == (1 if CAPABILITY == "DEFAULT" else 2)
 
 
 def test_without_any_folder_programs_live_as_long_as_the_process(monkeypatch):

@@ -1,0 +1,66 @@
+"""Runs that have ended, as one text file that a repository can hold; and the folder of a sweep again, to go on from.
+
+``python -m bench.kept_runs keep FOLDER FILE`` writes a line for each run: its config, result, timing and evaluations,
+without weights and without what was logged in training. ``python -m bench.kept_runs lay FILE FOLDER`` puts the runs
+into a folder of that sweep, which ``roundoff sweep NAME --out FOLDER`` has begun and goes on with. Runs that are there
+stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def keep(folder: Path, file: Path) -> int:
+    """Writes the runs of ``folder`` that have ended, in the order of their names, and returns how many there are."""
+    rows = [_row(run) for run in sorted((folder / "runs").iterdir()) if (run / "result.json").exists()]
+    configs = [row["config"]["config"] for row in rows]
+    shared = {key: value for key, value in configs[0].items() if all(config.get(key) == value for config in configs)}
+    for row in rows:
+        own = {key: value for key, value in row["config"]["config"].items() if key not in shared}
+        row["config"] = row["config"] | {"config": own}
+    lines = [json.dumps(row, sort_keys=True) for row in [{"shared": shared}, *rows]]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return len(rows)
+
+
+def _row(run: Path) -> dict[str, Any]:
+    parts = {name: json.loads((run / f"{name}.json").read_text()) for name in ("config", "result", "timing")}
+    logged = (run / "metrics.jsonl").read_text().splitlines()
+    return {"run": run.name, **parts, "evaluations": [json.loads(line) for line in logged if '"eval' in line]}
+
+
+def lay(file: Path, folder: Path) -> int:
+    """Makes the runs of ``file`` that ``folder`` does not have, and returns how many."""
+    shared, *rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    made = 0
+    for row in rows:
+        run = folder / "runs" / row["run"]
+        if (run / "result.json").exists():
+            continue
+        run.mkdir(parents=True, exist_ok=True)
+        row["config"]["config"] = shared["shared"] | row["config"]["config"]
+        evaluations = "".join(json.dumps(record) + "\n" for record in row["evaluations"])
+        (run / "metrics.jsonl").write_text(evaluations, encoding="utf-8")
+        for name in ("config", "timing", "result"):  # the result last: with it a run has ended
+            (run / f"{name}.json").write_text(json.dumps(row[name], indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        made += 1
+    return made
+
+
+def main() -> None:
+    """Does what the command line says."""
+    match sys.argv[1:]:
+        case ["keep", folder, file]:
+            print(f"{keep(Path(folder), Path(file))} runs written to {file}")
+        case ["lay", file, folder]:
+            print(f"{lay(Path(file), Path(folder))} runs made in {folder}")
+        case _:
+            sys.exit(f"python -m bench.kept_runs keep FOLDER FILE | lay FILE FOLDER; got {sys.argv[1:]}")
+
+
+if __name__ == "__main__":
+    main()
