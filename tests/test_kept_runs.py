@@ -1,0 +1,46 @@
+"""Runs kept in the repository as text, and put into a sweep's folder again."""
+
+import json
+from pathlib import Path
+
+from bench import folders, kept_runs
+
+from roundoff.analysis.runs.experiment import read_experiment
+
+DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
+PAGE = DATA.parents[1] / "next-fix.md"
+
+
+def test_kept_runs_are_those_of_the_folder(tmp_path):
+    made = folders.make(tmp_path / "made", 20)
+    for run in (made / "runs").iterdir():
+        (run / "timing.json").write_text("{}")
+    (made / "runs" / "waiting").mkdir()
+    assert kept_runs.keep(made, tmp_path / "kept.jsonl") == 20
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "sweep.json").write_bytes((made / "sweep.json").read_bytes())
+    assert kept_runs.lay(tmp_path / "kept.jsonl", again) == 20
+    before, after = read_experiment(made), read_experiment(again)
+    assert before.runs.equals(after.runs)
+    assert before.curves.equals(after.curves)
+    assert not after.warnings
+    (next((again / "runs").iterdir()) / "result.json").unlink()
+    assert kept_runs.lay(tmp_path / "kept.jsonl", again) == 1
+
+
+def test_the_table_of_the_experiment_so_far_is_that_of_the_kept_runs():
+    shared, *rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+    returns = {}
+    for row in rows:
+        config = shared["shared"] | row["config"]["config"]
+        new = [fix for fix in config["fixes"] if fix.startswith("stochastic_")]
+        case = config["format"], {0: "six fixes", 1: "with stochastic compensation", 3: "with all four"}[len(new)]
+        returns.setdefault((*case, config["task"]), {})[config["seed"]] = row["result"]["return"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"{len(rows)} of its 192 runs have ended" in page
+    assert all(sorted(seeds) == [4, 5, 6, 7] for seeds in returns.values())
+    for form, fixes in dict.fromkeys(key[:2] for key in returns):
+        tasks = [returns[form, fixes, task] for task in ("cartpole_swingup", "ball_in_cup_catch")]
+        cells = [", ".join(f"{seeds[seed]:.0f}" for seed in sorted(seeds)) for seeds in tasks]
+        assert f"| {form}, {fixes} | {cells[0]} | {cells[1]} |" in page
