@@ -9,6 +9,7 @@ is replaced by tensor operations on that device, which are slower and right; a :
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from .modes import RandomBits
 from .on_device import is_captured, put_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .format import Format
     from .modes import How
@@ -94,7 +95,9 @@ def is_right(
     if kind not in _tried:
         if is_captured():
             return True
-        _tried[kind] = wrong = _what_is_wrong(kind, how, dimensions, kernel, plain)
+        with waiting_allowed(kind.device):
+            wrong = _what_is_wrong(kind, how, dimensions, kernel, plain)
+        _tried[kind] = wrong
         if wrong:
             warnings.warn(
                 f"the kernel that rounds to {kind}, {wrong}; tensor operations round in its place, with the right bits"
@@ -103,6 +106,20 @@ def is_right(
                 stacklevel=2,
             )
     return not _tried[kind]
+
+
+@contextmanager
+def waiting_allowed(device: torch.device) -> Iterator[None]:
+    """For a block that waits for a device: a program's ``torch.cuda.set_sync_debug_mode`` is not about it."""
+    mode = torch.cuda.get_sync_debug_mode() if device.type == "cuda" else 0
+    if not mode:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode(0)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 @apart

@@ -201,3 +201,15 @@ def test_the_numbers_that_are_tried():
         assert (rounded == finite).sum() > 50
         assert rounded.unique().numel() > 12
     assert ((narrow != 0) & (narrow.abs() < 2**-126)).sum() > 5
+
+
+def test_a_trial_may_wait_where_a_program_forbids_waiting(monkeypatch):
+    modes = [2]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    with pytest.raises(ZeroDivisionError), first_use.waiting_allowed(torch.device("cuda:0")):
+        assert modes == [2, 0]
+        1 / 0  # noqa: B018
+    assert modes == [2, 0, 2]
+    with first_use.waiting_allowed(torch.device("cpu")):
+        assert modes == [2, 0, 2]
