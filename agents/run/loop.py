@@ -216,7 +216,10 @@ class Run:
         return (yield from self._learn(sample, log))
 
     def _not_finite(self) -> Crash:
-        return Crash(self.state.step, "the policy took a non-finite action in training")
+        reason = "the policy took a non-finite action in training"
+        if not all(bool(part.isfinite().all()) for part in self.state.observations):
+            reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
+        return Crash(self.state.step, reason)
 
     def _learn(self, sample: Sample, log: MetricsLog | NoLog) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""

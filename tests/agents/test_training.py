@@ -21,6 +21,7 @@ from runs import SMALL, config, outcome, weights
 
 from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
+from roundoff.agents.experience.intake import StateIntake
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.metrics import MetricsLog
 
@@ -281,6 +282,15 @@ def test_a_non_finite_action_is_a_crash_and_scores_zero(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "result.json").read_text())["crash"]["step"] == 1800
     assert Result.from_json(json.loads((tmp_path / "result.json").read_text())) == result
     assert train(config(), tmp_path) == result
+
+
+def test_a_crash_says_that_the_observation_was_beyond_the_format(tmp_path, monkeypatch):
+    """1e5 is no number of e5m10, whose largest is 65504: the policy is not what failed."""
+    perceive = StateIntake.perceive
+    monkeypatch.setattr(StateIntake, "perceive", lambda self, observations: perceive(self, observations * 0 + 1e5))
+    result = train(config(format="e5m10"), tmp_path)
+    assert result.status == "crashed"
+    assert result.crash.reason.endswith("its observation is not finite in e5m10, to whose range it does not belong")
 
 
 def test_a_non_finite_action_in_evaluation_is_a_crash(tmp_path, monkeypatch):
