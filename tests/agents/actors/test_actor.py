@@ -13,6 +13,7 @@ from roundoff.agents.actors import actor as actor_module
 from roundoff.agents.actors.actor import Actor
 from roundoff.agents.actors.weights import FullPolicy
 from roundoff.agents.algorithms.d4pg import agent as d4pg_agent
+from roundoff.agents.config.own_algorithms import for_others
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.streams import Stream, torch_generator
 
@@ -54,9 +55,9 @@ def published(monkeypatch):
 
 def actor_of(config, published, rank=0, life=0, steps=0):
     opening = {"task": config.task, "action_repeat": config.action_repeat}
-    return Actor(
-        {"config": config.as_json(), "opening": opening, "rank": rank, "life": life, "steps": steps}, published
-    )
+    about = {"rank": rank, "life": life, "steps": steps}
+    order = {"config": config.as_json(), "opening": opening, **for_others(config.algorithm), **about}
+    return Actor(order, published)
 
 
 D4PG = {

@@ -85,6 +85,7 @@ def run(program, name, device):
 WAITS = {("adam, fused", "primitive")}
 
 
+@pytest.mark.filterwarnings("ignore:the accumulator of the policy does not reach:roundoff.PolicyWarning")
 @pytest.mark.parametrize(("program", "name"), [case for case in product(PROGRAMS, POLICIES) if case not in WAITS])
 def test_an_operation_waits_for_nothing_and_gives_the_bits_of_the_cpu(program, name, monkeypatch):
     expected = run(PROGRAMS[program], name, CPU)
