@@ -30,7 +30,7 @@ class Sizes(Protocol):
 @final
 @dataclass(frozen=True)
 class KnownSizes:
-    """Those of environments that are not there: a run leaves them with its weights. Attributes: see ``Sizes``."""
+    """The sizes of environments that need not be there, as a run leaves them. Attributes: see ``Sizes``."""
 
     observation_size: int
     observation_shape: tuple[int, ...]
@@ -41,11 +41,11 @@ class KnownSizes:
 
     @classmethod
     def of(cls, sizes: Sizes) -> Self:
-        """Those of environments."""
+        """The sizes that environments have."""
         return cls(**{name: getattr(sizes, name) for name in cls.__dataclass_fields__})
 
     def as_plain(self) -> dict[str, Any]:
-        """Numbers, texts and lists."""
+        """The sizes as numbers, texts and lists."""
         return asdict(self) | {
             "observation_shape": list(self.observation_shape),
             "observation_dtype": np.dtype(self.observation_dtype).name,

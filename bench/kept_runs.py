@@ -17,6 +17,8 @@ from typing import Any
 def keep(folder: Path, file: Path) -> int:
     """Writes the runs of ``folder`` that have ended, in the order of their names, and returns how many there are."""
     rows = [_row(run) for run in sorted((folder / "runs").iterdir()) if (run / "result.json").exists()]
+    if not rows:
+        sys.exit(f"{folder}: no run in it has ended")
     configs = [row["config"]["config"] for row in rows]
     shared = {key: value for key, value in configs[0].items() if all(config.get(key) == value for config in configs)}
     for row in rows:

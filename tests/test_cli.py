@@ -375,6 +375,17 @@ def test_every_command_that_writes_files_takes_out():
     assert {name for name, flags in options.items() if "--out" in flags} == writing
 
 
+def test_who_reads_errors_may_stop_and_what_is_printed_stays(tmp_path):
+    """``roundoff status FOLDER 2> >(head) > table``: the table is not thrown away with the messages."""
+    read, write = os.pipe()
+    os.close(read)
+    lines = ["say('lost', error=True)", "say('kept')", "say('lost', error=True)", "say('too')"]
+    program = "; ".join(["from roundoff.cli.options import say", *lines])
+    with os.fdopen(write, "wb") as closed:
+        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=closed, check=False)
+    assert (ended.returncode, ended.stdout) == (0, b"kept\ntoo\n")
+
+
 def test_who_reads_may_stop_and_the_status_stays(tmp_path):
     """``roundoff status FOLDER | head`` of many runs; 1 would mean that some have failed."""
     for number in range(2000):

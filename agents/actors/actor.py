@@ -142,7 +142,7 @@ class Actor:
         return observations
 
     def process_id(self) -> int:
-        """Of this process."""
+        """The number of the actor's process."""
         return os.getpid()
 
     def _choose(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32] | None]:

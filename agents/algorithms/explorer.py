@@ -76,7 +76,7 @@ class GaussianExplorer:
         return best
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
-        """Of Gaussians around the actions, before they are clipped: |difference|^2 / (2 sigma^2).
+        """The divergence of Gaussians around the actions, before they are clipped: |difference|^2 / (2 sigma^2).
 
         It is a mean over the environments that have noise; NaN if none has, since it would be infinite.
         """
@@ -86,7 +86,7 @@ class GaussianExplorer:
         return float((squared / (2 * variance))[variance > 0].mean())
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
-        """Of Gaussians clipped to [-1, 1]: densities between the ends, and at them the probability of what lies beyond.
+        """Ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities of what lies beyond.
 
         1 for environments without noise, whose actions have no density.
         """
@@ -94,7 +94,7 @@ class GaussianExplorer:
         noisy = deviations.squeeze(1) > 0
 
         def logarithm(means: torch.Tensor) -> torch.Tensor:
-            """Of what is in a policy's density, and not in every policy's."""
+            """The logarithm of the density, without the part that is every policy's."""
             off = (actions.double() - means.double()) / deviations
             inside = actions.abs() < 1
             return torch.where(inside, -off.square() / 2, torch.special.log_ndtr(-actions.double().sign() * off))
@@ -124,7 +124,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
 
 
 def deviations_of(config: WithActors, rank: int, all_of_them: torch.Tensor) -> torch.Tensor:
-    """Of those of all environments, (environments, 1), the ones that actor ``rank`` has, in float32."""
+    """The deviations of the environments of actor ``rank``, of those of all (environments, 1), in float32."""
     assert config.actors
     each = config.environments // config.actors.count
     return all_of_them[rank * each : (rank + 1) * each].float()

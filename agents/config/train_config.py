@@ -229,7 +229,7 @@ class TrainConfig(BaseModel):
 
     @property
     def kinds_of_actions(self) -> tuple[str, ...]:
-        """Those that the algorithm can choose, of ``acts``."""
+        """The kinds of actions that the algorithm can choose, of ``acts``."""
         return self.acts
 
     @property

@@ -119,7 +119,7 @@ def _lines(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, list[str]]:
-    """The same with a line for each value of a setting."""
+    """The runs with a line for each value of a setting, and the settings that set panels apart."""
     runs = experiment.runs
     lines = [f"{across} {value:g}" for value in runs[across]]
     return runs.assign(line=lines), ["format", *_keys_beside(across, experiment)]
@@ -166,7 +166,7 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
 
 
 def _length(steps: Any) -> float:
-    """As planned; NaN if the config of a run says nothing sensible."""
+    """The planned steps of a run; NaN if its config says nothing sensible."""
     return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 

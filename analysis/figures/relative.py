@@ -82,7 +82,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
 
 
 def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Generator) -> Interval:
-    """Of the quotient of two means; infinite where fp32's may be 0."""
+    """The interval of the quotient of two means; infinite where fp32's may be 0."""
     if min(scores.size, plain.size) < 2:
         return NO_INTERVAL
     means = [resampled_means(one[:, None], generator, _REPLICATES)[:, 0] for one in (scores, plain)]

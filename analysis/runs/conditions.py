@@ -106,7 +106,7 @@ class Conditions:
         return not mutual or self._rank(one) < self._rank(other)
 
     def _rank(self, key: str) -> tuple[bool, int]:
-        """Of keys that say each other, the first one is told: one whose values have names."""
+        """The place of a key among those that say each other; the first is told, one whose values have names."""
         return all(key != named for named, _ in self._names), self.keys.index(key)
 
     def _named(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:

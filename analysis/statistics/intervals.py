@@ -163,19 +163,20 @@ def bootstrap_intervals(
     Columns that hold scores of the same runs are resampled together, so the runs are drawn once for all of them.
 
     Args:
-        scores: finite scores, shape (runs, columns); NaN where a run has none.
+        scores: shape (runs, columns); NaN where a run has none.
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
 
     Returns:
-        Lower and upper ends, shape (columns, 2); NaN where a column has fewer than two scores.
+        Lower and upper ends, shape (columns, 2); NaN where a column has fewer than two scores, or an infinite one.
     """
     found = np.full((scores.shape[1], 2), np.nan)
     there, which = np.unique(~np.isnan(scores), axis=1, return_inverse=True)
+    finite = ~np.isinf(scores).any(axis=0)
     for number, runs in enumerate(there.T):
-        if runs.sum() > 1:
-            columns = np.flatnonzero(which == number)
+        columns = np.flatnonzero((which == number) & finite)
+        if runs.sum() > 1 and columns.size:
             means = resampled_means(scores[np.ix_(runs, columns)], generator, replicates)
             found[columns] = _ends(means, level)
     return found

@@ -9,6 +9,7 @@ is replaced by tensor operations on that device, which are slower and right; a :
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,12 @@ from .modes import RandomBits
 from .on_device import is_captured, put_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from .format import Format
     from .modes import How
 
+_Rounds = Callable[[Any, Any, "How"], None]  # a tensor into another
 _COUNT = 12  # two to the power of it are the numbers of a sample
 _SEED = 20211
 
@@ -74,13 +76,7 @@ def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> Kind:
     return Kind(str(fmt), source.device, source.dtype, mode, str(how.policy), layout)
 
 
-def is_right(
-    kind: Kind,
-    how: How,
-    dimensions: int,
-    kernel: Callable[[Any, Any, How], None],
-    plain: Callable[[Any, Any, How], None],
-) -> bool:
+def is_right(kind: Kind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
     """Whether a kernel has the bits of tensor operations; tried once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
@@ -123,13 +119,7 @@ def waiting_allowed(device: torch.device) -> Iterator[None]:
 
 
 @apart
-def _what_is_wrong(
-    kind: Kind,
-    how: How,
-    dimensions: int,
-    kernel: Callable[[Any, Any, How], None],
-    plain: Callable[[Any, Any, How], None],
-) -> str:
+def _what_is_wrong(kind: Kind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
     for x in _samples(kind, dimensions):
         own = how
         if isinstance(how.random, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Absorbed additions: a + b == a although b is not zero, the way in which small updates get lost."""
+"""Absorbed additions: a + b == a although a is finite and b is not zero, the way in which small updates get lost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) 
         loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
         return int(counts[0]), int(counts[1])
     here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
-    added, absorbed = here.sum(), ((result == before) & here).sum()
+    added, absorbed = here.sum(), ((result == before) & here & before.isfinite()).sum()
     return (int(added), int(absorbed)) if result.is_cpu else (added, absorbed)
 
 
@@ -120,6 +120,6 @@ def _loop(before: Numbers, moved: Numbers, result: Numbers, n: Int, counts: Inte
     for i in range(n):
         here = moved[i] != 0
         added += here
-        absorbed += here & (result[i] == before[i])
+        absorbed += here & (result[i] == before[i]) & (before[i] - before[i] == 0)  # no infinity moves, exactly
     count = carray(counts, 2)
     count[0], count[1] = added, absorbed

@@ -73,8 +73,8 @@ class StoppedSums:
         for x, (added, absorbed) in zip(tensors, counts, strict=True):
             if not isinstance(added, int) or not added:
                 continue
-            memory = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
-            key = memory.cdata, x.storage_offset(), place.operation
+            # What StorageWeakRef goes by, which keeps it from being another memory's.
+            key = x.untyped_storage()._cdata, x.storage_offset(), place.operation  # noqa: SLF001
             row = self._rows.get(key)
             if absorbed < _SHARE * added:
                 if row is not None:
@@ -82,6 +82,7 @@ class StoppedSums:
                 continue
             if row is None:
                 self._purge()
+                memory = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
                 row = self._rows[key] = _Row(memory, place, x.numel(), here())
             row.calls += 1
             row.longest = max(row.longest, row.calls)

@@ -84,6 +84,10 @@ def test_columns_have_the_interval_of_their_scores_alone():
         assert found[column] == pytest.approx(theirs.confidence_interval, abs=3)
     assert np.isnan(found[2]).all()
     assert (found[3] == found[0]).all()
+    infinite = table.copy()
+    infinite[3, 0] = np.inf  # as what a program logged and was not finite
+    assert np.isnan(bootstrap_intervals(infinite, rng())[0]).all()
+    assert (bootstrap_intervals(infinite, rng(), replicates=100)[3] > 0).all()
     assert bootstrap_intervals(np.zeros((0, 2)), rng()).shape == bootstrap_intervals(np.zeros((3, 2)), rng()).shape
 
 

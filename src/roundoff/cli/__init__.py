@@ -15,7 +15,7 @@ from roundoff import __version__
 from roundoff.cli.doctor import doctor
 from roundoff.cli.export import export
 from roundoff.cli.formats import formats, verify
-from roundoff.cli.options import closed_pipes, say
+from roundoff.cli.options import closed_pipe, say
 from roundoff.cli.programs import AS_PYTHON, run
 from roundoff.cli.quantize import quantize
 from roundoff.cli.results import against, collect, compare, plot, report
@@ -62,7 +62,7 @@ def main() -> None:
         try:
             app()
         finally:
-            with closed_pipes():
+            with closed_pipe(sys.stdout):
                 sys.stdout.flush()
     except OSError as error:
         say(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", error=True)

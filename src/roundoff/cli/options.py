@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -98,8 +98,9 @@ def parts(text: str) -> list[str]:
 
 def say(text: object, *, error: bool = False) -> None:
     """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
-    with closed_pipes():
-        print(printable(str(text), lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+    stream = sys.stderr if error else sys.stdout
+    with closed_pipe(stream):
+        print(printable(str(text), lines=True), file=stream, flush=error)
 
 
 def say_json(value: Any) -> None:
@@ -108,17 +109,17 @@ def say_json(value: Any) -> None:
     Raises:
         ValueError: a number is not finite; JSON has no such numbers.
     """
-    with closed_pipes():
+    with closed_pipe(sys.stdout):
         print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 @contextmanager
-def closed_pipes() -> Iterator[None]:
-    """For a block that prints: who reads may stop, as ``head`` does; the command goes on, and its status says how."""
+def closed_pipe(stream: TextIO) -> Iterator[None]:
+    """Lets a block print to a stream that nobody reads any more, as behind ``head``; the command goes on without it."""
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

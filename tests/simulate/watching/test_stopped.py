@@ -47,6 +47,17 @@ def test_what_is_made_anew_at_every_step_is_no_sum():
     assert not simulation.report().stopped
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_infinities_are_not_stopped_by_rounding(contiguous):
+    x = torch.full((3, 4), torch.inf) if contiguous else torch.full((4, 3), torch.inf).t()
+    with simulate("e5m10", observe=True) as simulation:
+        for _ in range(60):
+            x.add_(1.0)
+    report = simulation.report()
+    assert not report.stopped
+    assert report.table["absorbed"].sum() == 0
+
+
 def test_a_row_begins_again_when_something_arrives():
     x = torch.full((3,), 1024.0)
     with simulate("e5m10", observe=True) as simulation:
