@@ -54,6 +54,10 @@ CAPTIONS = {
         Rounding to formats that are not floats, to nearest and stochastically, beside `clone`. torch:
         `torch.fake_quantize_per_tensor_affine`, for the one format that it has.
     """,
+    "folders": """
+        Commands that read a folder of 10 000 runs of 44 records each, in new processes: seconds by the clock, and the
+        most memory in MB. `plot` draws SVG.
+    """,
     "formats": """
         Rounding to floats. `copy_` and "into" write to memory that is there; the others allocate, which is most of
         their time at 16 000 000 elements. The last rows are casts of PyTorch's and other libraries (not measured at
