@@ -1,42 +1,88 @@
-"""The sweeps that are shipped, planned: found by name or by the figure they make, and listed."""
+"""The sweeps that are shipped, by what their files say of themselves: listed, and found by name or by figure.
+
+Nothing is planned here, so that the list comes at once and without PyTorch.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from .language.plan import Plan, plan_file
+import yaml
+
+from roundoff.errors import suggestion
+
+from .errors import SweepError
 from .language.preset_files import preset_files, subject_and_size
+
+if TYPE_CHECKING:
+    from .language.preset_files import Size
+
+
+class Preset(NamedTuple):
+    """What the file of a preset says at its head."""
+
+    name: str
+    size: Size
+    reproduces: tuple[str, ...]
+    """The figures and tables of papers that the preset is about, such as ``fig4``."""
+    description: str
+    file: Path
+
+
+@functools.cache
+def presets() -> dict[str, Preset]:
+    """All presets, by name."""
+    return {name: _read(name, file) for name, file in preset_files().items()}
+
+
+def _read(name: str, file: Path) -> Preset:
+    head = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    figures = head.get("reproduces", ())
+    reproduces = (figures,) if isinstance(figures, str) else tuple(figures)
+    return Preset(name, subject_and_size(name)[1], reproduces, head["description"].strip(), file)
 
 
 def find_sweep(name: str) -> Path:
     """The file meant by an argument: of a preset by its name or its figure (``fig4-quick``), else the path itself."""
-    files = preset_files()
     figure, size = subject_and_size(name)
-    if name not in files and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
-        for plan in preset_plans():
-            if figure in plan.reproduces and subject_and_size(plan.name)[1] == size:
-                return files[plan.name]
-    return files.get(name, Path(name))
+    if name not in presets() and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
+        for preset in presets().values():
+            if figure in preset.reproduces and preset.size == size:
+                return preset.file
+    return presets()[name].file if name in presets() else Path(name)
 
 
-@functools.cache
-def preset_plans() -> tuple[Plan, ...]:
-    """All presets, planned, by name."""
-    return tuple(plan_file(path) for path in preset_files().values())
+def presets_table(text: str = "", size: Size | None = None) -> str:
+    """A table of presets, in Markdown.
 
+    Args:
+        text: what stands somewhere in the name, the figures or the description, in small or capital letters; empty
+            for every preset.
+        size: of the presets; None for all sizes.
 
-def presets_table() -> str:
-    """A table of all presets, in Markdown."""
-    rows: list[tuple[str, ...]] = [("preset", "size", "runs", "paper", "what")]
-    for plan in preset_plans():
-        _, size = subject_and_size(plan.name)
-        rows.append((f"`{plan.name}`", size, str(len(plan.runs)), " ".join(plan.reproduces), plan.description))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    rows.insert(1, tuple("-" * width for width in (*widths, 4)))
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append(f"| {' | '.join(cells)} | {row[-1]} |")
-    return "\n".join(lines)
+    Raises:
+        SweepError: no preset is left.
+    """
+    chosen = [
+        preset
+        for preset in presets().values()
+        if size in (None, preset.size)
+        and text.lower() in " ".join((preset.name, *preset.reproduces, preset.description)).lower()
+    ]
+    if not chosen:
+        near = suggestion(text, list(presets()))
+        raise SweepError(
+            f"no preset{f' of the size {size}' if size else ''} has {text!r} in its name, figures or"
+            f" description{near}; `roundoff presets` lists all {len(presets())}"
+        )
+    rows = [("preset", "size", "paper", "what")]
+    rows += [(f"`{one.name}`", one.size, " ".join(one.reproduces), one.description) for one in chosen]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    rows.insert(1, ("-" * widths[0], "-" * widths[1], "-" * widths[2], "----"))
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))} | {row[-1]} |"
+        for row in rows
+    )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import RoundoffError, nearest
 from roundoff.files import (
     copy_directory,
     directory_lock,
@@ -17,10 +16,11 @@ from roundoff.files import (
     remove_temporaries,
 )
 
-from .catalogue import preset_plans
+from .catalogue import presets
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory
 from .folder.leases import Leases
+from .language.plan import plan_file
 from .language.preset_files import ENDS, subject_and_size
 
 if TYPE_CHECKING:
@@ -43,23 +43,22 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
     Raises:
         SweepError: there is none of that name, or none of that size.
     """
-    plans = {plan.name: plan for plan in preset_plans()}
-    subjects = {subject for subject, _ in map(subject_and_size, plans)}
-    figures = {figure: subject for subject in subjects for figure in plans[subject].reproduces}
+    subjects = {subject_and_size(preset)[0] for preset in presets()}
+    figures = {figure: subject for subject in subjects for figure in presets()[subject].reproduces}
     subject = figures.get(name, name)
     if subject in subjects:
-        plan = plans.get(subject + ENDS[size])
-        if plan is None:
-            sizes = ", ".join(size for size, end in ENDS.items() if subject + end in plans)
-            of_size = ", ".join(sorted(one for one in subjects if one + ENDS[size] in plans))
+        preset = presets().get(subject + ENDS[size])
+        if preset is None:
+            sizes = ", ".join(size for size, end in ENDS.items() if subject + end in presets())
+            of_size = ", ".join(sorted(one for one in subjects if one + ENDS[size] in presets()))
             raise SweepError(
                 f"{name!r}: there is no preset {subject + ENDS[size]!r}; allowed are the sizes {sizes}, or, for the"
                 f" size {size}, the subjects {of_size}"
             )
-        return plan, [name] if name in figures else list(plan.reproduces) or [name]
+        return plan_file(preset.file), [name] if name in figures else list(preset.reproduces) or [name]
     known = [*sorted([*figures, *others], key=_in_order), *sorted(subjects)]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}? " if near else ""
     raise SweepError(f"{name!r}: there is no such figure, table or subject; {hint}allowed are {', '.join(known)}")
 
 

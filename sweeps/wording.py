@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
+
+from roundoff.errors import nearest
 
 from ..agents import FIXES
 
@@ -47,10 +48,10 @@ def brief(value: Any) -> str:
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """Says that ``name`` does not exist, and which of the ``known`` comes near it."""
     fixes = FIXES if "fixes" in known else ()
-    near = difflib.get_close_matches(name, [*known, *fixes], n=1, cutoff=0.6)
-    if near and near[0] in fixes:
-        return f"unknown {what} {name!r}; fixes are chosen with fixes: [{near[0]}, ...]"
-    hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(known)}"
+    near = nearest(name, [*known, *fixes])
+    if near in fixes:
+        return f"unknown {what} {name!r}; fixes are chosen with fixes: [{near}, ...]"
+    hint = f"did you mean {near!r}?" if near else f"allowed are {', '.join(known)}"
     return f"unknown {what} {shown(name)}; {hint}"
 
 

@@ -288,7 +288,9 @@ def test_what_there_is(capsys, monkeypatch):
     assert "e2m1_finite" in printed("verify", "fp4_e2m1", "--quick")
     presets = printed("presets")
     assert "significand-quick" in presets
-    assert re.search(r"\| paper +\| 210 +\| fig4 ", presets)
+    assert re.search(r"`significand` +\| paper +\| fig4 ", presets)
+    chosen = printed("presets", "FIG4", "--size", "quick").splitlines()[2:]
+    assert [line.split()[1] for line in chosen] == ["`actorq-quick`", "`significand-quick`"]
     assert '"$schema"' in printed("schema")
 
 
@@ -302,7 +304,10 @@ def test_the_shell_completes_commands(tmp_path):
 
 
 def test_the_command_says_what_it_can_without_pytorch():
-    program = "import sys; from roundoff.cli import app; app(['--help'], standalone_mode=False)"
+    program = (
+        "import sys; from roundoff.cli import app; app(['--help'], standalone_mode=False);"
+        " app(['presets', 'fig4'], standalone_mode=False)"
+    )
     run = subprocess.run(
         [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"],
         capture_output=True, text=True, check=False,

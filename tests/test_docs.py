@@ -59,6 +59,14 @@ def blocks(page):
     return BLOCK.findall((PAGES / page).read_text(encoding="utf-8"))
 
 
+def test_the_page_of_the_commands_is_what_they_print(tmp_path):
+    page = tmp_path / "commands.md"
+    command = "-m typer roundoff.cli utils docs --name roundoff --title Commands --output"
+    subprocess.run([sys.executable, *command.split(), page], check=True, capture_output=True)
+    committed = (PAGES / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert committed == page.read_text(encoding="utf-8"), f"run: python {command} docs/reference/commands.md"
+
+
 def test_the_code_on_the_page_about_simulation_runs(capsys):
     code = blocks("simulation.md")
     assert len(code) >= 8

@@ -66,7 +66,7 @@ def run_commands(hidden, commands, folder):
         (
             "sweep",
             "yaml",
-            ["schema", "sweep tiny.yaml", "train", "blame", "status .", "presets", "collect . -o x.parquet"],
+            ["sweep tiny.yaml", "train", "blame", "presets", "collect . -o x.parquet"],
         ),
         ("sweep", "tensorboard", ["train steps=6000", "sweep tiny.yaml --workers 1"]),
         (
@@ -102,7 +102,7 @@ def test_a_missing_package_is_one_message_with_the_command(extra, package, comma
         ("rl", "dm_control", "from roundoff.agents.environments.opening import *; open_environment('walker_run', 1)"),
         ("rl", "gymnasium", "from roundoff.agents import TrainConfig; TrainConfig(task='gym:Pendulum-v1')"),
         ("sweep", "pydantic", "from roundoff.agents import TrainConfig"),
-        ("sweep", "yaml", "import roundoff.sweeps"),
+        ("sweep", "yaml", "from roundoff.sweeps import plan_file"),
         ("sweep", "scipy", "import roundoff.analysis"),
         ("qtorch", "qtorch", "import torch, roundoff; roundoff.round(torch.ones(1), 'e5m2', backend='qtorch')"),
     ],

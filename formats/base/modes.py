@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
 import torch
+
+from roundoff.errors import nearest
 
 from .errors import FormatError
 
@@ -31,8 +32,8 @@ class _Choice(StrEnum):
         name = str(text).strip().lower().replace("_", "-")
         if name in names:
             return cls(name)
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = nearest(name, names, least=0.4)
+        hint = f"; did you mean {close!r}?" if close else ""
         raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
 
 

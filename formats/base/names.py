@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roundoff.errors import nearest
 
 from .errors import FormatError
 from .modes import Overflow
@@ -164,8 +165,8 @@ def format_called(text: str) -> Any:
         return fmt
     if problem:
         raise FormatError(f"unknown format {_shown(text)}: there is no suffix {problem}")
-    close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    close = nearest(name, ALIASES, least=0.5)
+    hint = f"; did you mean {close!r}?" if close else ""
     shapes = ", ".join(beginning.syntax for family in FAMILIES.values() for beginning in family.beginnings)
     raise FormatError(
         f"unknown format {_shown(text)}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16,"

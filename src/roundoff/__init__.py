@@ -105,11 +105,13 @@ class _Umbrella(ModuleType):
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         for part in _PARTS:
+            extras = import_module("roundoff.extras")
             try:
-                module = import_module(part)
-                value = getattr(module, name) if name in module.__all__ else None
+                with extras.from_extras():
+                    module = import_module(part)
+                    value = getattr(module, name) if name in module.__all__ else None
             except ImportError as error:
-                if name in _NEED_EXTRAS and isinstance(error, import_module("roundoff.extras").MissingExtraError):
+                if name in _NEED_EXTRAS and isinstance(error, extras.MissingExtraError):
                     return _missing(name, error)
                 raise
             if value is not None:

@@ -20,10 +20,26 @@ class FileError(RoundoffError):
     """A file or folder that cannot be written, read, or understood; the message names it and the next step."""
 
 
+class FolderInUseError(FileError):
+    """A folder in which another process is working at this moment."""
+
+
 def suggestion(name: object, known: Collection[str]) -> str:
     """The name among ``known`` that comes nearest, as `` (did you mean "..."?)``; empty if none comes near."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f' (did you mean "{near[0]}"?)' if near else ""
+    near = nearest(str(name), known)
+    return f' (did you mean "{near}"?)' if near else ""
+
+
+def nearest(name: str, known: Collection[str], least: float = 0.6) -> str | None:
+    """The name among ``known`` that somebody meant by ``name``: the first that begins with it, else the most alike.
+
+    Args:
+        name: as it was given; fewer than two characters are the beginning of nothing.
+        known: the names that exist.
+        least: how alike names have to be, from 0 to 1, as difflib measures it.
+    """
+    begun = (one for one in known if one.startswith(name) and len(name) > 1)
+    return next(begun, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=least)), None)
 
 
 def check_name(what: str, name: str, known: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from roundoff.errors import FileError
+from roundoff.errors import FileError, FolderInUseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,7 +325,8 @@ def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
         wait: until another process that holds it has given it back.
 
     Raises:
-        FileError: another process holds it, or the lock file cannot be made.
+        FolderInUseError: another process holds it.
+        FileError: the lock file cannot be made.
     """
     lock = Path(path) / ".lock"
     try:
@@ -336,7 +337,9 @@ def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
-            raise FileError(f"{path}: another process is working in this folder; wait for it or stop it") from error
+            raise FolderInUseError(
+                f"{path}: another process is working in this folder; wait for it or stop it"
+            ) from error
         yield
 
 

@@ -13,7 +13,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.processes import end_with
 
 from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
@@ -61,6 +61,8 @@ def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopR
         run_program(config, Metric(**order["metric"]), order["directory"], mouth.progress, stop)
     except Stopped as stopped:
         return {"event": "stopped", "step": stopped.step, "saved": stopped.saved}
+    except FolderInUseError as error:
+        return {"event": "in use", "reason": str(error)}
     except RoundoffError as error:
         return {"event": "failed", "reason": str(error)}
     except KeyboardInterrupt:

@@ -294,9 +294,9 @@ class _Pool:
             if message["event"] == "died":
                 yield from self._try_again(run, message["reason"])
                 return
-            if message["event"] == "elsewhere":  # another sweep was faster
+            if message["event"] == "elsewhere":  # another sweep was faster, or its holder still works in the folder
                 self._tries[run.id] -= 1
-                self._waiting.appendleft([run])
+                self._waiting.append([run])
             yield Event(message["event"], run, reason=message.get("reason", ""))
 
     def _bury(self, slot: _Slot) -> Iterator[Event]:

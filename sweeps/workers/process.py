@@ -4,13 +4,13 @@
 {...}}, ...], "modules": [...], "look_in": [...]}`` comes in, several runs if they can share a program; a run of a
 user's program has ``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import,
 ``modules`` those that are imported first, for the formats and algorithms that they have, and ``look_in`` folders in
-which they may lie. Of each, ``{"run": id, "event": "progress", "progress":
-{...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the
-process of a program did, which may do better when it is tried again; or at once ``"elsewhere"``, if another process was
-faster to take the lease (``leases.py``). At ``{"stop": true}``, or SIGTERM, the runs save
-checkpoints, and the process exits with status 143. When its input closes without that, the process that started it is
-gone: it exits at once, and its leases end with it; the runs continue from their last checkpoints. It also exits at once
-when it has lost a lease: another process has taken over the run.
+which they may lie. Of each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, then
+``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the process of a program did, which may
+do better when it is tried again; or ``"elsewhere"``, if another process was faster to take the lease (``leases.py``),
+or has been silent for so long that it lost the lease and still works in the folder. At ``{"stop": true}``, or
+SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes without that, the
+process that started it is gone: it exits at once, and its leases end with it; the runs continue from their last
+checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.own_modules import import_all, look_in
 from roundoff.processes import keep_from_children
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ...agents import Progress
     from ..programs.recorder import ProgramProgress
     from .warm import WarmProcess
+
+BETWEEN_TRIES = 5.0  # seconds between two looks at a folder in which another process still works
 
 
 def main() -> None:
@@ -121,7 +123,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _Gu
         if lease is None:
             _send(events, run=wanted["run"], event="elsewhere")
         else:
-            held.append(_HeldRun(run, lease, events))
+            held.append(_HeldRun(run, lease, events, stop))
     try:
         if any(run.program for run in held):
             for run in held:
@@ -203,7 +205,7 @@ class _Guests:
 class _HeldRun:
     """A run of which this process has the lease."""
 
-    def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO) -> None:
+    def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO, stop: StopRequest) -> None:
         self.config: dict[str, Any] = run["config"]
         self.directory: str = run["directory"]
         self.imports: list[str] = run["imports"]
@@ -212,6 +214,7 @@ class _HeldRun:
         self._id = run["lease"]["run"]
         self._lease: Lease | None = lease
         self._events = events
+        self._stop = stop
         self._began: tuple[int, float] | None = None
 
     def report(self, progress: Progress | ProgramProgress) -> None:
@@ -238,9 +241,16 @@ class _HeldRun:
             self.give_back(ended=True)
             _send(self._events, run=self._id, event="ended")
             return
+        if isinstance(error, FolderInUseError):
+            self.notice("a process that was silent is still at work there; the run waits for it")
+            end = time.monotonic() + BETWEEN_TRIES
+            while time.monotonic() < end and not self._stop.made:  # with the lease, so that nobody else tries as often
+                time.sleep(0.1)
         self.give_back()
         if isinstance(error, Stopped):
             self.notice(f"{error}, and saved" if error.saved else f"{error}; it begins anew")
+        elif isinstance(error, FolderInUseError):
+            _send(self._events, run=self._id, event="elsewhere")
         elif isinstance(error, RoundoffError):
             _send(self._events, run=self._id, event="failed", reason=str(error))
         else:
@@ -251,6 +261,8 @@ class _HeldRun:
         """The same, as the process of a program has told it."""
         if told["event"] == "ended":
             self.end(None)
+        elif told["event"] == "in use":
+            self.end(FolderInUseError(told["reason"]))
         elif told["event"] == "failed":
             self.end(RoundoffError(told["reason"]))
         elif told["event"] == "stopped":

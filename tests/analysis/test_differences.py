@@ -1,6 +1,8 @@
 """How far runs of different precision are apart, against the agents themselves."""
 
 import json
+import shutil
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -87,6 +89,24 @@ def test_they_are_drawn_and_damage_is_named(folder):
     assert len((folder / "differences.csv").read_text().splitlines()) == 6
     svg = (folder / "training.svg").read_text()
     assert "loss scale of the critics" in svg
+
+
+def test_small_files_take_little_memory(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    for run in ("fp32", "e5m10"):
+        snapshots = tmp_path / "runs" / run / "snapshots"
+        wide = {"critic_0": np.ones((1, 6, 100_000), np.float16), "critic_1": np.ones((1, 1, 100_000), np.float16)}
+        np.savez(snapshots / "1500.npz", **wide)
+        np.savez_compressed(snapshots / "3000.npz", critic_0=np.zeros((1, 6, 5_000_000)))
+        np.savez(snapshots / "states.npz", inputs=np.ones((50_000, 6), np.float16))
+    warnings = []
+    tracemalloc.start()
+    table = differences_table(read_experiment(tmp_path / "runs"), warnings)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400e6
+    assert table[table["id"] == "e5m10"]["q_difference"].tolist() == [0]
+    assert sum("3000.npz: cannot be read (it is compressed, and snapshots are not)" in line for line in warnings) >= 2
 
 
 def test_nothing_is_kept_unless_asked_for(tmp_path):

@@ -19,7 +19,7 @@ from roundoff.analysis.paper.shown import REPRODUCIBLE
 from roundoff.analysis.statistics.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
-from roundoff.sweeps.catalogue import preset_plans
+from roundoff.sweeps.catalogue import presets
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
@@ -51,7 +51,7 @@ def cells(page):
 
 
 def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_its_figure():
-    named = {figure for plan in preset_plans() for figure in plan.reproduces}
+    named = {figure for preset in presets().values() for figure in preset.reproduces}
     assert named == {f"fig{i}" for i in range(1, 13)} | {"table7", "quarl-fig5"} | {
         f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
     } | {"quarl-table4", "quarl-fig7", "actorq-table2", "actorq-fig4"}

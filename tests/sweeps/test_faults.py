@@ -19,8 +19,10 @@ from roundoff.agents.errors import FileError
 from roundoff.agents.run.stopping import Stopped
 from roundoff.analysis import read_experiment
 from roundoff.analysis.statistics.summary import summarize
+from roundoff.files import directory_lock
 from roundoff.sweeps import plan_text, run_sweep
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.workers import process as worker
 
 TINY = """
 name: tiny
@@ -96,6 +98,32 @@ def test_killed_at_random_moments(undisturbed, tmp_path, rounds):
         assert not list(folder.glob("leases/[!.]*"))
         if not rounds:
             break
+
+
+def test_a_folder_in_which_a_silent_process_still_works_is_waited_for(undisturbed, tmp_path, monkeypatch):
+    """The lease of a process that was suspended is taken over by another machine, and its lock is not."""
+    monkeypatch.setattr(worker, "BETWEEN_TRIES", 0.1)
+    folder, held = tmp_path / "sweep", tmp_path / "held"
+    SweepDirectory(folder).claim(PLAN)
+    locked = SweepDirectory(folder).run_path(PLAN.runs[0])
+    locked.mkdir(parents=True)
+
+    def hold():
+        with directory_lock(locked):
+            held.touch()
+            time.sleep(600)
+
+    holder = fork(hold)
+    wait_until(held.exists)
+    sweep = fork_sweep(PLAN, folder)
+    wait_until(lambda: len(list(folder.glob("runs/*/result.json"))) == len(PLAN.runs) - 1)
+    time.sleep(0.5)  # for several tries
+    assert ended(sweep) is None
+    assert not list(locked.glob("*.json"))
+    os.kill(holder, signal.SIGKILL)
+    assert wait_for(sweep) == 0
+    wait_for(holder)
+    assert results(folder) == undisturbed
 
 
 def logging_train(config, directory, report, stop, **_):

@@ -11,8 +11,8 @@ import pytest
 
 from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.programs.population import shared_kind, worth_sharing
-from roundoff.sweeps import plan_text
-from roundoff.sweeps.catalogue import find_sweep, preset_plans, presets_table
+from roundoff.sweeps import plan_file, plan_text
+from roundoff.sweeps.catalogue import find_sweep, presets, presets_table
 from roundoff.sweeps.halving import rounds
 from roundoff.sweeps.language.candidates import candidates
 from roundoff.sweeps.language.located_yaml import parse
@@ -21,7 +21,7 @@ from roundoff.sweeps.language.schema import sweep_schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
-PLANS = {plan.name: plan for plan in preset_plans()}
+PLANS = {name: plan_file(preset.file) for name, preset in presets().items()}
 
 
 # Agent steps that take less than a minute on one core, as the presets have them: simple worlds, few updates for each.

@@ -239,11 +239,17 @@ def status(
     raise typer.Exit(exit_status(report))
 
 
-def presets() -> None:
-    """List the sweeps that are shipped, as a table."""
+def presets(
+    text: Annotated[str, typer.Argument(help="What stands in the name, the figures or the description.")] = "",
+    size: Annotated[
+        Literal["quick", "overnight", "paper"] | None,
+        typer.Option(help="Minutes on two cores, a night on two cores, or as the paper did it; by default all."),
+    ] = None,
+) -> None:
+    """List the sweeps that are shipped, as a table; `sweep NAME --dry-run` says how many runs one has."""
     from roundoff.sweeps.catalogue import presets_table
 
-    say(presets_table())
+    say(presets_table(text, size))
 
 
 def schema() -> None:

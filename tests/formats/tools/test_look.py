@@ -81,6 +81,8 @@ def test_neighbours_differ_in_one_choice():
     ("name", "message"),
     [
         ("mxfp5", "did you mean 'mxfp4'"),
+        ("mxfp8", "did you mean 'mxfp8_e4m3'"),
+        ("fp8", "did you mean 'fp8_e4m3'"),
         ("possit16", "did you mean 'posit16'"),
         ("q3.60", "out of range: fraction_bits"),
         ("int1", "out of range: width"),
