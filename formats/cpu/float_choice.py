@@ -33,28 +33,32 @@ class Loop:
         parameters: what the loop reads at ``p``.
         dtype: the carrier, float32 or float64.
         body: the loop over a source, a target and their length.
+
+    Attributes:
+        in_place: the C function of a source, the target at the same address, their length, and ``address``.
+        address: of the parameters.
     """
 
-    __slots__ = ("_address", "_copying", "_in_place", "_parameters", "_size")
+    __slots__ = ("_copying", "_parameters", "_size", "address", "in_place")
 
     def __init__(self, parameters: Parameters, dtype: torch.dtype, body: Any) -> None:
         self._parameters = parameters  # kept alive: the loop reads it by its address
-        self._address = parameters.ctypes.data
+        self.address = parameters.ctypes.data
         self._size = dtype.itemsize
         self._copying = compiled(body, dtype)
-        self._in_place = compiled(body, dtype, in_place=True)
+        self.in_place = compiled(body, dtype, in_place=True)
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
-        n, kernel = source.numel(), self._in_place if target is source else self._copying
+        n, kernel = source.numel(), self.in_place if target is source else self._copying
         start, into = source.data_ptr(), target.data_ptr()
         if n < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1:
-            kernel(start, into, n, self._address)
+            kernel(start, into, n, self.address)
             return
 
         def piece(first: int, last: int) -> None:
             offset = first * self._size
-            kernel(start + offset, into + offset, last - first, self._address)
+            kernel(start + offset, into + offset, last - first, self.address)
 
         in_pieces(piece, n, n)
 

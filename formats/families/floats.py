@@ -93,6 +93,10 @@ class FloatFormat(FloatLayout, Family):
             if self.fits_in(dtype)
         }
 
+    def nearest_loop(self, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+        """What rounds tensors of ``dtype`` to the nearest number, if the format has signs; None if it does not fit."""
+        return self._kernels.get(dtype)
+
     def parameters(
         self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None
     ) -> FloatParameters:

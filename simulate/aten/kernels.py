@@ -32,7 +32,7 @@ def formula(operation: OpOverload) -> Callable[..., Any] | None:
     name = _name(operation)
     if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
         return None
-    if not is_composite(operation) or any(has_kernel(name, key) for key in _FOR_ANY_BACKEND):
+    if not is_composite(operation) or any(has_kernel(name, key) for key in FOR_ANY_BACKEND):
         return None
     own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
     if not own:
@@ -45,7 +45,7 @@ def formula(operation: OpOverload) -> Callable[..., Any] | None:
     return apart
 
 
-_FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _BACKENDS = (
     "CPU", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1", "Meta",
     "NestedTensorCPU", "NestedTensorCUDA", "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA",

@@ -27,7 +27,7 @@ MATRIX_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _at
 
 # Where oneDNN is faster, inside of a training step (bench/products.py). A batch counts as one of its products, which so
 # has the same bits alone and among others.
-_MULTIPLICATIONS = 1 << 22
+MULTIPLICATIONS = 1 << 22
 _TERMS = 64  # of each sum; with fewer, writing the result is what takes time
 _THIN = 4  # thinner results are read for, rather than computed
 
@@ -43,10 +43,11 @@ def kernel(operation: OpOverload) -> Callable[..., Any]:
     adds in float32, in an order of its own. NaN, infinities, -0 and subnormals are what they are in PyTorch's products.
     To be called where :func:`reason_against` is None.
     """
-    return partial(_product, operation) if operation in MATRIX_PRODUCTS else operation
+    return partial(by_size, operation) if operation in MATRIX_PRODUCTS else operation
 
 
-def _product(operation: OpOverload, *operands: torch.Tensor, **factors: Any) -> Any:
+def by_size(operation: OpOverload, *operands: torch.Tensor, **factors: Any) -> Any:
+    """What :func:`kernel` gives for matrix products."""
     a, b = operands[-2:]
     if factors or not _is_large(a, b):
         return operation(*operands, **factors)
@@ -58,7 +59,7 @@ def _is_large(a: torch.Tensor, b: torch.Tensor) -> bool:
     columns = b.shape[-1]
     if batch:
         columns = max(columns, _THIN)  # batches of a few columns take MKL as long as batches of four
-    if rows * terms * columns < _MULTIPLICATIONS or terms < _TERMS or min(rows, columns) < _THIN:
+    if rows * terms * columns < MULTIPLICATIONS or terms < _TERMS or min(rows, columns) < _THIN:
         return False
     return all(x.dtype is torch.float32 and x.device.type == "cpu" and x.layout is torch.strided for x in (a, b))
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PURGE_EVERY = 1 << 12
 
@@ -17,19 +22,33 @@ class Storages:
     def __init__(self) -> None:
         self._references: dict[int, StorageWeakRef] = {}
         self._purge_at = _PURGE_EVERY
+        self._told: Callable[[int, int], None] | None = None
+
+    def tell(self, told: Callable[[int, int], None]) -> None:
+        """Has ``told`` called with each address that is added (and 1), or removed (and -1); at once of those there."""
+        self._told = told
+        for key in self._references:
+            told(key, 1)
 
     def add(self, x: torch.Tensor) -> None:
         """Remembers the memory of ``x``."""
         reference = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
+        if self._told and reference.cdata not in self._references:
+            self._told(reference.cdata, 1)
         self._references[reference.cdata] = reference
         if len(self._references) > self._purge_at:
-            self._references = {key: ref for key, ref in self._references.items() if not ref.expired()}  # type: ignore[no-untyped-call]
+            for key in [key for key, ref in self._references.items() if ref.expired()]:  # type: ignore[no-untyped-call]
+                self._forget(key)
             self._purge_at = 2 * len(self._references) + _PURGE_EVERY
 
     def remove(self, x: torch.Tensor) -> None:
         """Forgets the memory of ``x``, if it was remembered."""
         if x.layout is torch.strided:
-            self._references.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001  what StorageWeakRef goes by
+            self._forget(x.untyped_storage()._cdata)  # noqa: SLF001  what StorageWeakRef goes by
+
+    def _forget(self, key: int) -> None:
+        if self._references.pop(key, None) is not None and self._told:
+            self._told(key, -1)
 
     def __bool__(self) -> bool:
         return bool(self._references)

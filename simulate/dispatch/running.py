@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,11 +16,14 @@ from ..aten.collectives import settle
 from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
+from ..native.library import computed
+from ..native.plain import Notes
+from ..native.shortcut import Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
 from ..policy.policy import Policy
 from ..presence.entering import this_thread
-from ..watching.integers import Integers, counted, say_if_absorbed
+from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
 from ..watching.metrics import Changes
 from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
@@ -29,6 +33,7 @@ from .whole import WholeNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch._ops import OpOverload
 
@@ -85,14 +90,43 @@ class Runner:
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
         self.plans: dict[Any, Plan] = {}
+        self._shortcut: Shortcut | None = None
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
         self._lock = threading.Lock()
+
+    def take_shortcut(self) -> None:
+        """Has plain operations run without Python from now on, where nothing looks at each."""
+        if self._shortcut is not None or self.watchers or self.operands.follows or self._leaves_moves:
+            return
+        changes, integers, whole = self._changes is not None, self._integers, self.whole
+        always, of_counts = (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers else (frozenset[str](), frozenset[str]())
+        marks = [*(integers.marks if integers else ()), *((whole.marks,) if whole is not None else ())]
+        with self._lock:
+            self._shortcut = Shortcut.of(self._mode, Notes(whole is not None, changes, always, of_counts), marks)
+            if self._shortcut is not None:
+                for plan in self.plans.values():
+                    self._describe(plan)
+
+    def _describe(self, plan: Plan) -> None:
+        if self._shortcut is not None and not plan.is_island:
+            self._shortcut.describe(plan)
+
+    def held(self) -> AbstractContextManager[None]:
+        """For the block, every operation goes through Python."""
+        return self._shortcut.held() if self._shortcut else nullcontext()
+
+    def counted(self) -> tuple[Plan, ...]:
+        """All plans, with what came of them so far."""
+        if self._shortcut is not None:
+            self._shortcut.count()
+        return tuple(self.plans.values())
 
     def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> Plan:
         """The plan of an operation at a place, made when first asked for; it is kept under ``key``."""
         with self._lock:
             if key not in self.plans:  # another thread may have been faster
-                self.plans[key] = self.plan(operation, role, module)
+                self.plans[key] = plan = self.plan(operation, role, module)
+                self._describe(plan)
             return self.plans[key]
 
     def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
@@ -222,6 +256,9 @@ class Runner:
     ) -> Any:
         """What the operation returns, before it is rounded."""
         assert plan.kernel is not None
+        if computed.waits:  # it ran without Python, which had nothing to say until it saw the results
+            result, computed.result, computed.waits = computed.result, None, False
+            return result
         if plan.contracts and is_on_gpu(args):
             with in_float32(plan.name):
                 result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)

@@ -212,6 +212,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 " make one for each"
             )
         if needed:
+            if self.places is None:
+                self._runner.take_shortcut()
             _process.enter()
             if self.policy.finfo == FinfoOf.FORMAT:
                 _finfo.enter()
@@ -287,7 +289,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._runner.results.writer = writer
         try:
             self.step = 0
-            with self:
+            with self, self._runner.held():
                 yield
         finally:
             self._runner.results.writer = None
@@ -368,15 +370,15 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Every operation that ran, and what became of its results: nothing escapes silently."""
         from .audit import Audit  # noqa: PLC0415  pandas costs half a second
 
-        return Audit.of(self._plans.values(), self.unused_rules())
+        return Audit.of(self._runner.counted(), self.unused_rules())
 
     def plans(self) -> tuple[Plan, ...]:
         """What was done with every operation that ran, at every place."""
-        return tuple(self._plans.values())
+        return self._runner.counted()
 
     def unused_rules(self) -> list[Rule]:
         """The rules of the policy that name an operation or a module, and have matched nothing so far."""
-        return unused(self.policy.rules, self._plans.values())
+        return unused(self.policy.rules, self._runner.counted())
 
     def __torch_dispatch__(
         self,
@@ -423,7 +425,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _warn_of_unused_rules(self) -> None:
         names = self.places.known if self.places else ()
         called = self._named.called if self._named else ()
-        for text in complaints(self.policy, self._plans.values(), names, called):
+        for text in complaints(self.policy, self._runner.counted(), names, called):
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
 

@@ -106,6 +106,11 @@ class WholeNumbers:
     def __bool__(self) -> bool:
         return bool(self._marked)
 
+    @property
+    def marks(self) -> Storages:
+        """The memory that it knows of."""
+        return self._marked
+
     def mark(self, x: torch.Tensor, *, whole: bool = True) -> None:
         """Notes that the memory of ``x`` holds whole numbers alone, or that it does not."""
         if not whole:

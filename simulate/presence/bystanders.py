@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..aten.moves import moves_of
 from ..aten.outputs import outputs
+from ..native.library import bystander
 from .entering import SimulationWarning, this_thread
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _accompany(thread: threading.Thread, mode: Bystander) -> None:
         del thread.run  # the class has it
         _push_mode(mode)
         try:
-            run()
+            with bystander(mode):
+                run()
         finally:
             _pop_mode()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ...formats import FormatError
+from ..native import library as native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,8 @@ def unsimulated() -> Iterator[None]:
     """For the block, the simulations of this thread pass operations on as they are."""
     before, this_thread.rounding = this_thread.rounding, True
     try:
-        yield
+        with native.held_thread():
+            yield
     finally:
         this_thread.rounding = before
 
@@ -110,6 +112,7 @@ class Presence:
         with self._lock:
             self._inside += 1
             Presence.suspendable += suspendable
+            native.set_suspendable(Presence.suspendable)
         if push:
             _push_mode(self._mode)
 
@@ -132,6 +135,7 @@ class Presence:
         with self._lock:
             self._inside -= 1
             Presence.suspendable -= block.suspendable
+            native.set_suspendable(Presence.suspendable)
         if block.pushed:
             self._take_off()
         return block.pushed

@@ -54,6 +54,10 @@ _ASKING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
 _TURNING = ("cos", "sin")
 """Operations that take angles."""
 
+ALWAYS_NOTED = frozenset(_ALWAYS)
+NOTED_OF_COUNTS = _CHANGING | _MULTIPLYING
+"""Operations of which that is noted where an operand counts something."""
+
 _ENOUGH = 1 << 12
 """So many elements of a tensor are compared: its first ones."""
 
@@ -87,6 +91,11 @@ class Integers:
     def __init__(self, is_whole: Callable[[torch.Tensor], bool], are_any: Callable[[], bool]) -> None:
         self._is_whole, self._are_any = is_whole, are_any
         self._changed, self._angles = Storages(), Storages()
+
+    @property
+    def marks(self) -> tuple[Storages, ...]:
+        """The memory of which it knows something."""
+        return self._changed, self._angles
 
     def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> Before | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""

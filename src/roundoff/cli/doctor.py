@@ -54,6 +54,7 @@ def _examine() -> dict[str, Any]:
     from roundoff.formats.cpu.c_functions import folder_of_loops
     from roundoff.origin import origin
     from roundoff.simulate.compiling.program_cache import folder_of_programs
+    from roundoff.simulate.native.building import folder_of_natives
 
     made_with = origin()
     broken: list[str] = []
@@ -74,7 +75,8 @@ def _examine() -> dict[str, Any]:
         "devices": devices,
         "kernels": [_kernels(device["device"], broken) for device in devices],
         "compiler": _compiler(),
-        "caches": [_cache("loops", folder_of_loops), _cache("programs", folder_of_programs)],
+        "native": _native(),
+        "caches": [_cache("loops", folder_of_loops), _cache("programs", folder_of_programs), _cache("native", folder_of_natives)],
         "broken": broken,
     }
 
@@ -145,6 +147,13 @@ def _compiler() -> dict[str, Any]:
     return {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()}
 
 
+def _native() -> dict[str, Any]:
+    """Why plain operations of simulations run in Python; null if they run in C++."""
+    from roundoff.simulate.native.library import reason_against
+
+    return {"reason": reason_against() or None}
+
+
 def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is none is told here
@@ -172,11 +181,16 @@ def _described(found: dict[str, Any]) -> str:
     compiler = found["compiler"]
     rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))
     rows.append(("compiled steps", compiler["reason"] or "work"))
+    rows.append(("plain operations", f"run in {_python_or_native(found['native']['reason'])}"))
     for cache in found["caches"]:
         kept = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
         rows.append((f"cache of {cache['kind']}", kept if cache["folder"] else "none: every process compiles anew"))
     verdict = [f"BROKEN: {what}" for what in found["broken"]] or ["nothing is broken"]
     return "\n".join([aligned(rows, (0, 1)), *verdict])
+
+
+def _python_or_native(reason: str | None) -> str:
+    return f"Python: {reason}" if reason else "C++"
 
 
 def _in_brackets(text: str | None) -> str:

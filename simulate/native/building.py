@@ -1,0 +1,119 @@
+"""Compiling the C++ of the shortcut: once, kept in a folder that is this user's alone, with a checksum.
+
+The compiler is the one that PyTorch's inductor calls. A file is named after all that it is made from; one that a power
+failure, a full disk or a copy has torn is compiled anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from roundoff.caches import cache_folder
+from roundoff.errors import FileError
+from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
+
+SOURCE = Path(__file__).with_name("shortcut.cpp")
+_TORCH = Path(torch.__file__).parent
+_OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
+_LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+_SECONDS = 600
+
+
+class BuildError(Exception):
+    """There is no library, for the reason that the text gives."""
+
+
+def compiler() -> str | None:
+    """The path of the C++ compiler; None if there is none."""
+    chosen = os.environ.get("CXX")
+    return next(filter(None, map(shutil.which, [chosen] if chosen else ["g++", "clang++"])), None)
+
+
+def folder_of_natives() -> Path | None:
+    """Where the library is kept; None, with a warning, where it cannot be."""
+    return cache_folder("native")
+
+
+def built() -> Path:
+    """The library, compiled if it is not kept.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+    """
+    with_compiler = compiler()
+    if with_compiler is None:
+        raise BuildError("there is no C++ compiler")
+    folder = folder_of_natives() or _of_this_process()
+    path = folder / f"shortcut-{_key(with_compiler)}.so"
+    if _is_sound(path):
+        return path
+    try:
+        with directory_lock(folder, wait=True):
+            if not _is_sound(path):  # another process may have been faster
+                _compile(with_compiler, path)
+    except (FileError, OSError) as error:
+        raise BuildError(f"it cannot be written ({error})") from error
+    return path
+
+
+def _key(with_compiler: str) -> str:
+    """Names all that the library is made from."""
+    found = Path(with_compiler).resolve().stat()
+    about = (
+        torch.__version__,
+        torch.version.git_version,
+        torch.compiled_with_cxx11_abi(),
+        str(_TORCH),
+        platform.machine(),
+        *(with_compiler, found.st_size, found.st_mtime_ns),
+        *_OPTIONS,
+    )
+    return hashlib.sha256(repr(about).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+
+
+def _compile(with_compiler: str, path: Path) -> None:
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    with tempfile.TemporaryDirectory(prefix="roundoff-native-") as name:
+        made = Path(name) / "shortcut.so"
+        command = [
+            *(with_compiler, *_OPTIONS, abi, f"-I{_TORCH / 'include'}", str(SOURCE), "-o", str(made)),
+            *(f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}", *_LIBRARIES),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603  the user's compiler
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildError(f"{with_compiler} does not run ({error})") from error
+        if done.returncode:
+            words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
+            raise BuildError(f"{with_compiler} fails: {words}")
+        content = made.read_bytes()
+    write_bytes(path, content)
+    write_text(_sum_of(path), hashlib.sha256(content).hexdigest())
+
+
+def _sum_of(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether the library is there as it was written."""
+    with suppress(OSError):
+        return hashlib.sha256(read_bytes(path)).hexdigest().encode() == read_bytes(_sum_of(path))
+    return False
+
+
+def _of_this_process() -> Path:
+    """A folder that ends with the process."""
+    folder = tempfile.mkdtemp(prefix="roundoff-native-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

@@ -1,0 +1,227 @@
+"""The compiled C++ of the shortcut, called through ctypes: loaded when a simulation is entered for the first time.
+
+Where it cannot be, simulations run as they would without it, with the same bits; ``ROUNDOFF_NATIVE`` decides whether it
+is asked for at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+
+from ..aten.kernels import FOR_ANY_BACKEND
+from .building import BuildError, built
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARIABLE = "ROUNDOFF_NATIVE"
+_BY_DEFAULT = False
+_TOLD = ctypes.CFUNCTYPE(None)
+
+
+class NativeWarning(UserWarning):
+    """Operations of simulations run in Python, since the C++ for them could not be compiled or loaded."""
+
+
+class Loop(ctypes.Structure):
+    """A compiled loop and its parameters, by their addresses; zeros: there is none."""
+
+    _fields_ = (("run", ctypes.c_void_p), ("parameters", ctypes.c_void_p))
+
+
+_NUMBER, _MASK = ctypes.c_int64, ctypes.c_uint64
+
+
+class Description(ctypes.Structure):
+    """What the C++ is told of a plain operation; its fields are explained there."""
+
+    _fields_ = (
+        ("single", Loop), ("twofold", Loop), ("rounds", _NUMBER), ("results", _MASK), ("written", _MASK),
+        ("dtypes", _MASK), ("data", _NUMBER), ("counts", _NUMBER), ("no_integers", _NUMBER), ("no_single", _NUMBER),
+        ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK), ("types", _MASK),
+        ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
+        ("multiplications", _NUMBER),
+    )  # fmt: skip
+
+
+class Counts(ctypes.Structure):
+    """What became of a plain operation since it was asked last."""
+
+    _fields_ = (("calls", _NUMBER), ("moved", _NUMBER), ("rounded", _NUMBER))
+
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "start": (_I, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_char_p), _I, ctypes.c_uint64, _TOLD]),
+    "simulation": (_P, []),
+    "free": (None, [_P]),
+    "know": (None, [_P, _P]),
+    "forget": (None, [_P]),
+    "describe": (_P, [_P, ctypes.c_char_p, ctypes.POINTER(Description)]),
+    "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
+    "mark": (None, [_P, _P, _I]),
+    "hold_simulation": (None, [_P, _I]),
+    "hold_thread": (None, [_I]),
+    "suspendable": (None, [_I]),
+    "computed": (_I, []),
+    "computed_length": (_I, [_I]),
+    "computed_tensor": (ctypes.py_object, [_I, _I]),
+    "forked": (None, []),
+}
+
+
+@final
+class Library:
+    """The functions of the C++, by their names without ``roundoff_``."""
+
+    def __init__(self, path: str) -> None:
+        self._loaded = ctypes.PyDLL(path)  # none waits for anything that needs the interpreter
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self._loaded, f"roundoff_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class _Computed(threading.local):
+    """What an operation has computed already, in this thread, of which Python is to take care from there on."""
+
+    result: Any = None
+    waits: bool = False
+
+
+computed = _Computed()
+
+_loaded: Library | None = None
+_reason = ""
+_suspendable = 0
+_lock = threading.Lock()
+
+
+def is_asked_for() -> bool:
+    """Whether ``ROUNDOFF_NATIVE`` asks for it: ``1`` does, ``0`` does not; else it is as by default."""
+    asked = os.environ.get(VARIABLE, "")
+    return asked != "0" if asked else _BY_DEFAULT
+
+
+def library() -> Library | None:
+    """The library, compiled and loaded if it has not been; None, with a warning (once), where it cannot be."""
+    if not is_asked_for():
+        return None
+    if _loaded is None and not _reason:
+        with _lock:
+            if _loaded is None and not _reason:
+                _load()
+    return _loaded
+
+
+def reason_against() -> str:
+    """Why operations run in Python; empty if they need not."""
+    if not is_asked_for():
+        asked = os.environ.get(VARIABLE)
+        return f"{VARIABLE} is {asked}" if asked else f"it is off by default: set {VARIABLE}=1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reason is returned
+        return "" if library() else _reason
+
+
+def _load() -> None:
+    global _loaded, _reason  # noqa: PLW0603  one for the process, as what it registers is
+    try:
+        loaded = Library(str(built()))
+        _begin(loaded)
+    except (BuildError, OSError, AttributeError) as error:
+        _reason = str(error)
+        warnings.warn(
+            "every operation of a simulation goes through Python, which takes some 10 us longer: the C++ for plain ones"
+            f" cannot be had ({error}); set {VARIABLE}=0 to do without it",
+            NativeWarning,
+            stacklevel=2,
+        )
+        return
+    _loaded = loaded
+    os.register_at_fork(after_in_child=loaded.forked)
+
+
+def _begin(loaded: Any) -> None:
+    """Has the kernel registered."""
+    names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
+    count = len(names)
+    columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
+    plain_keys = torch._C._dispatch_keys(torch.empty(1, device="cpu")).raw_repr()  # noqa: SLF001
+    if not loaded.start(*columns, count, plain_keys, _take_computed):
+        raise BuildError("PyTorch has kernels of its own where they would stand")
+    loaded.suspendable(_suspendable)
+
+
+def _can_be_plain(name: str) -> bool:
+    """Whether an operation is one of ATen that PyTorch does not make of others."""
+    if not name.startswith("aten::"):
+        return False
+    return not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in FOR_ANY_BACKEND)
+
+
+@_TOLD  # type: ignore[untyped-decorator]
+def _take_computed() -> None:
+    """Called by the C++ where an operation has run, and Python is to go on."""
+    assert _loaded is not None
+    loaded: Any = _loaded
+    values = [_value(loaded, number) for number in range(loaded.computed())]
+    computed.result = values[0] if len(values) == 1 else tuple(values) or None
+    computed.waits = True
+
+
+def _value(loaded: Any, number: int) -> Any:
+    length = loaded.computed_length(number)
+    if length < -1:
+        return None
+    if length < 0:
+        return loaded.computed_tensor(number, 0)
+    return [loaded.computed_tensor(number, item) for item in range(length)]
+
+
+@contextmanager
+def held_thread() -> Iterator[None]:
+    """For the block, every operation of this thread goes through Python."""
+    loaded: Any = _loaded
+    if loaded is None:
+        yield
+        return
+    loaded.hold_thread(1)
+    try:
+        yield
+    finally:
+        loaded.hold_thread(-1)
+
+
+def set_suspendable(count: int) -> None:
+    """Says how many blocks stand in generators and coroutines: while there are any, operations go through Python."""
+    global _suspendable  # noqa: PLW0603  one for the process
+    if count != _suspendable:
+        _suspendable = count
+        if _loaded is not None:
+            _loaded.suspendable(count)
+
+
+@contextmanager
+def bystander(mode: object) -> Iterator[None]:
+    """For the block, a mode is known to change nothing."""
+    loaded: Any = _loaded
+    if loaded is None:
+        yield
+        return
+    loaded.know(id(mode), None)
+    try:
+        yield
+    finally:
+        loaded.forget(id(mode))

@@ -1,0 +1,168 @@
+"""Which operations of a simulation are plain: all that happens to them is that they run, and their numbers are rounded.
+
+What is decided here is a matter of the operation and of the simulation. The C++ decides of each call, by its arguments:
+all are ordinary tensors in the CPU's memory, of float32, float64, integers or truth, with no mark that says something
+about their numbers; the innermost mode is the simulation, and those around it change nothing; no mode or class is just
+being asked, and no block stands in a generator or coroutine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+import torch
+
+from ...formats import FloatFormat, Rounding
+from ...formats.cpu.float_choice import Loop as RoundingLoop
+from ...formats.cpu.threads import ELEMENTS_PER_THREAD
+from ..aten import products
+from ..aten.schemas import schema_of
+from .library import Description, Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+    from ..aten.moves import Moves
+    from ..aten.outputs import Outputs
+
+_MOST_ARGUMENTS = 64
+_ENDLESS = (1 << 63) - 1
+
+
+class Planned(Protocol):
+    """What is asked of a plan; see :class:`.dispatch.plan.Plan`."""
+
+    operation: OpOverload | None
+    kernel: Any
+    name: str
+    arithmetic: Any
+    rounds: bool
+    outputs: Outputs
+    counts: Any
+    moves: Moves | None
+    decomposition: Any
+    accumulate: bool
+    prepares: bool
+    spares: bool
+    settles: bool
+    passes_on: bool
+
+
+class Notes(NamedTuple):
+    """What a simulation takes notes of, beside the marks on tensors."""
+
+    whole: bool
+    """Which memory holds whole numbers."""
+    singles: bool
+    """What rounding does to results of one element."""
+    always: frozenset[str]
+    """What rounding does to results of these operations."""
+    of_integers: frozenset[str]
+    """The same, where an operand holds integers."""
+
+
+def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:
+    """Why an operation is not plain, in words; none if it is."""
+    operation, counts = plan.operation, plan.counts
+    if not isinstance(operation, torch._ops.OpOverload) or operation.namespace != "aten":  # noqa: SLF001  its only name
+        yield "it is none of ATen's operations"
+        return
+    tests = {
+        "it is taken apart into other operations": plan.decomposition is not None,
+        "its sums are accumulated by the policy's accumulator": plan.accumulate,
+        "its operands are looked at before it runs": plan.prepares,
+        "it is left alone among the program's own float32 tensors": plan.spares,
+        "it communicates": plan.settles or plan.passes_on,
+        "it hands over data from outside": plan.outputs.lifts,
+        "something else than its kernel computes it, or looks at what it computes": not _runs_itself(plan),
+        "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
+        "its results are not rounded by a loop of their own": plan.rounds and not any(_loops(plan).values()),
+        "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
+        "it makes whole numbers of others than its first operand": notes.whole and _data(counts, plan.name) is None,
+    }
+    yield from (reason for reason, holds in tests.items() if holds)
+
+
+def described(plan: Planned, notes: Notes) -> Description | None:
+    """What the C++ is told of a plain operation; None if it is not plain."""
+    if any(True for _ in reasons_against(plan, notes)):
+        return None
+    assert plan.operation is not None
+    outputs, moves, loops = plan.outputs, plan.moves, _loops(plan)
+    arguments = schema_of(plan.operation).arguments
+    auxiliary = plan.counts.auxiliary if plan.counts else ()
+    results = [i for i, views in enumerate(outputs.viewing) if not views and i not in auxiliary]
+    adds = bool(notes.whole and plan.counts and plan.counts.adds)
+    data = _data(plan.counts, plan.name) if notes.whole else -1
+    made = Description(
+        single=loops[torch.float32] or Loop(),
+        twofold=loops[torch.float64] or Loop(),
+        rounds=plan.rounds,
+        results=_mask(results) if outputs.results else 0,
+        written=_mask(position for position, _ in outputs.written),
+        dtypes=_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
+        data=-1 if data is None else data,
+        counts=(2 if plan.name.endswith("_") else 1) if adds else 0,
+        no_integers=plan.rounds and plan.name in notes.of_integers,
+        no_single=plan.rounds and notes.singles,
+        moves=moves is not None,
+        large=2 * ELEMENTS_PER_THREAD,
+        product=_first_matrix(plan),
+        multiplications=products.MULTIPLICATIONS,
+    )
+    if moves is not None:
+        made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
+        made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
+    return made
+
+
+def _mask(positions: Iterable[int]) -> int:
+    return sum(1 << position for position in set(positions))
+
+
+def _places(places: Iterable[tuple[int, str]]) -> int:
+    return _mask(position for position, _ in places)
+
+
+def _runs_itself(plan: Planned) -> bool:
+    return plan.kernel is plan.operation or _first_matrix(plan) >= 0
+
+
+def _first_matrix(plan: Planned) -> int:
+    """The position of the first of two matrices of which another library computes the product if they are large."""
+    assert plan.operation is not None
+    ours = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
+    if not ours or plan.kernel.args != (plan.operation,):
+        return -1
+    return 1 if plan.operation in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default) else 0
+
+
+def _data(counts: Any, name: str) -> int | None:
+    """The argument with which no call makes whole numbers if it is data; -1 if none ever does; None: not known."""
+    if counts is None or counts.making is None:
+        return -1
+    if counts.making.of_first:
+        return 0
+    return 1 if name == "copy_" else None
+
+
+def _loops(plan: Planned) -> dict[torch.dtype, Loop | None]:
+    """The loops that round results, in place, for each carrier in which that is exact."""
+    dtypes = (torch.float32, torch.float64)
+    return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in dtypes}
+
+
+def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> Loop | None:
+    if not isinstance(fmt, FloatFormat) or not fmt.signed or rounding is not Rounding.NEAREST_EVEN:
+        return None
+    if dtype == torch.float32 and fmt.carrier == torch.float64:
+        return None
+    found = fmt.nearest_loop(dtype)
+    if not isinstance(found, RoundingLoop):
+        return None
+    return Loop(ctypes.cast(cast("Any", found.in_place), ctypes.c_void_p).value, found.address)

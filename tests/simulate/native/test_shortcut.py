@@ -1,0 +1,324 @@
+"""Plain operations in C++ against the same operations through Python: bits, audits, and everything around them."""
+
+import threading
+
+import pytest
+import torch
+from comparing import same_bits
+from operator_samples import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
+
+import roundoff
+from roundoff.simulate.dispatch.simulation import Simulation
+from roundoff.simulate.native import library
+
+NO_NUMBERS = {
+    "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
+    "new_empty_strided",
+}  # fmt: skip
+
+OPERATORS = [
+    op
+    for op in op_db
+    if torch.float32 in op.supported_dtypes("cpu")
+    and op.formatted_name not in NO_NUMBERS
+    and not op.name.startswith("jiterator")  # CUDA only
+]
+
+
+@pytest.fixture(autouse=True)
+def asked_for(monkeypatch):
+    monkeypatch.setenv(library.VARIABLE, "1")
+    if library.library() is None:
+        pytest.skip(library.reason_against())
+
+
+def both_ways(monkeypatch, program, *args, **how):
+    """What a program returns in C++ and in Python, each with the table of its audit."""
+    found = []
+    for asked in "10":
+        monkeypatch.setenv(library.VARIABLE, asked)
+        torch.manual_seed(0)
+        with roundoff.simulate(*args, **how) as simulation:
+            result = program()
+        found.append((result, simulation.audit().table))
+    return found
+
+
+def assert_same(found):
+    (native, audit), (python, expected) = found
+    leaves = [[x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in (native, python)]
+    for a, b in zip(*leaves, strict=True):
+        if a.layout == torch.strided:
+            assert same_bits(a.detach(), b.detach())
+            assert a.stride() == b.stride()
+    assert audit.to_dict("list") == expected.to_dict("list")
+
+
+@pytest.fixture
+def through_python(monkeypatch):
+    """The names of operations that come to simulations through Python."""
+    seen = []
+    dispatch = Simulation.__torch_dispatch__
+
+    def seeing(self, func, types, args=(), kwargs=None):
+        seen.append(func.overloadpacket.__name__)
+        return dispatch(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(Simulation, "__torch_dispatch__", seeing)
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=[pytest.mark.slow] if i % 6 else [], id=op.formatted_name)
+        for i, op in enumerate(OPERATORS)
+    ],
+)
+def test_operators_give_the_same_bits_and_audit(op, monkeypatch):
+    differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
+    torch.manual_seed(3)
+    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)))
+
+    def twice():
+        return [forward_and_backward(op, sample) for _ in range(2)]  # the first call describes what is plain
+
+    def tried():
+        try:
+            return twice()
+        except roundoff.FormatError as error:
+            return str(error)
+
+    found = both_ways(monkeypatch, tried, "e5m6")
+    assert_same(found)
+    assert isinstance(found[0][0], str) == isinstance(found[1][0], str)
+
+
+def forward_and_backward(op, sample):
+    torch.manual_seed(1)
+
+    def fresh(x):
+        return x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+    arguments = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
+    results = tensors_of(op(arguments[0], *arguments[1], **arguments[2]))
+    scalars = [x.abs().sum() for x in results if x.requires_grad]
+    given = [x for x in tensors_of(arguments) if x.requires_grad]
+    gradients = torch.autograd.grad(sum(scalars), given, allow_unused=True) if scalars else ()
+    return [*results, *(x for x in gradients if x is not None)]
+
+
+def tensors_of(tree):
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+def trained(net=None, **adam):
+    net = net or network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, eps=1e-4, **adam)
+    x, y = torch.linspace(-1, 1, 40).view(8, 5), torch.linspace(-0.3, 0.7, 16).view(8, 2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (net(x) - y).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "e8m7", "e5m10_saturate", "q4.6", "fp32"])
+@pytest.mark.parametrize("adam", [{}, {"foreach": True}, {"fused": True}, {"amsgrad": True}])
+def test_training_gives_the_same_bits_and_audit(fmt, adam, monkeypatch):
+    assert_same(both_ways(monkeypatch, lambda: trained(**adam), fmt))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"rounding": "stochastic"},
+        {"rounding": "toward_zero"},
+        {"granularity": "primitive"},
+        {"scalars": "once"},
+        {"whole": "rounded"},
+        {"islands": "exact"},
+        {"accumulate": "e5m10/32"},
+    ],
+    ids=str,
+)
+def test_other_arithmetic_gives_the_same_bits_and_audit(how, monkeypatch):
+    assert_same(both_ways(monkeypatch, trained, "e5m8", **how))
+
+
+def test_plain_operations_do_not_come_through_python(through_python):
+    x = torch.randn(4, 4)
+    with roundoff.simulate("e5m10"):
+        for _ in range(3):
+            torch.mm(x, x.t()).relu() + x
+    assert sorted(through_python) == ["add", "mm", "relu", "t"]
+
+
+def test_what_is_computed_elsewhere_is_not_rounded(through_python):
+    x = torch.full((3,), 0.1)
+    plain = x * x
+    with roundoff.simulate("e5m3"):
+        assert torch.equal(x * x, x * x)
+        assert not torch.equal(x * x, plain)
+        with roundoff.exact():
+            assert torch.equal(x * x, x * x)
+            exact = x * x
+        through_python.clear()
+        with torch.utils._python_dispatch._disable_current_modes():
+            disabled = x * x
+    assert torch.equal(exact, plain)
+    assert torch.equal(disabled, plain)
+    assert not through_python
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_another_mode_sees_every_operation(outside, monkeypatch):
+    def program():
+        x = torch.full((3,), 0.1)
+        seen = Seen()
+        for _ in range(3):
+            x = x * 1.1
+        if not outside:
+            with seen:
+                for _ in range(3):
+                    x = x * 1.1
+            assert seen.names == ["mul"] * 3
+        return x
+
+    if outside:
+        with Seen() as seen:
+            found = both_ways(monkeypatch, program, "e5m3")
+        assert seen.names.count("mul") == 6
+    else:
+        found = both_ways(monkeypatch, program, "e5m3")
+    assert_same(found)
+
+
+def test_nested_simulations(monkeypatch):
+    def program():
+        x, parts = torch.linspace(0.1, 0.9, 7), []
+        for _ in range(3):
+            parts.append(x * x)
+            with roundoff.simulate("e5m2"):
+                parts += [x * x, x / 3]
+                with roundoff.simulate("e8m5"):
+                    parts.append(x * x)
+            parts.append(x / 3)
+        return parts
+
+    assert_same(both_ways(monkeypatch, program, "e5m7"))
+
+
+def test_threads_round_to_formats_of_their_own(monkeypatch):
+    def in_thread(fmt, net, into):
+        with roundoff.simulate(fmt):
+            into[fmt] = trained(net)
+
+    found = []
+    for asked in "10":
+        monkeypatch.setenv(library.VARIABLE, asked)
+        into = {}
+        formats = ("e5m10", "e8m7", "e8m5")
+        threads = [threading.Thread(target=in_thread, args=(fmt, network(), into)) for fmt in formats]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found.append(into)
+    for fmt, native in found[0].items():
+        assert all(map(same_bits, native, found[1][fmt]))
+
+
+def test_errors_of_kernels_are_pytorchs_own(monkeypatch):
+    def program():
+        x = torch.ones(2, 3)
+        torch.mm(x, x.t())
+        with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes cannot be multiplied \(2x3 and 2x3\)"):
+            torch.mm(x, x)
+        return torch.mm(x, x.t())
+
+    assert_same(both_ways(monkeypatch, program, "e5m3"))
+
+
+def test_generators_and_checkpoints(monkeypatch):
+    def suspended(x):
+        with roundoff.simulate("e5m2"):
+            while True:
+                yield x * x
+
+    def program():
+        x = torch.linspace(0.1, 0.9, 9, requires_grad=True)
+        parts = [x * x for _ in range(2)]
+        numbers = suspended(x)
+        parts += [y for _ in range(2) for y in (next(numbers), x * x)]
+        numbers.close()
+        y = checkpoint(lambda x: (x * x).tanh().exp(), x, use_reentrant=False)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        return [*parts, y, gradient]
+
+    with pytest.warns(roundoff.SimulationWarning, match="generator"):
+        assert_same(both_ways(monkeypatch, program, "e5m5"))
+
+
+def test_transforms(monkeypatch):
+    def program():
+        x = torch.linspace(0.1, 0.9, 12).view(3, 4)
+
+        def loss(row):
+            return (row * row).tanh().sum()
+
+        return [
+            f(x)
+            for _ in range(2)
+            for f in (torch.func.vmap(loss), torch.func.vmap(torch.func.grad(loss)), torch.func.jacrev(loss))
+        ]
+
+    assert_same(both_ways(monkeypatch, program, "e5m5"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_read_is_told_as_ever(monkeypatch):
+    def program():
+        x = torch.linspace(0.1, 0.9, 77)
+        said = []
+        for _ in range(3):
+            mean = x.mean()
+            said += [float(mean), float((mean * 2).sum())]
+        return torch.tensor(said)
+
+    assert_same(both_ways(monkeypatch, program, "e5m3"))
+
+
+def test_memory_stays_as_it_is():
+    resource = pytest.importorskip("resource")
+    x, y = torch.rand(64), torch.rand(64)
+    with roundoff.simulate("e5m10"):
+
+        def run(times):
+            for _ in range(times):
+                (x * y).add_(y)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        before = run(20_000)
+        assert run(80_000) - before < 4096  # KiB: 50 bytes an operation would be 8000
