@@ -76,7 +76,11 @@ def _examine() -> dict[str, Any]:
         "kernels": [_kernels(device["device"], broken) for device in devices],
         "compiler": _compiler(),
         "native": _native(),
-        "caches": [_cache("loops", folder_of_loops), _cache("programs", folder_of_programs), _cache("native", folder_of_natives)],
+        "caches": [
+            _cache("loops", folder_of_loops),
+            _cache("programs", folder_of_programs),
+            _cache("native", folder_of_natives),
+        ],
         "broken": broken,
     }
 
