@@ -408,4 +408,5 @@ class Run:
         if self.on_progress:
             last_return = self.last_evaluation.mean if self.last_evaluation else None
             loss_scale = self.learner.loss_scale
-            self.on_progress(Progress(self.state.step, self.config.steps, last_return, loss_scale))
+            step = min(self.state.step, self.config.steps)  # the last action may be repeated beyond the end
+            self.on_progress(Progress(step, self.config.steps, last_return, loss_scale))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +66,12 @@ def optimizer_of(error: BaseException) -> str | None:
 
 
 def last_words(error: Exception) -> str:
-    """What a compiler has to say, which may be pages."""
+    """What a compiler has to say, which may be pages; or that a signal has ended it, as when a run is told to stop."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, subprocess.CalledProcessError) and cause.returncode < 0:
+            return f"{signal.Signals(-cause.returncode).name} has ended it"
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]

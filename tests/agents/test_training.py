@@ -73,6 +73,12 @@ def test_the_end_is_evaluated_even_between_evaluations(tmp_path):
     assert result.step == 2060
 
 
+def test_the_last_action_may_be_repeated_beyond_the_end(tmp_path):
+    seen = []
+    train(config(steps=1525, eval_every=1525), tmp_path / "run", on_progress=seen.append)
+    assert (seen[-1].step, seen[-1].steps) == (1525, 1525)
+
+
 @pytest.mark.parametrize("format", ["fp32", "e5m10"])
 def test_same_config_same_bytes(tmp_path, format):
     outcomes = []

@@ -1,11 +1,12 @@
 """Compiled steps where callers do unusual things: what is accepted has the bits of the eager simulation."""
 
 import errno
+import subprocess
 import threading
 
 import pytest
 import torch
-from torch._inductor.exc import InductorError
+from torch._inductor.exc import CppCompileError, InductorError
 
 import roundoff
 from roundoff import CompileWarning, FormatError, simulate
@@ -145,11 +146,16 @@ def test_a_compiled_step_inside_another_and_first_calls_in_several_threads():
     assert_same(found, dict.fromkeys(range(3), expected))
 
 
+TOLD_TO_STOP = CppCompileError(["g++"], "g++: fatal error: Terminated signal terminated program cc1plus")
+TOLD_TO_STOP.__cause__ = subprocess.CalledProcessError(-15, ["g++"])
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "/tmp/cache"), "failed .No space left on device: /tmp/cache"),
         (InductorError(RuntimeError("an error of inductor's"), None), "an error of inductor's"),
+        (InductorError(TOLD_TO_STOP, None), "compiler failed .SIGTERM has ended it"),
     ],
 )
 def test_a_compiler_that_fails_is_done_without(error, reason, monkeypatch):
