@@ -22,19 +22,19 @@ class Storages:
     def __init__(self) -> None:
         self._references: dict[int, StorageWeakRef] = {}
         self._purge_at = _PURGE_EVERY
-        self._told: Callable[[int, int], None] | None = None
+        self._told: Callable[[int, bool], None] | None = None
 
-    def tell(self, told: Callable[[int, int], None]) -> None:
-        """Has ``told`` called with each address that is added (and 1), or removed (and -1); at once of those there."""
+    def tell(self, told: Callable[[int, bool], None]) -> None:
+        """Has ``told`` called with each address, now or once it is added, and True; once it is removed, False."""
         self._told = told
         for key in self._references:
-            told(key, 1)
+            told(key, True)
 
     def add(self, x: torch.Tensor) -> None:
         """Remembers the memory of ``x``."""
         reference = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
         if self._told and reference.cdata not in self._references:
-            self._told(reference.cdata, 1)
+            self._told(reference.cdata, True)
         self._references[reference.cdata] = reference
         if len(self._references) > self._purge_at:
             for key in [key for key, ref in self._references.items() if ref.expired()]:  # type: ignore[no-untyped-call]
@@ -48,7 +48,7 @@ class Storages:
 
     def _forget(self, key: int) -> None:
         if self._references.pop(key, None) is not None and self._told:
-            self._told(key, -1)
+            self._told(key, False)
 
     def __bool__(self) -> bool:
         return bool(self._references)

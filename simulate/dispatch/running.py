@@ -17,7 +17,7 @@ from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..native.library import computed
-from ..native.plain import Notes
+from ..native.plain import NOTED, WHOLE, Notes
 from ..native.shortcut import Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
@@ -99,8 +99,10 @@ class Runner:
         if self._shortcut is not None or self.watchers or self.operands.follows or self._leaves_moves:
             return
         changes, integers, whole = self._changes is not None, self._integers, self.whole
-        always, of_counts = (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers else (frozenset[str](), frozenset[str]())
-        marks = [*(integers.marks if integers else ()), *((whole.marks,) if whole is not None else ())]
+        always, of_counts = (
+            (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
+        )
+        marks = [(of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None]
         with self._lock:
             self._shortcut = Shortcut.of(self._mode, Notes(whole is not None, changes, always, of_counts), marks)
             if self._shortcut is not None:

@@ -106,10 +106,9 @@ class WholeNumbers:
     def __bool__(self) -> bool:
         return bool(self._marked)
 
-    @property
-    def marks(self) -> Storages:
-        """The memory that it knows of."""
-        return self._marked
+    def tell(self, told: Callable[[int, bool], None]) -> None:
+        """Has ``told`` called with the address of memory that is marked (and True), or no longer (and False)."""
+        self._marked.tell(told)
 
     def mark(self, x: torch.Tensor, *, whole: bool = True) -> None:
         """Notes that the memory of ``x`` holds whole numbers alone, or that it does not."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "ROUNDOFF_NATIVE"
+NAMESPACES = ("aten", "profiler")
+"""Whose operations can be plain: ATen's, and those by which optimizers name their steps for PyTorch's profiler."""
 _BY_DEFAULT = False
 _TOLD = ctypes.CFUNCTYPE(None)
 
@@ -45,7 +47,9 @@ class Description(ctypes.Structure):
 
     _fields_ = (
         ("single", Loop), ("twofold", Loop), ("rounds", _NUMBER), ("results", _MASK), ("written", _MASK),
-        ("dtypes", _MASK), ("data", _NUMBER), ("counts", _NUMBER), ("no_integers", _NUMBER), ("no_single", _NUMBER),
+        ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER), ("counts", _NUMBER), ("counts_up", _NUMBER),
+        ("reads", _NUMBER), ("power", _NUMBER), ("root", _NUMBER), ("single_root", ctypes.c_void_p),
+        ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER), ("no_single", _NUMBER),
         ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK), ("types", _MASK),
         ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER),
@@ -55,7 +59,7 @@ class Description(ctypes.Structure):
 class Counts(ctypes.Structure):
     """What became of a plain operation since it was asked last."""
 
-    _fields_ = (("calls", _NUMBER), ("moved", _NUMBER), ("rounded", _NUMBER))
+    _fields_ = (("calls", _NUMBER), ("moved", _NUMBER), ("rounded", _NUMBER), ("left_whole", _NUMBER))
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -67,10 +71,11 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "forget": (None, [_P]),
     "describe": (_P, [_P, ctypes.c_char_p, ctypes.POINTER(Description)]),
     "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
-    "mark": (None, [_P, _P, _I]),
+    "mark": (None, [_P, _I, _P, _I]),
     "hold_simulation": (None, [_P, _I]),
     "hold_thread": (None, [_I]),
     "suspendable": (None, [_I]),
+    "tell_reads": (None, []),
     "computed": (_I, []),
     "computed_length": (_I, [_I]),
     "computed_tensor": (ctypes.py_object, [_I, _I]),
@@ -105,6 +110,7 @@ computed = _Computed()
 _loaded: Library | None = None
 _reason = ""
 _suspendable = 0
+_reads_are_told = False
 _lock = threading.Lock()
 
 
@@ -162,11 +168,13 @@ def _begin(loaded: Any) -> None:
     if not loaded.start(*columns, count, plain_keys, _take_computed):
         raise BuildError("PyTorch has kernels of its own where they would stand")
     loaded.suspendable(_suspendable)
+    if _reads_are_told:
+        loaded.tell_reads()
 
 
 def _can_be_plain(name: str) -> bool:
-    """Whether an operation is one of ATen that PyTorch does not make of others."""
-    if not name.startswith("aten::"):
+    """Whether an operation is one of ATen, or of the profiler, that PyTorch does not make of others."""
+    if name.partition("::")[0] not in NAMESPACES:
         return False
     return not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in FOR_ANY_BACKEND)
 
@@ -211,6 +219,15 @@ def set_suspendable(count: int) -> None:
         _suspendable = count
         if _loaded is not None:
             _loaded.suspendable(count)
+
+
+def tell_reads() -> None:
+    """Has every number that a program reads come through Python from now on: one was not finite."""
+    global _reads_are_told  # noqa: PLW0603  one for the process
+    if not _reads_are_told:
+        _reads_are_told = True
+        if _loaded is not None:
+            _loaded.tell_reads()
 
 
 @contextmanager

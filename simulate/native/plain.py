@@ -8,9 +8,8 @@ being asked, and no block stands in a generator or coroutine.
 
 from __future__ import annotations
 
-import ctypes
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,10 +18,11 @@ from ...formats.cpu.float_choice import Loop as RoundingLoop
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
 from ..aten.schemas import schema_of
-from .library import Description, Loop
+from .library import NAMESPACES, Description, Loop
+from .stand_ins import StandsFor, address, meaning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from torch._ops import OpOverload
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from ..aten.outputs import Outputs
 
 _MOST_ARGUMENTS = 64
-_ENDLESS = (1 << 63) - 1
+_CARRIERS = (torch.float32, torch.float64)
+WHOLE, NOTED = 1, 2
+"""Marks on memory: that it holds whole numbers; that it is noted what was made of it."""
 
 
 class Planned(Protocol):
@@ -60,17 +62,17 @@ class Notes(NamedTuple):
     """Which memory holds whole numbers."""
     singles: bool
     """What rounding does to results of one element."""
-    always: frozenset[str]
+    always: Collection[str]
     """What rounding does to results of these operations."""
-    of_integers: frozenset[str]
+    of_integers: Collection[str]
     """The same, where an operand holds integers."""
 
 
 def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:
     """Why an operation is not plain, in words; none if it is."""
     operation, counts = plan.operation, plan.counts
-    if not isinstance(operation, torch._ops.OpOverload) or operation.namespace != "aten":  # noqa: SLF001  its only name
-        yield "it is none of ATen's operations"
+    if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
+        yield "it is neither of ATen nor of PyTorch's profiler"
         return
     tests = {
         "it is taken apart into other operations": plan.decomposition is not None,
@@ -81,7 +83,7 @@ def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:
         "it hands over data from outside": plan.outputs.lifts,
         "something else than its kernel computes it, or looks at what it computes": not _runs_itself(plan),
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
-        "its results are not rounded by a loop of their own": plan.rounds and not any(_loops(plan).values()),
+        "its results are not rounded by a loop of their own": _is_rounded(plan) and not any(_loops(plan).values()),
         "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
         "it makes whole numbers of others than its first operand": notes.whole and _data(counts, plan.name) is None,
     }
@@ -99,6 +101,8 @@ def described(plan: Planned, notes: Notes) -> Description | None:
     results = [i for i, views in enumerate(outputs.viewing) if not views and i not in auxiliary]
     adds = bool(notes.whole and plan.counts and plan.counts.adds)
     data = _data(plan.counts, plan.name) if notes.whole else -1
+    meaning = meaning_of(plan.kernel) or StandsFor()
+    heeds = bool(notes.whole and plan.counts and (plan.counts.making or plan.counts.writes or plan.counts.noted))
     made = Description(
         single=loops[torch.float32] or Loop(),
         twofold=loops[torch.float64] or Loop(),
@@ -107,6 +111,11 @@ def described(plan: Planned, notes: Notes) -> Description | None:
         written=_mask(position for position, _ in outputs.written),
         dtypes=_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
         data=-1 if data is None else data,
+        heeds=WHOLE * heeds + NOTED * bool(plan.rounds and plan.counts and plan.counts.noted),
+        counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
+        reads=meaning.reads,
+        power=meaning.power,
+        root=0 if meaning.roots is None else 1 + plan.name.endswith("_"),
         counts=(2 if plan.name.endswith("_") else 1) if adds else 0,
         no_integers=plan.rounds and plan.name in notes.of_integers,
         no_single=plan.rounds and notes.singles,
@@ -115,6 +124,8 @@ def described(plan: Planned, notes: Notes) -> Description | None:
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
     )
+    if meaning.roots is not None:
+        made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in _CARRIERS)
     if moves is not None:
         made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
         made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
@@ -130,7 +141,12 @@ def _places(places: Iterable[tuple[int, str]]) -> int:
 
 
 def _runs_itself(plan: Planned) -> bool:
-    return plan.kernel is plan.operation or _first_matrix(plan) >= 0
+    meaning = meaning_of(plan.kernel)
+    return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and any(meaning))
+
+
+def _is_rounded(plan: Planned) -> bool:
+    return plan.rounds and (plan.outputs.results or bool(plan.outputs.written))
 
 
 def _first_matrix(plan: Planned) -> int:
@@ -153,8 +169,7 @@ def _data(counts: Any, name: str) -> int | None:
 
 def _loops(plan: Planned) -> dict[torch.dtype, Loop | None]:
     """The loops that round results, in place, for each carrier in which that is exact."""
-    dtypes = (torch.float32, torch.float64)
-    return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in dtypes}
+    return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in _CARRIERS}
 
 
 def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> Loop | None:
@@ -165,4 +180,4 @@ def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> Loop | None:
     found = fmt.nearest_loop(dtype)
     if not isinstance(found, RoundingLoop):
         return None
-    return Loop(ctypes.cast(cast("Any", found.in_place), ctypes.c_void_p).value, found.address)
+    return Loop(address(found.in_place), found.address)

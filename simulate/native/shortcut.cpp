@@ -25,10 +25,13 @@ using c10::IValue;
 using torch::jit::Stack;
 using Modes = c10::impl::TorchDispatchModeTLS;
 
-// Of libtorch_python; its headers want those of Python.
+// Declared here, since their headers take seconds to compile, or want those of Python.
 PyObject* THPVariable_Wrap(const at::TensorBase& x);
 namespace at {
 int get_num_threads();
+}
+namespace torch::autograd {
+int get_current_graph_task_id();
 }
 
 namespace {
@@ -45,6 +48,9 @@ struct Loop {
   const void* parameters;
 };
 
+// The same of square roots: source, target, first and behind the last.
+using Root = void (*)(const void*, void*, int64_t, int64_t);
+
 // Masks of arguments, or of results: bit i is that of position i.
 struct Description {
   Loop single, twofold;  // for float32 and float64
@@ -53,7 +59,13 @@ struct Description {
   uint64_t written;      // arguments that are overwritten, and rounded
   uint64_t dtypes;       // arguments that choose a dtype: they must be left out, or be a carrier's
   int64_t data;          // the argument that must be a floating-point tensor, or a list that begins with one; or -1
+  int64_t heeds;         // marks that must not be on its arguments: 1: of whole numbers; 2: of those that are noted
   int64_t counts;        // 1: adds a number, which must not be a whole one added to one number; 2: or in place
+  int64_t counts_up;     // whether it adds a number in place, which may be a step of a count
+  int64_t reads;         // whether it reads a number, of which nothing is said if it is finite
+  int64_t power;         // whether it takes powers, of which square roots are computed elsewhere
+  int64_t root;          // 1: square roots, rounded to the nearest by these loops; 2: in place
+  Root single_root, twofold_root;
   int64_t no_integers;   // whether arguments that are tensors of integers (16 to 64 bits) are something to be noted
   int64_t no_single;     // whether results with one element are looked at
   // When it is an exact move; see `Moves` in aten/moves.py.
@@ -66,12 +78,12 @@ struct Description {
 };
 
 struct Counts {
-  int64_t calls, moved, rounded;
+  int64_t calls, moved, rounded, left_whole;
 };
 
 struct Plain {
   const Description how;
-  std::atomic<int64_t> calls{0}, moved{0}, rounded{0};
+  std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
   explicit Plain(const Description& description) : how(description) {}
 };
 
@@ -93,8 +105,8 @@ class Lock {  // a forked child can open it, which a mutex does not allow
 struct Simulation {
   std::vector<std::atomic<Plain*>> operations;
   std::atomic<bool> holds{false};  // nothing is plain for the time being
-  // Memory of which something is known, by how many reasons: operations with such tensors are not plain.
-  std::unordered_map<const void*, int> marked;
+  // Memory of which something is known, as in `heeds`.
+  std::unordered_map<const void*, int64_t> marked;
   std::atomic<size_t> marks{0};
   mutable Lock lock;
 
@@ -102,9 +114,11 @@ struct Simulation {
   ~Simulation() {
     for (auto& plain : operations) delete plain.load();
   }
-  bool is_marked(const void* memory) const {
+  int64_t marks_of(const c10::TensorImpl& x) const {
+    if (!marks.load(std::memory_order_relaxed) || !x.has_storage()) return 0;
     std::lock_guard<Lock> guard(lock);
-    return marked.count(memory) != 0;
+    auto found = marked.find(x.unsafe_storage().unsafeGetStorageImpl());
+    return found == marked.end() ? 0 : found->second;
   }
 };
 
@@ -118,6 +132,7 @@ Lock modes_lock;
 std::atomic<uint64_t> modes_changed{1};
 
 std::atomic<int64_t> suspendable{0};  // blocks in generators and coroutines: who is at work is asked in Python
+std::atomic<bool> reads_are_told{false};  // some simulation has read a number that was not finite
 thread_local int64_t held = 0;        // this thread computes something for itself
 
 // What an operation has computed that Python is to go on with.
@@ -187,8 +202,7 @@ bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& s
     default:
       return false;
   }
-  return !simulation.marks.load(std::memory_order_relaxed) || !x->has_storage() ||
-         !simulation.is_marked(x->unsafe_storage().unsafeGetStorageImpl());
+  return !how.heeds || !(simulation.marks_of(*x) & how.heeds);
 }
 
 // Calls `each` with every tensor of a value, until it returns false.
@@ -243,6 +257,39 @@ bool is_large_product(const IValue* given, const Description& how) {
   return a.size(-2) * a.size(-1) * (columns < 4 ? 4 : columns) >= how.multiplications;
 }
 
+const void* numbers_of(const c10::TensorImpl& x) { return x.numel() ? x.data() : nullptr; }
+
+bool is_finite(const IValue& value) {
+  if (!value.isTensor()) return false;
+  const auto& x = *value.unsafeToTensorImpl();
+  auto type = c10::typeMetaToScalarType(x.dtype());
+  if (x.numel() != 1 || reads_are_told.load(std::memory_order_relaxed)) return false;
+  if (!is_carrier(type)) return true;  // nothing is said of integers
+  const void* place = x.data();
+  return place && std::isfinite(type == at::kFloat ? *static_cast<const float*>(place) : *static_cast<const double*>(place));
+}
+
+bool has_roots(const IValue& value, const Description& how) {
+  return all_tensors(value, [&](const c10::TensorImpl* x) {
+    auto type = c10::typeMetaToScalarType(x->dtype());
+    if (x == c10::UndefinedTensorImpl::singleton() || !is_carrier(type) || !x->is_contiguous()) return false;
+    return numbers_of(*x) && (type == at::kFloat ? how.single_root : how.twofold_root);
+  });
+}
+
+// Whether a number is added in place to whole numbers that lie in the memory of a mark, and is one itself; in a backward
+// pass they are data.
+bool counts_up(const IValue* given, const Description& how, const Simulation& simulation) {
+  constexpr double largest = 1 << 24;
+  double number, factor;
+  if (!how.counts_up || !given[0].isTensor()) return false;
+  const auto* x = given[0].unsafeToTensorImpl();
+  if (x == c10::UndefinedTensorImpl::singleton() || !is_plain(*x) || x->requires_grad()) return false;
+  if (!is_carrier(c10::typeMetaToScalarType(x->dtype())) || !(simulation.marks_of(*x) & 1)) return false;
+  if (!number_of(given[1], &number) || std::floor(number) != number || std::abs(number) > largest) return false;
+  return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
+}
+
 bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count) {
   const Description& how = plain.how;
   auto fits = [&](const c10::TensorImpl* x) { return suits(x, how, simulation); };
@@ -255,6 +302,10 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
           !is_carrier(static_cast<at::ScalarType>(given[i].toInt())))
         return false;
   if (how.product >= 0 && is_large_product(given, how)) return false;
+  if (how.reads && !is_finite(given[0])) return false;
+  if (how.root && !has_roots(given[0], how)) return false;
+  double power;
+  if (how.power && (!number_of(given[1], &power) || power == 0.5)) return false;
   return !how.counts || !may_count(given, how);
 }
 
@@ -356,16 +407,43 @@ void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   fallback->callBoxed(op, keys, stack);
 }
 
-void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  const Description& how = plain.how;
-  size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
-  c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
+// Has PyTorch's kernel, or a loop in its place, replace the arguments on the stack by the results.
+void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack,
+             const IValue* given, size_t count, size_t made) {
+  if (how.root == 2) {
+    stack->erase(stack->end() - count, stack->end());
+    if (made) stack->push_back(given[0]);
+  } else {
+    c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+    op.redispatchBoxed(keys & below, stack);
+  }
+  if (!how.root) return;
+  const IValue& computed = how.root == 2 ? given[0] : stack->back();
+  size_t number = 0;
+  all_tensors(given[0], [&](const c10::TensorImpl* x) {
+    const IValue& target = computed.isTensor() ? computed : computed.toListRef()[number++];
+    auto root = c10::typeMetaToScalarType(x->dtype()) == at::kFloat ? how.single_root : how.twofold_root;
+    root(x->data(), const_cast<void*>(target.unsafeToTensorImpl()->data()), 0, x->numel());
+    return true;
+  });
+}
+
+void run_whole(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   plain.calls.fetch_add(1, std::memory_order_relaxed);
   {
     c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
     op.redispatchBoxed(keys & below, stack);
   }
-  if (!how.rounds) {
+  plain.left_whole.fetch_add(1, std::memory_order_relaxed);
+}
+
+void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const Description& how = plain.how;
+  size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
+  c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
+  plain.calls.fetch_add(1, std::memory_order_relaxed);
+  compute(how, op, keys, stack, given.data(), count, made);
+  if (!how.rounds || how.reads) {
     if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -388,10 +466,9 @@ class Kernel final : public c10::OperatorKernel {
     if (Simulation* simulation = at_work())
       if (Plain* plain = simulation->operations[number_].load(std::memory_order_acquire)) {
         size_t count = op.schema().arguments().size();
-        if (takes(*plain, *simulation, stack->data() + stack->size() - count, count)) {
-          run(*plain, op, keys, stack);
-          return;
-        }
+        const IValue* given = stack->data() + stack->size() - count;
+        if (takes(*plain, *simulation, given, count)) return run(*plain, op, keys, stack);
+        if (counts_up(given, plain->how, *simulation)) return run_whole(*plain, op, keys, stack);
       }
     fallback->callBoxed(op, keys, stack);
   }
@@ -474,12 +551,16 @@ void roundoff_take_counts(void* plain, Counts* counts) {
   counts->calls = from.calls.exchange(0);
   counts->moved = from.moved.exchange(0);
   counts->rounded = from.rounded.exchange(0);
+  counts->left_whole = from.left_whole.exchange(0);
 }
 
-void roundoff_mark(void* simulation, const void* memory, int64_t more) {
+// Notes a kind of mark on memory, or that there is none.
+void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {
   auto& of = *static_cast<Simulation*>(simulation);
   std::lock_guard<Lock> guard(of.lock);
-  if ((of.marked[memory] += more) <= 0) of.marked.erase(memory);
+  auto& marks = of.marked[memory];
+  marks = on ? marks | kind : marks & ~kind;
+  if (!marks) of.marked.erase(memory);
   of.marks = of.marked.size();
 }
 
@@ -488,6 +569,9 @@ void roundoff_hold_simulation(void* simulation, int64_t hold) { static_cast<Simu
 void roundoff_hold_thread(int64_t more) { held += more; }
 
 void roundoff_suspendable(int64_t count) { suspendable = count; }
+
+// From now on every number that is read is looked at in Python.
+void roundoff_tell_reads() { reads_are_told = true; }
 
 // In `tell`: how many values the operation returned; of one of them, how many tensors (-1: it is one, -2: none).
 int64_t roundoff_computed() { return static_cast<int64_t>(computed->size()); }

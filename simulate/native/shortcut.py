@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .library import Counts, library
 from .plain import described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from ..aten.storages import Storages
     from .plain import Notes
+
+
+class Marking(Protocol):
+    """Knows something of pieces of memory."""
+
+    def tell(self, told: Callable[[int, bool], None]) -> None:
+        """Has ``told`` called with the address of each, and whether it is so, or no longer."""
 
 
 @final
@@ -24,20 +31,20 @@ class Shortcut:
         loaded: the library.
         mode: the simulation.
         notes: what it takes notes of.
-        marks: memory of which something is known; operations with such tensors are not plain.
+        marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
     """
 
-    def __init__(self, loaded: Any, mode: object, notes: Notes, marks: Iterable[Storages]) -> None:
+    def __init__(self, loaded: Any, mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> None:
         self._loaded, self._notes = loaded, notes
         self._plain: list[tuple[Any, int]] = []  # plans, with what the C++ counts for them
         self._handle = loaded.simulation()
         weakref.finalize(self, loaded.free, self._handle).atexit = False
-        for storages in marks:
-            storages.tell(self._mark)
+        for marking, kind in marks:
+            marking.tell(partial(loaded.mark, self._handle, kind))
         loaded.know(id(mode), self._handle)
 
     @staticmethod
-    def of(mode: object, notes: Notes, marks: Iterable[Storages]) -> Shortcut | None:
+    def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> Shortcut | None:
         """For a simulation; None where there is no library."""
         loaded = library()
         return None if loaded is None else Shortcut(loaded, mode, notes, marks)
@@ -58,6 +65,7 @@ class Shortcut:
             plan.calls += counts.calls
             plan.moved += counts.moved
             plan.rounded += counts.rounded
+            plan.left_whole += counts.left_whole
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -67,6 +75,3 @@ class Shortcut:
             yield
         finally:
             self._loaded.hold_simulation(self._handle, False)
-
-    def _mark(self, memory: int, more: int) -> None:
-        self._loaded.mark(self._handle, memory, more)

@@ -315,6 +315,11 @@ def _root_loop(dtype: torch.dtype) -> Any:
     return compiled(_nearest_root, dtype)
 
 
+def nearest_roots() -> dict[torch.dtype, Callable[..., None]]:
+    """The loops of :func:`nearest_root`: C functions of source, target, first element and the one behind the last."""
+    return {dtype: _root_loop(dtype) for dtype in (torch.float32, torch.float64)}
+
+
 def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Square roots to the nearest, ties to even: IEEE 754's, which PyTorch's on the CPU are not always.
 

@@ -24,6 +24,8 @@ from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
 from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import plain_name
+from ..native.stand_ins import StandsFor, standing_for
+from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
 from .operators import is_traced, traced
@@ -192,7 +194,7 @@ def kernel(
     made = _Kernel(operation, make, ways, of_numbers, draw)
     root_alone = formulas == ("root",) and not out_names(operation)
     if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
-        return _root(made, name)
+        return standing_for(_root(made, name), StandsFor(roots=exact_loops.nearest_roots()))
     return made
 
 
@@ -242,6 +244,8 @@ class _Kernel:
         self._in_place = name.endswith("_")
         self._out = next(iter(out_names(operation)), None)
         self._of_lists = name.startswith("_foreach_")
+        others = {formula for each in (ways, of_numbers) for formula, of in each.items() if of} - {"root"}
+        self.stands_for = StandsFor(power=plain_name(name) == "pow" and not others and self._out is None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_lists:

@@ -92,10 +92,10 @@ class Integers:
         self._is_whole, self._are_any = is_whole, are_any
         self._changed, self._angles = Storages(), Storages()
 
-    @property
-    def marks(self) -> tuple[Storages, ...]:
-        """The memory of which it knows something."""
-        return self._changed, self._angles
+    def tell(self, told: Callable[[int, bool], None]) -> None:
+        """Has ``told`` called with the address of each piece of memory that it knows something of, and True."""
+        self._changed.tell(told)
+        self._angles.tell(told)
 
     def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> Before | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""

@@ -6,14 +6,16 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
 from ...formats.base.memory import in_memory
+from ..native import library as native
+from ..native.stand_ins import StandsFor, standing_for
 from ..presence.user_code import user_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
-
-    import torch
 
 _READING = "_local_scalar_dense"
 _ASKING = ("isinf", "isnan", "isneginf", "isposinf")
@@ -50,6 +52,7 @@ class LastRead:
             return
         self._lines.pop((place, name), None)
         if found is not None:
+            native.tell_reads()
             self._lines[place, name] = f"{found} was read in {place[0]}:{place[1]}"
 
 
@@ -73,7 +76,7 @@ def _reading(kernel: Callable[..., Any], told: Callable[[], Sequence[LastRead]])
             _tell(told, _READING, None if math.isfinite(number) else str(number))
         return number
 
-    return read
+    return standing_for(read, StandsFor(reads=isinstance(kernel, torch._ops.OpOverload)))  # noqa: SLF001  its only name
 
 
 def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
