@@ -11,6 +11,7 @@ from bench import (
     folders,
     formats,
     launches,
+    native,
     pixels,
     policy_gradient,
     population,
@@ -30,6 +31,7 @@ torch.set_num_threads(1)
 formats.main()
 families.main()
 launches.main()
+native.main()
 update.main()
 compiled.main()
 policy_gradient.main()

@@ -68,6 +68,10 @@ CAPTIONS = {
         compute capability 9.0, and a stand-in for the driver does nothing. `over_add`: times a `torch.add` of 1000
         numbers on the CPU.
     """,
+    "native": """
+        [Plain operations](simulation.md#plain-operations-in-c) in C++ and through Python: e5m10 to nearest-even, on one
+        thread, by CPU time, others at work beside it. `times_plain`: times the microseconds of plain float32.
+    """,
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
     """,

@@ -121,15 +121,25 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 
 
-def trained(net=None, **adam):
+def stepping(net=None, **adam):
+    """A function that trains a network, and its parameters."""
     net = net or network()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, eps=1e-4, **adam)
     x, y = torch.linspace(-1, 1, 40).view(8, 5), torch.linspace(-0.3, 0.7, 16).view(8, 2)
-    for _ in range(4):
-        optimizer.zero_grad()
-        (net(x) - y).square().mean().backward()
-        optimizer.step()
-    return [p.detach().clone() for p in net.parameters()]
+
+    def steps(number):
+        for _ in range(number):
+            optimizer.zero_grad()
+            (net(x) - y).square().mean().backward()
+            optimizer.step()
+
+    return steps, list(net.parameters())
+
+
+def trained(net=None, **adam):
+    steps, parameters = stepping(net, **adam)
+    steps(4)
+    return [p.detach().clone() for p in parameters]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -163,6 +173,23 @@ def test_plain_operations_do_not_come_through_python(through_python):
         for _ in range(3):
             torch.mm(x, x.t()).relu() + x
     assert sorted(through_python) == ["add", "mm", "relu", "t"]
+
+
+def test_of_a_training_step_only_what_is_noted_comes_through_python(through_python):
+    steps, _ = stepping()
+    with roundoff.simulate("e5m10"):
+        steps(2)
+        through_python.clear()
+        steps(1)
+    # Results that are saved for the backward pass; and what is computed of a gradient of ones, which is a whole number.
+    assert set(through_python) <= {"detach", "ones_like", "div", "mul", "mm", "sum"}
+
+
+def test_numbers_that_are_not_finite_are_noted_when_they_are_read():
+    with roundoff.simulate("e5m10") as simulation:
+        for number in (1.0, 2.0, float("nan")):
+            torch.tensor(number).item()
+    assert "nan was read" in str(simulation.last_read)
 
 
 def test_what_is_computed_elsewhere_is_not_rounded(through_python):

@@ -1,0 +1,101 @@
+"""Plain operations in C++ and through Python: steps of small networks, and one operation on a hundred floats."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+
+import torch
+
+from bench.timing import interleaved, record
+from bench.update import updates
+from roundoff.simulate import simulate
+from roundoff.simulate.native.library import VARIABLE
+
+FORMAT = "e5m10"
+_WAYS = {"plain": None, "through Python": "0", "in C++": "1"}
+
+
+def within(asked: str | None, body):
+    """``body`` run plain, or in a simulation of its own, with or without C++."""
+    simulation = nullcontext() if asked is None else simulate(FORMAT)
+
+    def run():
+        os.environ[VARIABLE] = asked or ""
+        with simulation:
+            body()
+
+    return run
+
+
+def asking(asked: str | None, call):
+    """``call``, which enters a simulation of its own, with or without C++."""
+
+    def run():
+        os.environ[VARIABLE] = asked or ""
+        call()
+
+    return run
+
+
+def perceptron(width: int, batch: int):
+    """Ten training steps of two hidden layers with Adam, which is neither fused nor on lists."""
+    torch.manual_seed(0)
+    hidden = (torch.nn.Linear(17, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU())
+    net = torch.nn.Sequential(*hidden, torch.nn.Linear(width, 6))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-4)
+    x, y = torch.randn(batch, 17).half().float(), torch.randn(batch, 6).half().float()
+
+    def steps():
+        for _ in range(10):
+            optimizer.zero_grad()
+            (net(x) - y).square().mean().backward()
+            optimizer.step()
+
+    return steps
+
+
+def operation():
+    """A thousand additions of 100 elements."""
+    x, y = torch.randn(100), torch.randn(100)
+
+    def run():
+        for _ in range(1000):
+            x + y
+
+    return run
+
+
+def main() -> None:
+    """Prints and records the ratios."""
+    cases = [
+        ("addition of 100 elements", operation, 1000),
+        ("two layers of 64 units, batch 64, Adam", lambda: perceptron(64, 64), 10),
+        ("two layers of 256 units, batch 128, Adam", lambda: perceptron(256, 128), 10),
+        ("two layers of 1024 units, batch 128, Adam", lambda: perceptron(1024, 128), 10),
+    ]
+    measured = [
+        (what, {name: within(asked, made()) for name, asked in _WAYS.items()}, calls) for what, made, calls in cases
+    ]
+    sac = {name: asking(asked, updates(FORMAT if asked else "fp32", 128, 128)) for name, asked in _WAYS.items()}
+    rows = []
+    for what, contestants, calls in [*measured, ("SAC update, 128 units, batch 128", sac, 1)]:
+        taken = interleaved(contestants, rounds=15, seconds=0.1, clock=time.process_time)
+        rows += [
+            {"what": what, "way": name, "microseconds": seconds / calls * 1e6, "times_plain": seconds / taken["plain"]}
+            for name, seconds in taken.items()
+        ]
+        print(
+            what,
+            {
+                name: f"{seconds / calls * 1e6:.1f} us, {seconds / taken['plain']:.2f}"
+                for name, seconds in taken.items()
+            },
+        )
+    record("native", rows)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
