@@ -37,7 +37,7 @@ class _FakeRound(torch.autograd.Function):
 
 
 class _FakeRoundInTransforms(torch.autograd.Function):
-    """The same for torch.func and forward-mode differentiation, in the form that they ask for, which takes longer."""
+    """Gradients of a rounding in torch.func and forward-mode differentiation, in the slower form that they ask for."""
 
     generate_vmap_rule = True
 

@@ -92,7 +92,7 @@ def _round_half(
     random: RandomBits | torch.Tensor | None,
     backend: Backend,
 ) -> torch.Tensor:
-    """Of numbers in half precision, whose dtype must have each of the rounded ones."""
+    """Rounds numbers in half precision, whose dtype must have each of the rounded ones."""
     x = x.detach()
     wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
     result = wide.to(x.dtype)
@@ -109,7 +109,7 @@ def _round_among_modes(
     overflow: Overflow | None,
     random: RandomBits | torch.Tensor | None,
 ) -> torch.Tensor:
-    """As an operator where a program is traced; else hidden from simulations, which round what PyTorch computes."""
+    """Rounds by an operator in a traced program; else hidden from simulations, which round what PyTorch computes."""
     if is_traced() and isinstance(fmt, Family):
         return as_operator(x, fmt, rounding, overflow, random)
     return fmt.rounded(x, rounding, overflow, random)

@@ -29,7 +29,7 @@ class Flush(StrEnum):
 
 
 class Specials(StrEnum):
-    """Which codes of a float format are no numbers; the rest are numbers, in order of magnitude."""
+    """The codes of a float format that are no numbers; the rest are numbers, in order of magnitude."""
 
     IEEE = "ieee"
     """The top exponent: infinity where the significand is 0, else NaN. Zero has a sign. (IEEE 754; OCP E5M2)"""
@@ -239,7 +239,7 @@ class FloatLayout:
 
     @property
     def lowest_exponent(self) -> int:
-        """Of the quantum that numbers below the smallest normal one are rounded to by addition; see ``magic``."""
+        """The exponent of the quantum by which numbers below the smallest normal one are rounded; see ``magic``."""
         if self.flush:
             return self.emin + 2  # four times the smallest normal number: less than half a quantum, which becomes 0
         return self.emin - self.significand_bits if self.subnormals else self.emin

@@ -38,7 +38,7 @@ class _Choice(StrEnum):
 
 
 class Rounding(_Choice):
-    """Which of the two neighbouring numbers of a format stands for a number between them."""
+    """The rule by which one of two neighbouring numbers of a format is taken for a number between them."""
 
     NEAREST_EVEN = "nearest-even"
     """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default). Two exceptions:
@@ -103,7 +103,7 @@ class RandomBits:
 
 
 Random = RandomBits | torch.Tensor | None
-"""Where the random bits of a rounding come from: a hash, or the caller's integers; None if it is not stochastic."""
+"""The source of a rounding's random bits: a hash, or the caller's integers; None if the rounding is not stochastic."""
 
 
 class How(NamedTuple):

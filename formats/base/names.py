@@ -40,11 +40,11 @@ class Suffix(NamedTuple):
     syntax: str
     """For messages: ``_bBLOCK``."""
     field: str
-    """Which field it sets; each once."""
+    """The field that the part sets; no two parts set the same one."""
     pattern: str
     """The regular expression that matches it, without the underscore."""
     value: Callable[[str], Any]
-    """Of the field, from what the pattern's first group found."""
+    """Makes the field's value of what the pattern's first group found."""
 
 
 class Family(NamedTuple):

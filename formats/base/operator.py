@@ -60,7 +60,7 @@ def _shape(
 
 
 def unwritten_like(x: torch.Tensor) -> torch.Tensor:
-    """As ``torch.empty_like``, but that it makes no constant of a tensor that stands for one."""
+    """Returns what ``torch.empty_like`` does, but makes no constant of a tensor that stands for one."""
     return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 

@@ -31,7 +31,7 @@ class FloatData(NamedTuple):
     by_addition: bool
     """How it is rounded: two kinds of loops, each of which serves all formats of its kind."""
     parameters: torch.Tensor
-    """Its numbers, a vector of the carrier's type."""
+    """The format's numbers, a vector of the carrier's type."""
 
 
 def float_data(fmt: FloatFormat, dtype: torch.dtype, device: torch.device) -> FloatData:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 KIND = 4
-"""Where the settings say where random words come from."""
+"""The place in the settings that says where random words come from."""
 FIXED, _HASHED, _GIVEN = range(3)
 BETWEEN = 9
-"""Where the settings say whether numbers of a scaled grid are chosen as they are; see :func:`.between_steps`."""
+"""The place in the settings that says whether numbers of a scaled grid are chosen as they are; see
+:func:`.between_steps`."""
 _LOW = CHUNK - 1
 _BELOW: Any = ByWidth(uint64(32), uint64(0))  # how far right an addend of 64 bits is shifted
 

@@ -18,7 +18,7 @@ Numbers = Any
 Patterns = Any
 """The address of their bit patterns: unsigned integers of the carrier's width."""
 Pattern = Any
-"""Such a pattern."""
+"""A bit pattern of the carrier's width, an unsigned integer."""
 Doubles = Any
 """The address of float64 numbers."""
 Integers = Any

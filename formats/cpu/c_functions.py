@@ -46,7 +46,7 @@ _SUM_BYTES = _SUM().digest_size
 
 
 def folder_of_loops() -> Path | None:
-    """Where compiled loops are kept; None, with a warning, where they cannot be."""
+    """Returns the folder in which compiled loops are kept; None, with a warning, if they cannot be."""
     return cache_folder("loops", os.environ.get("NUMBA_CACHE_DIR"))
 
 

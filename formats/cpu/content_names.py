@@ -17,7 +17,7 @@ _PLAIN = (int, float, str, bytes, tuple, np.generic, types.Type, llvmlite.ir.Typ
 
 
 def named_after_content(body: Any) -> Any:
-    """The same loop under a name that ends with a hash of its code and of the code and constants it refers to.
+    """Returns a loop under a name that ends with a hash of its code and of the code and constants it refers to.
 
     By it, machine code is found on disk again (:mod:`.c_functions`): also a change of a function in
     another file, such as the tail that all loops share, must give another name.

@@ -28,7 +28,7 @@ class _Register(NamedTuple):
     """The bits that flush subnormal numbers or choose a rounding mode other than to nearest."""
     in_memory: bool
     constraints: dict[type, str]
-    """Where inline assembly takes an argument of a kind."""
+    """The constraint of inline assembly for each kind of argument: where the argument is put."""
 
 
 _REGISTERS = {

@@ -28,7 +28,7 @@ def inlining_without_copies() -> Iterator[None]:
 
 
 def _inline_function(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
-    """As numba's; other callers of ``inline_ir`` keep what they give to it, and need its copies."""
+    """Inlines as numba does; other callers of ``inline_ir`` keep what they give to it, and need its copies."""
     read = self.run_untyped_passes(function)
     with patch.object(inline_closurecall, "copy", _NO_COPIES):
         return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)

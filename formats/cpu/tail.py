@@ -19,7 +19,7 @@ def addend(positive: Any, negative: Any, parity: Any, minus: Any, odd: Any) -> A
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def addend_of(mode: Any, minus: Any, odd: Any, word: Any) -> Any:
-    """As :func:`addend`, for a ``mode`` of :func:`.mode_of` and a random word of 32 bits, which is 0 in other modes."""
+    """Returns :func:`addend` for a ``mode`` of :func:`.mode_of` and a random word of 32 bits, 0 in other modes."""
     positive, negative, parity, _ = mode
     return unsigned(addend(positive, negative, parity, minus, odd) + left(unsigned(word), ABOVE_WORD))
 

@@ -42,7 +42,8 @@ class Quantized(NamedTuple):
     codes: torch.Tensor
     """Integers, the shape of the tensor: int8, uint8, int16 or uint16."""
     scale: torch.Tensor
-    """Of the tensor's dtype: zero-dimensional, one per channel, or one per group in place of the group's elements."""
+    """The scale, in the tensor's dtype: zero-dimensional, one per channel, or one per group in place of its
+    elements."""
     zero_point: torch.Tensor
     """int32, the shape of ``scale``."""
 
@@ -366,7 +367,7 @@ class IntegerFormat(Family):
 def whole_steps(
     x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
 ) -> torch.Tensor:
-    """As ``step_tail.between_steps32``: the whole steps that tensors stand for; NaN stays."""
+    """Returns the whole steps that tensors stand for, as ``step_tail.between_steps32`` does; NaN stays."""
     magnitude = x.abs()
     k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
     k = where(k * scale > magnitude, k - 1, k)

@@ -150,7 +150,7 @@ class NVFP4Format(ScaledByData):
         return table_on(_ELEMENT.table, codes.device)[codes].to(dtype) * total
 
     def _encoded(self, x: torch.Tensor, how: How) -> TwoLevelBlocks:
-        """As they are stored; refused of an empty tensor. With a NaN or an infinity the tensor's scale is NaN."""
+        """Encodes a tensor; refuses an empty one. With a NaN or an infinity the tensor's scale is NaN."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
@@ -163,7 +163,7 @@ class NVFP4Format(ScaledByData):
         return TwoLevelBlocks(self._joined(codes, x, axis).to(torch.uint8), scales.to(torch.uint8), tensor_scale)
 
     def _decoded(self, blocks: TwoLevelBlocks, dtype: torch.dtype | None) -> torch.Tensor:
-        """Of codes, which may be of ``torch.float4_e2m1fn_x2``, and scales, which may be ``torch.float8_e4m3fn``."""
+        """Decodes codes, also of ``torch.float4_e2m1fn_x2``, with their scales, also of ``torch.float8_e4m3fn``."""
         codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
         scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
         axis = check_axis(self, self.axis, codes)

@@ -112,7 +112,7 @@ class PowerOfTwoFormat(Family):
         return _LARGEST if how.rounding in _INWARD else infinite, infinite
 
     def _beyond_patterns(self, how: How) -> tuple[int, int]:
-        """The same as patterns of float64."""
+        """Returns what :meth:`_beyond` does, as patterns of float64."""
         over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(how))
         return over, infinite
 
@@ -139,7 +139,7 @@ class PowerOfTwoFormat(Family):
         return self._codes(x, how).to(torch.uint8)
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-        """Of integers, or of ``torch.float8_e8m0fnu``."""
+        """Decodes integers, or ``torch.float8_e8m0fnu``."""
         code = integer_codes(self, codes, self.bits, "e8m0fnu")
         number = narrowed(power_of_two(code - _BIAS), dtype or torch.float32)
         return where(code == _NAN, torch.nan, number)

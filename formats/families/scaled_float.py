@@ -32,7 +32,7 @@ class ScaledFloats(NamedTuple):
     codes: torch.Tensor
     """Codes of the element format, the shape of the tensor."""
     scales: torch.Tensor
-    """Of the tensor's dtype: zero-dimensional, or a row's or block's one in place of its elements."""
+    """The scales, in the tensor's dtype: zero-dimensional, or a row's or block's one in place of its elements."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class ScaledFloatFormat(ScaledByData):
         return ScaledFloats(codes, torch.cat([scale.squeeze(axis + 1) for scale in scales], axis))
 
     def _decoded(self, stored: ScaledFloats, dtype: torch.dtype | None) -> torch.Tensor:
-        """Of codes, which may be of torch's own types, and scales, of which there is one for each block."""
+        """Decodes codes, which may be of torch's own types, with scales, one for each block."""
         numbers = self.element.decode(stored.codes, torch.float64).to(stored.scales.dtype)
         if self.block is not None and numbers.dim():
             axis = check_axis(self, self.axis, numbers)

@@ -41,7 +41,7 @@ class ScaledCodes(NamedTuple):
     codes: torch.Tensor
     """Unsigned integers, the shape of the tensor."""
     scales: torch.Tensor
-    """Of the tensor's dtype, a block's one in place of its elements."""
+    """The scales, in the tensor's dtype, a block's one in place of its elements."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class TableFormat(Family):
         return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
 
     def _decoded(self, codes: torch.Tensor | ScaledCodes, dtype: torch.dtype | None) -> torch.Tensor:
-        """Of integers; with scales of what :meth:`encode` gives, in the dtype of the scales."""
+        """Decodes integers, or codes with scales from :meth:`encode`, these in the dtype of the scales."""
         scales = None
         if isinstance(codes, ScaledCodes):
             codes, scales = codes

@@ -183,7 +183,7 @@ def _layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
 
 
 def _random(random: Random, like: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
-    """Where words come from, the base of their keys, how many bits count, and the caller's words."""
+    """Returns the source of the words, the base of their keys, how many bits count, and the caller's words."""
     if random is None:
         return FIXED, 0, WORD_BITS, like
     if isinstance(random, RandomBits):

@@ -9,7 +9,8 @@ import triton.language as tl
 from .each import some
 
 COLUMNS = 4
-"""Of the table: a tensor's address, how many numbers it has, its first program, the base of its random words' keys."""
+"""The columns of the table: a tensor's address, how many numbers it has, its first program, the base of its random
+words' keys."""
 
 
 def many(

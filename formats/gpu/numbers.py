@@ -69,7 +69,7 @@ def between_codes(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def on_grid_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """As :func:`on_one_grid`, with a scale for each channel, or group, and where the place says which."""
+    """Rounds as :func:`on_one_grid` does, with a scale for each channel or group, found by the number's place."""
     settings, inverses, scales, zeros, ends, layout = data
     k = index // layout[0] % layout[1]
     steps = to_integer(x * inverses[k], mode_of(settings), word)
@@ -77,7 +77,7 @@ def on_grid_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def between_codes_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """As :func:`between_codes`, with a scale for each channel, or group."""
+    """Rounds as :func:`between_codes` does, with a scale for each channel, or group."""
     settings, inverses, scales, zeros, ends, layout = data
     k = index // layout[0] % layout[1]
     steps = between_steps(x, inverses[k], scales[k], zeros[k], mode_of(settings), word)
@@ -160,6 +160,6 @@ def drawn_from_table(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def as_qtorch(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """As qtorch 0.3.0 does."""
+    """Rounds as qtorch 0.3.0 does."""
     p = data[0]
     return float_of(rounded_as_qtorch(bits_of(x), p[0], p[1], p[2], p[3], p[4], p[5]))

@@ -1,4 +1,4 @@
-"""Where an element lies, and the random word that it gets: what all kernels share, written for Triton."""
+"""The place of an element and the random word that it gets: what all kernels share, written for Triton."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..base.random_words import hash32
 from ..cpu.addends import mix64
 
 FIXED, HASHED, GIVEN = range(3)
-"""Where random words come from: from nowhere, from a hash of the place, from the caller."""
+"""The sources of random words: none, a hash of the place, the caller."""
 NUMBERS = ("count", "length", "inner", "block", "base", "bits", "shape", "from_strides", "to_strides")
 """Arguments of kernels of which no value is worth a program of its own."""
 
 
 def offset_of(index: Any, shape: Any, strides: Any, DIMENSIONS: tl.constexpr) -> Any:
-    """Where in memory the element number ``index`` lies, in row-major order; for 0 dimensions, there."""
+    """Returns the offset in memory of element ``index`` in row-major order; ``index`` itself for 0 dimensions."""
     rest, offset = index, index
     if DIMENSIONS > 0:
         offset = rest * 0

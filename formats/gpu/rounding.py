@@ -231,7 +231,7 @@ def to_elements(
 
 
 def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: How) -> None:
-    """As qtorch 0.3.0 does; ``words`` are those of its loop."""
+    """Rounds as qtorch 0.3.0 does; ``words`` are those of its loop."""
     data = _words(tuple(words), source.device)
     round_each(source, target, how, numbers.as_qtorch, (data,))
 

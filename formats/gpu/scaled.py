@@ -30,12 +30,12 @@ _EXPONENT: Any = ByWidth(np.uint32(0x7F800000), np.uint64(0x7FF0000000000000))
 
 
 def magnitude_key(x: Any) -> Any:
-    """Of the magnitude."""
+    """Returns the key by which numbers are compared by magnitude."""
     return signed(bits_of(x) & MAGNITUDE)
 
 
 def order_key(x: Any) -> Any:
-    """Of the number."""
+    """Returns the key by which numbers are compared in their order."""
     return key_of(bits_of(x))
 
 

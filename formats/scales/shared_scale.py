@@ -241,7 +241,7 @@ class SharedScaleFormat(ScaledByData):
         return Blocks(joined(codes, x, axis).to(code_dtype(self.bits)), scales.to(torch.uint8))
 
     def _decoded(self, blocks: Blocks, dtype: torch.dtype | None) -> torch.Tensor:
-        """Of what :meth:`encode` gives, or of codes from elsewhere.
+        """Decodes what :meth:`encode` gives, or codes from elsewhere.
 
         Codes of infinity and NaN in float elements are understood, and torch's own types of floats, such as
         ``torch.float8_e8m0fnu`` for the scales. Refused if there is not one scale for each block.

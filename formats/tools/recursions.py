@@ -1,4 +1,4 @@
-"""Where x <- x + gain (y - x) stops if every step is rounded to the nearest: what critics, averages and moments do.
+"""The points at which x <- x + gain (y - x), as critics, averages and moments do it, stops if every step is rounded.
 
 A step that is below half of the distance to the next number is absorbed. So x stops as soon as
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Stop(NamedTuple):
-    """Where a recursion stops.
+    """The points at which a recursion stops.
 
     Attributes:
         first: the first number on its way at which a step is absorbed.
@@ -66,7 +66,7 @@ def least_change(significand_bits: int, *, compensated: bool) -> tuple[float, fl
 
 
 def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) -> Stop:
-    """Where x <- x + gain (y - x) stops, computed exactly and rounded once to the nearest, ties to even, at every step.
+    """Finds where x <- x + gain (y - x) stops, computed exactly and rounded once to the nearest even at every step.
 
     Args:
         format: of x, with subnormals; its largest number may be y.

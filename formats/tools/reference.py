@@ -88,7 +88,7 @@ def round_exactly(
     *,
     negative: bool | None = None,
 ) -> float:
-    """As :func:`round_float`, of any rational number; ``negative`` tells the sign of a zero."""
+    """Rounds any rational number as :func:`round_float` does; ``negative`` tells the sign of a zero."""
     negative = x < 0 if negative is None else negative
     sign = -1.0 if negative else 1.0
     largest, m = fmt.max, fmt.significand_bits

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
 _NUMBERS = {"largest": "max", "smallest_normal": "smallest_normal", "smallest": "smallest", "eps": "eps"}
 _FEW = 64
-"""So many numbers are listed one by one."""
+"""Formats with at most so many numbers have them listed one by one."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> str:

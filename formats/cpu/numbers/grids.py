@@ -150,7 +150,7 @@ def round_channels(
 
 
 def round_wrapping(source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How) -> None:
-    """As :func:`round_channels` with one power-of-two scale, but beyond the codes it goes on at their other end.
+    """Rounds as :func:`round_channels` does with one power-of-two scale, but wraps around beyond the codes.
 
     Infinity becomes NaN. The codes are a power of two in number, and exact in the carrier.
     """

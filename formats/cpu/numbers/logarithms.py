@@ -73,7 +73,7 @@ def nearest_power(bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers:
 def power_in_mode(
     bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers: Any, smallest: Any, mode: Any, word: Any
 ) -> Any:
-    """As :func:`nearest_power`, in the modes that are not to nearest; see :func:`round_in_mode`."""
+    """Returns what :func:`nearest_power` does, in the modes that are not to nearest; see :func:`round_in_mode`."""
     magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
     octave = int64(magnitude >> uint64(52)) - int64(1023)
     within = _within(magnitude)
@@ -144,7 +144,7 @@ def round_in_mode(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: Cells, powers: torch.Tensor,
     smallest: float, how: How,
 ) -> None:  # fmt: skip
-    """As :func:`round_to_nearest`, in the modes that are not to nearest.
+    """Rounds as :func:`round_to_nearest` does, in the modes that are not to nearest.
 
     Args:
         source: as there; contiguous if rounding is stochastic.

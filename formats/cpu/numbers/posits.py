@@ -56,7 +56,7 @@ def nearest_posit(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest:
 def posit_in_mode(
     x: Any, exponent_bits: Any, room: Any, largest: Any, smallest: Any, mode: Any, stochastic: Any, word: Any
 ) -> Any:
-    """As :func:`nearest_posit`, in the mode of :func:`.mode64`, or by a random word."""
+    """Returns what :func:`nearest_posit` does, in the mode of :func:`.mode64`, or by a random word."""
     bits = bits_of64(x)
     sign = int64(bits & uint64(0x8000000000000000))
     magnitude = int64(bits & uint64(0x7FFFFFFFFFFFFFFF))

@@ -33,7 +33,7 @@ class Table(NamedTuple):
     thresholds: dict[Rounding, torch.Tensor]
     """For each mode but stochastic, float64, one less than numbers: the place of a result is how many lie below it."""
     choices: dict[Rounding, torch.Tensor]
-    """Which of ``LOW``, ``HIGH``, ... holds between two numbers, int64."""
+    """The choice between each two numbers (``LOW``, ``HIGH``, ...) for each mode, int64."""
     largest: float
     """The largest magnitude."""
 
@@ -115,7 +115,7 @@ def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: An
 def _places_between(
     numbers: Any, places: Any, part: Any, grid: Any, count: Any, choices: Any, stochastic: Any, words: Any
 ) -> None:
-    """As :func:`_places`, by comparison with the numbers of the block."""
+    """Finds places as :func:`_places` does, by comparison with the numbers of the block."""
     for i in range(part):
         places[i] = uint32(0)
     for j in range(1, count):

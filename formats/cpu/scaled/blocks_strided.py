@@ -24,7 +24,7 @@ STRIP = 512  # columns: what the loops keep about a strip stays in the first cac
 
 
 def pieces(elements: int, layout: tuple[int, int, int]) -> int:
-    """Of how many strips that many elements are, or of how many blocks, if the stride of their axis is 1."""
+    """Counts the strips that so many elements make, or the blocks, if the stride of their axis is 1."""
     length, inner, block = layout
     return elements // (length * inner) * -(-length // block) * -(-inner // STRIP)
 

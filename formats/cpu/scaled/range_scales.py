@@ -81,7 +81,7 @@ def range_scale(first: Any, last: Any, low: Any, high: Any, symmetric: Any, leas
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def scale_of(source: Any, first: Any, last: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
-    """As :func:`range_scale`, for the numbers from ``first`` to before ``last``."""
+    """Returns what :func:`range_scale` does, for the numbers from ``first`` to before ``last``."""
     if symmetric != 0:
         # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
         largest = unsigned(0)
