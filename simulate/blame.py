@@ -1,4 +1,4 @@
-"""Which operations or modules a program cannot do in a format, by delta debugging."""
+"""Finds the operations or modules that a program cannot do in a format, by delta debugging."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Blame:
 
 
 def everywhere(policy: Policy) -> Policy:
-    """The same policy, under which a simulation follows every place, so that modules and roles are known."""
+    """Returns a policy under which a simulation follows every place, so that modules and roles are known."""
     return policy.with_rules(Rule(role=OPERATION_ROLES, rounding=policy.rounding))
 
 

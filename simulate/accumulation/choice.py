@@ -1,4 +1,4 @@
-"""Which step an accumulation takes, and its loop over matrices in the CPU's memory."""
+"""The choice of the step that an accumulation takes, and its loop over matrices in the CPU's memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Products(IntEnum):
     """The carrier holds their errors."""
     ANY = 2
     SUMMANDS = 3
-    """They are the second factor, the first being 1."""
+    """Products are the second factor, the first being 1."""
 
 
 def products_of(a: torch.Tensor, b: torch.Tensor) -> Products:
@@ -58,7 +58,7 @@ class Loop(NamedTuple):
     """A compiled loop with the formats it rounds to."""
 
     dtype: torch.dtype
-    """Of operands and sums: float32 or float64."""
+    """The dtype of operands and sums: float32 or float64."""
     compensated: bool
     kernel: Any
     words: tuple[Words, Words]

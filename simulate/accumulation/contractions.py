@@ -1,4 +1,4 @@
-"""Which ATen operations are contractions or sums, and how each becomes products of matrices or columns of summands."""
+"""The ATen operations that are contractions or sums, and how each becomes products of matrices or sums of columns."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ExactSums:
         self._dtype, self._how, self._draw, self._start = dtype, how, draw, start
 
     def begun(self, named: dict[str, Any]) -> tuple[ExactSums, dict[str, Any]]:
-        """This with what an operation adds to a contraction taken into its sum, and the rest of its arguments.
+        """Takes what an operation adds to a contraction into its sum; returns that, and the rest of its arguments.
 
         That is ``beta * self``, unless the contraction is multiplied by an ``alpha``, or ``bias``.
         """

@@ -83,20 +83,20 @@ product: Any = Part()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def product_exact(x: Any, y: Any, _f: Any) -> Any:
-    """Of numbers whose product the carrier holds."""
+    """Multiplies numbers whose product the carrier holds."""
     return bits_of(x * y)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def product_ordinary(x: Any, y: Any, f: Any) -> Any:
-    """Of numbers whose product's error the carrier holds."""
+    """Multiplies numbers whose product's error the carrier holds."""
     rounded = x * y
     return _odd(rounded, _fma(x, y, -rounded), f[1])
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def product_anywhere(x: Any, y: Any, f: Any) -> Any:
-    """Of any numbers, in float64."""
+    """Multiplies any numbers, in float64."""
     return product_anywhere64(x, y) if f[1] != unsigned(0) else bits_of(x * y)
 
 

@@ -23,7 +23,7 @@ class Contraction(NamedTuple):
     groups: int = 1
     """Parts of the axis that are contracted on their own; no block crosses them."""
     ends: Sequence[int] = ()
-    """The same, of parts that differ in length: where each ends."""
+    """The ends of such parts, if they differ in length."""
     over_all_others: bool = False
     """``axis`` alone is left: what is contracted is the batch with all positions, as one axis."""
 
@@ -128,7 +128,7 @@ def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
 
 
 def _of_trilinear(x: torch.Tensor, expanded: Sequence[int], summed: Sequence[int]) -> Contraction:
-    """Of the axes that are summed over and that ``x`` has, the last; ``expanded`` names those that it has not."""
+    """Returns the last axis of ``x`` that is summed over; ``expanded`` names the axes that ``x`` lacks."""
     total = x.dim() + len(expanded)
     own = [axis for axis in range(total) if axis not in expanded]
     found = [number for number, axis in enumerate(own) if axis in summed]

@@ -1,4 +1,4 @@
-"""Which operations have kernels of their own, and which PyTorch makes of others."""
+"""The operations that have kernels of their own, and those that PyTorch makes of others."""
 
 from __future__ import annotations
 

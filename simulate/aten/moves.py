@@ -94,7 +94,7 @@ class Moves(NamedTuple):
 
 @cache
 def moves_of(operation: OpOverload) -> Moves | None:
-    """Which calls of an operation are exact moves; None if no call is."""
+    """Returns the calls of an operation that are exact moves; None if no call is."""
     name = plain_name(operation.overloadpacket.__name__)
     if name not in MOVES:
         return None

@@ -18,16 +18,16 @@ _aten = torch.ops.aten
 
 
 class Outputs(NamedTuple):
-    """Where an operation leaves newly computed numbers."""
+    """The places in which an operation leaves newly computed numbers."""
 
     results: bool
-    """Its results are new memory (at least one of them)."""
+    """Whether the results are new memory (at least one of them)."""
     viewing: tuple[bool, ...]
     """For each result in turn: it shares memory with an argument, so it is not rounded as a result."""
     written: tuple[tuple[int, str], ...]
     """Arguments that are overwritten (in-place, ``out=``): position and name."""
     lifts: bool
-    """It hands over a tensor made from Python or numpy data."""
+    """Whether the operation hands over a tensor made from Python or numpy data."""
 
 
 @cache

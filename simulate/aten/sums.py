@@ -1,4 +1,4 @@
-"""Which ATen operations add up numbers inside, beside other work, where no accumulator of a policy reaches."""
+"""The ATen operations that add up numbers inside, beside other work, where no accumulator of a policy reaches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUMMING = (
     # Linear algebra.
     "*linalg*", "*cholesky*", "_fft_*", "ormqr", "geqrf", "lu_solve", "triangular_solve",
 )  # fmt: skip
-"""Their names, as patterns, without ``_foreach_`` in front and ``_`` behind."""
+"""Names of operations that add up, as patterns, without ``_foreach_`` in front and ``_`` behind."""
 
 _ONLY_WHERE = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin")}
 """Arguments that say whether there is a sum: the values with which there is none."""
@@ -50,7 +50,7 @@ def are_floats(args: Sequence[Any]) -> bool:
 
 @cache
 def sums_inside(operation: OpOverload) -> Asked | None:
-    """Which calls of an operation add up numbers inside, told by their arguments; None if no call does."""
+    """Returns what tells by its arguments whether a call of an operation adds up inside; None if no call does."""
     name = plain_name(operation.overloadpacket.__name__)
     if is_contraction(name):
         return _always

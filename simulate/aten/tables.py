@@ -63,7 +63,7 @@ MOVES = frozenset(
 """Operations, without ``_foreach_`` in front and ``_`` behind, of which a call can be an exact move."""
 
 SIGNED = frozenset(["abs", "copysign", "neg"])
-"""Those that change signs."""
+"""Moves that change signs."""
 
 OF_THE_CARRIER = frozenset(
     [

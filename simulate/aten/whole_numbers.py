@@ -1,4 +1,4 @@
-"""Which ATen operations make whole numbers: of their arguments alone, or of whole numbers.
+"""The ATen operations that make whole numbers: of their arguments alone, or of whole numbers.
 
 Counts, steps, positions and indices are whole numbers that programs keep in floating-point tensors. PyTorch's own
 half-precision programs keep them in float32 (``torch.optim``'s ``step``, ``ids.float()``, ``arange``).
@@ -53,7 +53,7 @@ _CONSTANT = frozenset(
 )
 """Operations that make whole numbers where the numbers that they are given are whole."""
 _UNITS = frozenset(["ones", "ones_like", "new_ones", "eye"])
-"""Those of them that make ones and zeros alone, which every dtype has."""
+"""Operations that make only ones and zeros, which every dtype has."""
 _FILLING = frozenset(["full", "full_like", "new_full", "fill"])
 """Operations that count from where they begin: with zeros and ones, or a single number. Other constants are data."""
 
@@ -92,7 +92,7 @@ class Making(NamedTuple):
 
 @cache
 def making_of(operation: OpOverload) -> Making | None:
-    """Which calls of an operation make whole numbers; None if no call is known to."""
+    """Returns how the calls of an operation make whole numbers; None if no call is known to."""
     asked = _asked(operation)
     if asked is None:
         return None

@@ -120,13 +120,13 @@ def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.
 
 
 def whole_among(simulation: Simulation | None, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Which tensors are known to hold whole numbers, by position: a program is made for those."""
+    """Returns the positions of tensors that are known to hold whole numbers; a program is made for those."""
     known = None if simulation is None else simulation.whole
     return tuple(i for i, x in enumerate(tensors) if x in known) if known else ()
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
-    """Where a program of such tensors runs: on a GPU, if some lie there."""
+    """Returns the device on which a program of such tensors runs: a GPU, if some lie there."""
     return next((x.device for x in tensors if x.is_cuda), tensors[0].device)
 
 

@@ -66,7 +66,7 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
 
 
 def folder_of_programs() -> Path:
-    """Where programs are kept that were compiled for this processor; else a folder that ends with the process.
+    """Returns the folder of programs compiled for this processor; else one that ends with the process.
 
     Inductor writes loops for the instructions of the processor that it runs on, and does not look whether those that it
     finds on disk were written for another one: home folders are shared by machines.

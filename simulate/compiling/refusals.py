@@ -46,7 +46,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Where, outside of PyTorch and the simulation, an error came from."""
+    """Says where, outside of PyTorch and the simulation, an error came from."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if is_users(frame.filename)]
     return f" at {outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line}" if outside else ""

@@ -68,7 +68,7 @@ class NamedBlocks:
             self._waiting.enter_block(frame)
 
     def leave(self, frame: FrameType) -> None:
-        """It is left."""
+        """Notes that the block of ``frame`` is left."""
         if self._waiting:
             self._waiting.leave_block(frame)
         self._simulation.leave_block(frame)

@@ -123,7 +123,7 @@ class NarrowCall:
         return torch.float32 if isinstance(x, torch.dtype) and x in NARROW else x
 
     def wide_results(self, result: Any) -> frozenset[int]:
-        """Which tensors of the results, and of those written to, the program has in a wide dtype: their ``id``."""
+        """Returns the ``id`` of tensors, among results and those written to, that the program has in a wide dtype."""
         results = _flat([result])
         wide = {id(x) for x, dtype in zip(results, self._dtypes(results), strict=True) if dtype not in NARROW}
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})

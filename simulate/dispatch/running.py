@@ -295,7 +295,7 @@ class Runner:
 
 
 def _spared(plan: Plan, narrow: NarrowCall | None, result: Any) -> Container[int]:
-    """Which tensors are left as they are: their ``id``."""
+    """Returns the ``id`` of each tensor that is left as it is."""
     spared = () if narrow is None else narrow.wide_results(result)
     if plan.counts is None or not plan.counts.auxiliary:
         return spared

@@ -165,12 +165,12 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def formats(self) -> list[Format]:
-        """Those of results, wherever, and of what is stored, each once."""
+        """The formats of results, wherever they are computed, and of what is stored, each once."""
         return list(dict.fromkeys(self.named_formats))
 
     @property
     def named_formats(self) -> list[Format]:
-        """The same, as often and in the order that they are named."""
+        """The formats of results and of what is stored, as often and in the order that they are named."""
         results = (self.policy.format, *(rule.format for rule in self.policy.rules))
         return [*(fmt for fmt in results if isinstance(fmt, Format)), *self._made_with["stored"]]
 
@@ -303,7 +303,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def place(self) -> torch.Tensor:
-        """Where this thread is in the random bits of stochastic rounding, for compiled programs: ``Draws.place``."""
+        """This thread's place in the random bits of stochastic rounding, for compiled programs: ``Draws.place``."""
         return self._draws.place
 
     def advance(self, steps: int = 0, draws: int = 0) -> None:

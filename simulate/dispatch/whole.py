@@ -38,11 +38,11 @@ class OfCounts(NamedTuple):
     """What an operation has to do with counts, and with other whole numbers."""
 
     making: Making | None
-    """Which calls make whole numbers; None if none does."""
+    """The calls that make whole numbers; None if none does."""
     writes: tuple[tuple[int, str], ...]
     """The arguments that it writes to, be it zeros: position and name."""
     written: tuple[tuple[int, str], ...]
-    """Those of them that are rounded."""
+    """The arguments that it writes to and that are rounded: position and name."""
     auxiliary: tuple[int, ...]
     """The positions of results that are left as they are, since they are for its derivative alone."""
     noted: bool

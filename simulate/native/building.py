@@ -40,7 +40,7 @@ def compiler() -> str | None:
 
 
 def folder_of_natives() -> Path | None:
-    """Where the library is kept; None, with a warning, where it cannot be."""
+    """Returns the folder in which the library is kept; None, with a warning, if it cannot be."""
     return cache_folder("native")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
-"""Whose operations can be plain: ATen's, and those by which optimizers name their steps for PyTorch's profiler."""
+"""The namespaces of plain operations: ATen's, and that by which optimizers name their steps for PyTorch's profiler."""
 _BY_DEFAULT = False
 _TOLD = ctypes.CFUNCTYPE(None)
 

@@ -1,4 +1,4 @@
-"""Which operations of a simulation are plain: all that happens to them is that they run, and their numbers are rounded.
+"""The operations of a simulation that are plain: they do no more than run, and have their numbers rounded.
 
 What is decided here is a matter of the operation and of the simulation. The C++ decides of each call, by its arguments:
 all are ordinary tensors in the CPU's memory, of float32, float64, integers or truth, with no mark that says something
@@ -59,13 +59,13 @@ class Notes(NamedTuple):
     """What a simulation takes notes of, beside the marks on tensors."""
 
     whole: bool
-    """Which memory holds whole numbers."""
+    """Whether notes are taken of memory that holds whole numbers."""
     singles: bool
     """What rounding does to results of one element."""
     always: Collection[str]
     """What rounding does to results of these operations."""
     of_integers: Collection[str]
-    """The same, where an operand holds integers."""
+    """Operations of which it is noted what rounding does to results, where an operand holds integers."""
 
 
 def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:

@@ -37,5 +37,5 @@ def meaning_of(kernel: Any) -> StandsFor | None:
 
 
 def address(function: Callable[..., Any] | None) -> int | None:
-    """Where the code of a C function lies."""
+    """Returns the address of a C function's code; None for none."""
     return None if function is None else ctypes.cast(cast("Any", function), ctypes.c_void_p).value

@@ -58,7 +58,7 @@ class Record:
 
     def __init__(self) -> None:
         self.values: list[float] = []
-        """As they are while the step is traced."""
+        """The numbers as they are while the step is traced, by position."""
         self._given: list[int] = []
         self._done: dict[_Operation | _Condition | _Reading, int] = {}
         self._constants: dict[tuple[type, str], int] = {}
@@ -94,7 +94,7 @@ class Record:
         return outcome
 
     def place_of(self, number: Number) -> int:
-        """Where the number is in the program's tensor of numbers."""
+        """Returns the number's place in the program's tensor of numbers."""
         return self._used.setdefault(number.position, len(self._used))
 
     @property

@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     inputs: tuple[int, ...]
     calls: tuple[_Call, ...]
     signature: str | None
-    """The same for readings that do the same; None if it is not known."""
+    """A text that is the same for readings that do the same; None if it is not known."""
 
     @classmethod
     def of(cls, node: Node, constants: Any, large: int) -> Reading:

@@ -22,9 +22,9 @@ class Told(NamedTuple):
     """What is known about the operands of one call."""
 
     roles: Mapping[str, Role]
-    """Of the operands that are multiplied, by argument."""
+    """The role of each operand that is multiplied, by argument."""
     product: Product | None
-    """Which it is; that of the gradient of the input, where an operation computes those of input and weight."""
+    """The product that the call is; the input's gradient where an operation computes those of input and weight."""
     rotates: bool = False
     """Whether both operands take a Hadamard transform."""
 

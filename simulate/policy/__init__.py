@@ -1,1 +1,1 @@
-"""Which arithmetic where: policies, their rules, and the places that rules name."""
+"""Policies, which say what arithmetic is used where, their rules, and the places that rules name."""

@@ -1,4 +1,4 @@
-"""Which narrow dtypes hold every number of a format: a matrix product may be handed to tensor cores in them."""
+"""The narrow dtypes that hold every number of a format: a matrix product may be handed to tensor cores in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a program an operation runs: its role, and the module it belongs to."""
+"""The place of an operation in a program: its role, and the module it belongs to."""
 
 from __future__ import annotations
 

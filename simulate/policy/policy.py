@@ -1,4 +1,4 @@
-"""Which arithmetic each operation of a program is simulated in: a base, and rules that change it for some of them."""
+"""The arithmetic in which each operation of a program is simulated: a base, and rules that change it for some."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Policy:
         return cls(format, rules=(*RECIPES[name], *_leaving(but)))
 
     def with_rules(self, *rules: Rule) -> Policy:
-        """The same policy with more rules, which win over those it has."""
+        """Returns the policy with more rules, which win over those it has."""
         return replace(self, rules=(*self.rules, *rules))
 
     @classmethod

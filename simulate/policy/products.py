@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Product(StrEnum):
-    """Which product of a linear layer or convolution an operand is rounded for; attention's products are none."""
+    """The product of a linear layer or convolution that an operand is rounded for; attention's products are none."""
 
     OUTPUT = "output"
     """Activation times weight, in the forward pass."""

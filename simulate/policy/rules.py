@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 
 OPERATION_ROLES = (Role.FORWARD, Role.BACKWARD, Role.OPTIMIZER, Role.AVERAGES, Role.TARGETS)
-"""Where operations run; the other roles are those of operands."""
+"""The roles of operations; the other roles are those of operands."""
 MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
 """What matrix products and convolutions multiply."""
 OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
@@ -63,20 +63,22 @@ class Scalars(StrEnum):
     """What becomes of Python numbers that meet tensors."""
 
     EXACT = "exact"
-    """They are numbers of the carrier, and what is computed with them may be rounded to it first, to the nearest."""
+    """Python numbers are numbers of the carrier; what is computed with them may be rounded to it first, to the
+    nearest."""
     ONCE = "once"
-    """They are numbers of the carrier, and the exact result of arithmetic with them is rounded once, in every mode."""
+    """Python numbers are of the carrier, and the exact result of arithmetic with them is rounded once, in every
+    mode."""
     ROUNDED = "rounded"
-    """They are rounded to the format first, like the numbers of tensors."""
+    """Python numbers are rounded to the format first, like the numbers of tensors."""
 
 
 class Islands(StrEnum):
     """What becomes of a program's own float32, beside its float16 or bfloat16."""
 
     ROUNDED = "rounded"
-    """It is a carrier of the format like any other dtype."""
+    """Float32 is a carrier of the format like any other dtype."""
     EXACT = "exact"
-    """It is computed as it is: what is simulated is what the program has in float16 and bfloat16."""
+    """Float32 is computed as it is: what is simulated is what the program has in float16 and bfloat16."""
 
 
 class Finfo(StrEnum):
@@ -90,19 +92,19 @@ class Whole(StrEnum):
     """What becomes of counts, steps, positions and the like, which programs keep in floating-point tensors."""
 
     EXACT = "exact"
-    """They are left whole until something that is not a whole number is computed of them."""
+    """Whole numbers are left whole until something that is not a whole number is computed of them."""
     ROUNDED = "rounded"
-    """They are rounded like all results."""
+    """Whole numbers are rounded like all results."""
 
 
 class Arithmetic(NamedTuple):
     """How one operation is simulated."""
 
     format: Format
-    """Of its results; fp32 stands for the carrier itself, unrounded."""
+    """The format of the operation's results; fp32 stands for the carrier itself, unrounded."""
     rounding: Rounding
     operands: Format | None
-    """Its tensor operands are rounded to this before; None leaves them as they are."""
+    """The format to which tensor operands are rounded before; None leaves them as they are."""
     of_operands: tuple[Rule, ...]
     """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
     accumulate: Accumulation | None
@@ -162,7 +164,7 @@ def plain_data(owner: Any) -> dict[str, Any]:
 
 
 def text(owner: Any) -> str:
-    """The same as a line of text."""
+    """Returns :func:`plain_data` as a line of text."""
     return ", ".join(f"{name}={value}" for name, value in plain_data(owner).items())
 
 

@@ -1,1 +1,1 @@
-"""Where a simulation is at work: threads, other modes, the process, the step it is at."""
+"""The places where a simulation is at work: threads, other modes, the process, the step it is at."""

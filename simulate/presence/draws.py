@@ -47,7 +47,7 @@ class Draws:
         self._latest = [0, 0]
 
     def enter(self) -> None:
-        """This thread counts for itself from now on, at first in the step that the latest one is at."""
+        """Makes this thread count for itself from now on, at first in the step that the latest one is at."""
         if not hasattr(self._here, "counts"):
             self._here.counts = [self._latest[0], 0]
         self._latest = self._here.counts
@@ -83,7 +83,7 @@ class Draws:
         self._mine()[1] += count
 
     def mark(self) -> tuple[int, int]:
-        """Where this thread is: the step, and how many roundings were made in it."""
+        """Returns where this thread is: the step, and how many roundings were made in it."""
         step, number = self._mine()
         return step, number
 

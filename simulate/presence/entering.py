@@ -77,7 +77,7 @@ _here = _Here()
 
 @final
 class Presence:
-    """Where one mode is entered, and whether it is at work in the code that runs now.
+    """The blocks in which one mode is entered, and whether it is at work in the code that runs now.
 
     PyTorch's stack of modes belongs to the thread. A generator or coroutine that is suspended in a ``with`` block
     leaves its mode there, for its caller and for all other tasks. So where such blocks are entered the mode asks

@@ -37,7 +37,7 @@ class FastPath:
                 flags.get_fastpath_enabled = self._is_enabled
 
     def leave(self) -> None:
-        """Such a simulation is left."""
+        """Notes that a simulation with such rules is left."""
         with self._lock:
             self._count -= 1
             if self._count == 0 and flags.get_fastpath_enabled == self._is_enabled:  # else others have replaced it

@@ -89,7 +89,7 @@ class Finfo:
                 torch.finfo = self._kind  # type: ignore[misc]
 
     def leave(self) -> None:
-        """Such a simulation is left."""
+        """Notes that a simulation that asks for it is left."""
         with self._lock:
             self._count -= 1
             there: Any = torch.finfo

@@ -1,4 +1,4 @@
-"""Which code on the stack is the user's: neither PyTorch's nor a simulation's."""
+"""Tells the user's code on the stack from PyTorch's and a simulation's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def user_line() -> str:
 
 
 def user_level() -> tuple[int, str, tuple[str, int]]:
-    """Of the innermost function that is the user's: ``stacklevel`` for the caller, its module, its file and line."""
+    """Finds the innermost function of the user's: ``stacklevel`` for the caller, its module, its file and line."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back

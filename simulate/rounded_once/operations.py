@@ -1,4 +1,4 @@
-"""Which ATen operations are elementwise arithmetic, and when they need more than PyTorch's kernel and one rounding.
+"""The ATen operations that are elementwise arithmetic, and when they need more than PyTorch's kernel and one rounding.
 
 The kernel rounds to the carrier first, to the nearest. Rounding that again is harmless for +, -, *, / and sqrt of
 numbers of the format if the mode is a nearest one and the carrier has twice the precision and two bits (Figueroa, "When
@@ -154,7 +154,7 @@ def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds:
 
 @cache
 def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
-    """Which formulas are not PyTorch's to nearest-even, and how they are rounded: what a program depends on."""
+    """Names the formulas that are not PyTorch's to nearest-even, and their roundings: what a program depends on."""
     cases = [(dtype, formula) for dtype in CARRIERS if fmt.fits_in(dtype) for formula in Formulas._fields]
     ways = [
         (*case, carrier_rounding(fmt, case[0], Rounding.NEAREST_EVEN, case[1], any_operands=any_operands))

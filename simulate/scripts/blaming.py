@@ -1,4 +1,4 @@
-"""Which operations of a script cannot be done in a format: delta debugging, with a process for each run of it."""
+"""Finds the operations of a script that cannot be done in a format: delta debugging, with a process for each run."""
 
 from __future__ import annotations
 

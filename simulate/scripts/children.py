@@ -18,7 +18,7 @@ _COMPILER = "_inductor"
 """Part of the paths of the programs of torch.compile, which compute nothing."""
 _SPAWNED = "--multiprocessing-fork"
 _LONGEST = 120
-"""Of a command line that is shown, in characters."""
+"""The characters of a command line that are shown at most."""
 _EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 
 

@@ -47,7 +47,7 @@ class _Begun(NamedTuple):
     """What :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
 
     wide: _Wide | None
-    """Of an operation that overwrites operands, which had to be run ahead; None if that failed."""
+    """Outcomes of an operation that overwrites operands, which had to be run ahead; None if that failed."""
     ahead: bool
     """Whether that was tried."""
     given: float

@@ -35,7 +35,7 @@ class Manner(NamedTuple):
 
     name: str
     has_outcomes: bool
-    """It computes something: it is no view, and not empty memory."""
+    """Whether the operation computes something: it is no view, and not empty memory."""
     written: tuple[tuple[int, str], ...]
     """Arguments that are overwritten: position and name."""
     out: frozenset[str]
@@ -43,7 +43,7 @@ class Manner(NamedTuple):
     kept: frozenset[str]
     """Arguments that must keep their dtype."""
     lifts: bool
-    """It hands over a tensor made from Python or numpy data."""
+    """Whether the operation hands over a tensor made from Python or numpy data."""
     random: bool
     communicates: bool
 

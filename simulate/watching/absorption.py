@@ -25,7 +25,7 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 def _moved(name: str, args: Sequence[Any]) -> Any:
-    """Where the operation adds something other than zero to its first operand; None if it adds nothing.
+    """Returns a tensor that is not zero where the operation changes its first operand; None if it adds nothing.
 
     The second operand itself stands for where it is not zero.
     """

@@ -1,4 +1,4 @@
-"""Where the first number that is not finite comes from: a result of finite operands, or what a program put in."""
+"""The origin of the first number that is not finite: a result of finite operands, or what a program put in."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Counter:
         self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
 
     def count_there(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
-        """As :meth:`count`, of tensors on another device, for which nothing waits; what was counted, if anything."""
+        """Counts as :meth:`count` does, on another device, without waiting; returns what was counted, if anything."""
         if not exact.numel():
             return None
         self.results += exact.numel()

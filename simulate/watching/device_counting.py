@@ -61,14 +61,14 @@ class DeviceCounts:
 
 
 class _Suspect(NamedTuple):
-    """Where a result was computed that may be the first that is not finite."""
+    """The place of a result that may be the first that is not finite."""
 
     place: Place
     line: Line | None
 
 
 class DeviceBirths:
-    """Which result on a device was the first that is not finite: known there at once, and here when asked for."""
+    """Finds the first result on a device that is not finite: known there at once, and here when asked for."""
 
     def __init__(self) -> None:
         self._suspects: dict[_Suspect, int] = {}
@@ -86,7 +86,7 @@ class DeviceBirths:
         self._first[seen.device] = torch.where(born, kind + len(_KINDS) * number, first)
 
     def read(self) -> tuple[Place, str, str] | None:
-        """Where, what and on which line the first was; None if all were finite. Waits for the device."""
+        """Returns the first one's place, kind and line; None if all results were finite. Waits for the device."""
         for first in self._first.values():
             number = int(first)
             if number >= 0:

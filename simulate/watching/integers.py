@@ -31,7 +31,7 @@ _CHANGING = frozenset(
 )  # fmt: skip
 """Operations, by their whole name, of whose results integers are made."""
 _ALWAYS = ("cumsum", "linspace")
-"""Those of them that matter whatever they are given; the others if they are given counts."""
+"""Changing operations that matter whatever they are given; the others matter if they are given counts."""
 
 _PASSING = frozenset(
     [
@@ -59,7 +59,7 @@ NOTED_OF_COUNTS = _CHANGING | _MULTIPLYING
 """Operations of which that is noted where an operand counts something."""
 
 _ENOUGH = 1 << 12
-"""So many elements of a tensor are compared: its first ones."""
+"""The number of a tensor's first elements that are compared."""
 
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 

@@ -63,7 +63,7 @@ class Before(NamedTuple):
 
 @final
 class Changes:
-    """Which tensors of one number, by their addresses, hold a measure that rounding has changed in a visible digit.
+    """Finds tensors of one number, by address, that hold a measure that rounding has changed in a visible digit.
 
     That is by more than half a unit of the third significant digit, or computed from such a number by operations whose
     results have one element.

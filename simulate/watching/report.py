@@ -29,7 +29,7 @@ _SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
 
 
 class Birth(NamedTuple):
-    """Where the first result appeared that was not finite."""
+    """The place where the first result appeared that was not finite."""
 
     role: str
     module: str

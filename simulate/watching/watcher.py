@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where an operation ran."""
+    """The place where an operation ran."""
 
     role: str
     """``forward``, ``backward`` or ``optimizer``; empty where neither policy nor watchers ask."""
@@ -35,10 +35,10 @@ class Call(NamedTuple):
     operation: OpOverload | None
     """None: the whole step of an optimizer, of which watchers see roundings alone."""
     args: Sequence[Any]
-    """Its arguments, with operands rounded as the policy says."""
+    """The operation's arguments, with operands rounded as the policy says."""
     kwargs: Mapping[str, Any]
     given: tuple[Sequence[Any], Mapping[str, Any]]
-    """Its arguments as the program gave them."""
+    """The operation's arguments as the program gave them."""
     rounding: Rounding = Rounding.NEAREST_EVEN
     """How its results are rounded."""
 

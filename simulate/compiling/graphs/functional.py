@@ -83,7 +83,7 @@ def _is_taken_apart(target: Any) -> bool:
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers in memory of their own, with the same gaps."""
+    """Copies numbers to memory of their own, with the same gaps."""
     return x.new_empty_strided(x.shape, x.stride()).copy_(x)
 
 

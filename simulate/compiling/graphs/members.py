@@ -39,7 +39,7 @@ class _Stacked:
 
     @property
     def rank(self) -> int:
-        """Of one member's tensor."""
+        """The number of axes of one member's tensor."""
         return self.tensor.dim() - 1
 
     @property
@@ -114,7 +114,7 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _rounded(target: Any, members: int, x: _Stacked, format: str, rounding: str, *rest: Any) -> Any:
-    """Of all members at once, where the rows of a tensor know nothing of each other."""
+    """Rounds the tensors of all members at once where rows know nothing of each other, else one by one."""
     fmt = Format.parse(format)
     blocks_of_rows = isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None and x.rank > 0
     if rounding != Rounding.STOCHASTIC and (fmt.elementwise or blocks_of_rows):

@@ -46,12 +46,12 @@ _aten = torch.ops.aten
 
 
 class Marks(NamedTuple):
-    """Which tensors hold whole numbers when a step has run, for each in turn."""
+    """Whether each tensor holds whole numbers after a step has run."""
 
     tensors: Sequence[bool]
     """The step's tensors."""
     results: Sequence[bool]
-    """What it returns, without what lies in their memory."""
+    """The results of the step, without those that lie in the memory of its tensors."""
 
 
 class Traced(NamedTuple):
@@ -82,7 +82,7 @@ class Traced(NamedTuple):
     chance: Sequence[Draw]
     """Random numbers that are drawn before the program runs: its last inputs."""
     whole: Marks
-    """Where it leaves whole numbers."""
+    """The tensors in which the program leaves whole numbers."""
 
     def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
         """The inputs behind the step's tensors; None if the graph is made for other numbers.
@@ -273,7 +273,7 @@ class _ThisVersion(CustomGraphPass):
 
 
 def _written(graph: GraphModule, *, skipped: int) -> frozenset[int]:
-    """Which of the inputs are written to, counted from the step's first."""
+    """Returns the inputs that are written to, counted from the step's first."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][skipped:]
     targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
     return frozenset(i for i, node in enumerate(placeholders) if node in targets)

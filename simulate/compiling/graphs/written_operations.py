@@ -1,4 +1,4 @@
-"""Which operations the compiler writes into its loops, and which call PyTorch's kernels, so that all bits are theirs.
+"""The operations that the compiler writes into its loops; others call PyTorch's kernels, so that all bits are theirs.
 
 On the CPU the list has operations of which each result can be one number only, wherever their operands lie: moves,
 comparisons, single roundings of IEEE 754, and products that are added at once. Each is compared with its kernel by
@@ -132,7 +132,7 @@ def _tensors(node: Node) -> Iterator[torch.Tensor]:
 
 
 def _fused_number_by_number(node: Node) -> bool:
-    """Its kernel multiplies and adds at once: each operand has a number for every result.
+    """Says whether a kernel multiplies and adds at once: each operand has a number for every result.
 
     Where one number stands for many, kernels multiply beforehand what is the same for all.
     """
@@ -176,7 +176,7 @@ def _unscaled(node: Node) -> bool:
 
 
 def _quotient_of_tensors(node: Node) -> bool:
-    """Its divisor is a tensor, and nothing is cut off."""
+    """Says whether the divisor is a tensor, and nothing is cut off."""
     return not node.kwargs and all(isinstance(x, Node) and _is_floating(x) for x in node.args)
 
 
@@ -210,7 +210,7 @@ _ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
     "copy": _not_to_integers, "amax": _never_minus_zero, "amin": _never_minus_zero, "maximum": _never_minus_zero,
     "minimum": _never_minus_zero, "div": _without_mode, "scatter": _without_mode, "arange": _to_no_floats,
 }  # fmt: skip
-"""Those of which only some calls are written on the CPU."""
+"""Operations of which only some calls are written on the CPU."""
 
 _ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
     "add": _unscaled, "sub": _unscaled, "rsub": _unscaled, "div": _quotient_of_tensors, "reciprocal": _of_floats,
@@ -218,4 +218,4 @@ _ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
     "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers, "copy": _not_to_integers,
     "copy_": _not_to_integers,
 }  # fmt: skip
-"""Those of which only some calls are written on CUDA."""
+"""Operations of which only some calls are written on CUDA."""

@@ -70,7 +70,7 @@ class Alias(NamedTuple):
         return x if self.itself else x.detach().as_strided(self.size, self.stride, x.storage_offset() + self.offset)
 
     def of_members(self, x: torch.Tensor) -> Alias:
-        """The same for a population, whose argument is ``x``."""
+        """Returns the alias for a population, whose argument is ``x``."""
         return self._replace(size=(len(x), *self.size), stride=(x.stride(0), *self.stride))
 
 
@@ -85,7 +85,7 @@ def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Alias | N
 
 
 def layouts(tensors: Sequence[torch.Tensor]) -> list[object]:
-    """Where the numbers of tensors lie: equal as long as none is given another shape or other memory."""
+    """Returns where the numbers of tensors lie: equal as long as none is given another shape or other memory."""
     return [(_memory(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
 
 

@@ -36,15 +36,15 @@ class Found(NamedTuple):
     """What one look has found, in an order that depends on the structure alone."""
 
     slots: list[Slot]
-    """Where tensors are, or tuples with tensors in them."""
+    """The places of tensors, or of tuples with tensors in them."""
     numbers: list[Slot]
-    """Where numbers are that may be others in every call, or tuples of them."""
+    """The places of numbers that may be others in every call, or of tuples of them."""
     settings: dict[str, tuple[str, tuple[float, ...]]]
     """The other numbers of an optimizer's parameter groups: the key of each, and its values."""
     keyed: list[Slot]
-    """Where dicts are whose keys are tensors."""
+    """The places of dicts whose keys are tensors."""
     states: list[str]
-    """Where optimizers have their state."""
+    """The places where optimizers have their state."""
     modules: list[torch.nn.Module]
     optimizers: list[torch.optim.Optimizer]
     parts: list[tuple[str, Any]]

@@ -26,7 +26,7 @@ _MOST_ARGUMENTS = 8
 
 @final
 class Surroundings:
-    """Where a step keeps what it uses.
+    """The places where a step keeps what it uses.
 
     Args:
         step: the function.
@@ -43,7 +43,7 @@ class Surroundings:
         self._latest: dict[tuple[int, ...], State] = {}
         self._parts: list[tuple[str, Any]] = []
         self.changed: str | None = None
-        """Where there was something else at the last look but one that found something else."""
+        """The place at which the last look that found a difference found it; None if no look has."""
 
     def look(self, arguments: tuple[object, ...]) -> State:
         """What is there now.
@@ -108,7 +108,7 @@ class Surroundings:
 
 
 def _module_of(step: Any) -> str | None:
-    """Where the code of a step is."""
+    """Returns the module that has the code of a step."""
     while isinstance(step, partial):
         step = step.func
     module: str | None = getattr(getattr(step, "__func__", step), "__module__", None)

@@ -30,7 +30,7 @@ class State(NamedTuple):
     found: Found
     arguments: tuple[object, ...]
     token: int
-    """The same for two moments whose structure and constants are the same."""
+    """A number that is the same at two moments whose structure and constants are the same."""
     tensors: list[torch.Tensor]
     """The tensors that were found, each once; behind them gradients."""
     with_gradient: list[int]
@@ -47,7 +47,7 @@ class State(NamedTuple):
         return self.token, kinds(self.tensors), tuple(self.with_gradient)
 
     def numbers(self) -> list[float]:
-        """Those that may be others in every call."""
+        """Returns the numbers that may be others in every call."""
         return [x for slot in self.found.numbers for x in floats_of(slot.value)]
 
     def look_again(self) -> Found:
