@@ -29,7 +29,7 @@ class Kept:
 
     @classmethod
     def of(cls, stored: Stored | str) -> Self:
-        """As a config says it; or a format's name, for rounding to the nearest."""
+        """Makes what a config says, or a format's name, for rounding to the nearest."""
         if isinstance(stored, str):
             return cls(Format.parse(stored))
         return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))

@@ -37,7 +37,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 _TEXTS = "id", "task", "panel", "series", "condition", "format", "status", "role", "seed", "x", "y", "across", "up"
 
 FORMATS = tuple(_METADATA)
-"""Of files with figures."""
+"""The formats of files with figures."""
 
 
 def plot(

@@ -77,7 +77,7 @@ def _pychop(library, x):
 
 
 def on_device(x: torch.Tensor) -> dict[str, object]:
-    """The same rounding on a GPU, each call waited for."""
+    """Rounds on a GPU, and waits for each call."""
 
     def waited(call):
         def run() -> None:

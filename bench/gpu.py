@@ -29,7 +29,7 @@ UPDATES = ((1024, 1024), (1024, 4096), (4096, 1024), (4096, 4096))  # units, bat
 
 
 class Bench:
-    """Where, and how much."""
+    """The device on which things are timed, and how much of each."""
 
     def __init__(self, *, trial: bool) -> None:
         self.trial = trial

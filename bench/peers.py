@@ -43,7 +43,7 @@ def scores_of(curves: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def algorithms_of(experiment: Experiment, task: str) -> list[str]:
-    """Those that have ended runs of a task, ours first."""
+    """Returns the algorithms that have ended runs of a task, ours first."""
     runs = experiment.runs
     done = runs[(runs["task"] == task) & (runs["status"] == "done")]
     return sorted(done["algorithm"].unique(), key=lambda name: (":" in name, name))

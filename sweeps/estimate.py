@@ -197,6 +197,6 @@ class _Watch:
             self._stop.make()
 
     def seconds_per_step(self) -> float:
-        """Of an environment step; the marks before the second one are of the warming up."""
+        """Returns the time of an environment step; the marks before the second one are of the warming up."""
         first, last = self.marks[1 if len(self.marks) > 3 else 0], self.marks[-2]
         return (last[0] - first[0]) / max(1, last[1] - first[1])

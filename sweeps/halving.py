@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIRST = 2
 """Seeds of the first round."""
 FEW = 4
-"""So many candidates all get all the seeds."""
+"""The number of candidates that all get all the seeds."""
 
 
 def rounds(

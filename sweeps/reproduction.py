@@ -1,4 +1,4 @@
-"""Which sweep makes a figure of a paper, and runs of it that were made for another one."""
+"""Finds the sweep that makes a figure of a paper, and runs of it that were made for another one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from ..models.policy_layers import Activation
 HALVINGS = 12
 """How often an argument of the exponential is halved before its series, and the result squared after."""
 TERMS = 10
-"""Of the series, beside the first."""
+"""The number of terms of the series beside the first."""
 SMALLEST_EXPONENT = -700.0
 """Exponentials of less count as those of this."""
 SMALL = 2.0**-6

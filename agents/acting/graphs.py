@@ -185,7 +185,7 @@ class _Graph:
 
 
 _ZERO_POINT = 128
-"""Which byte of a weight stands for zero."""
+"""The byte of a weight that stands for zero."""
 
 
 def _moves(layer: ConvolutionLayer, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Pull(NamedTuple):
     """(n, number): its policy there, as ``Explorer.basis`` gives it."""
 
     def shown(self, choices: Sequence[Choice | None]) -> Pull:
-        """The same, with the choices that followed; random ones are None."""
+        """Returns the pull with the choices that followed; random ones are None."""
         own = [choice for choice in choices if choice is not None]
         if not own:
             return self
@@ -69,9 +69,9 @@ class Chunk(NamedTuple):
     pulls: list[Pull]
     """Old to new."""
     seconds: dict[str, float]
-    """That the actor has spent since it began, by activity."""
+    """The seconds that the actor has spent since it began, by activity."""
     choices: Sequence[Choice | None] = ()
-    """Of each step, if importance weights are asked for; None where it was random."""
+    """The choice of each step, if importance weights are asked for; None where it was random."""
 
     @classmethod
     def of(

@@ -35,5 +35,5 @@ class Quantizer:
         return self._latest
 
     def process_id(self) -> int:
-        """Of this process."""
+        """Returns the id of this process."""
         return os.getpid()

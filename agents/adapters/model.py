@@ -23,9 +23,9 @@ class Model(Protocol):
     network: torch.nn.Module
     """All that acts and learns."""
     action_space: Any
-    """As the environments to learn in have it."""
+    """The space of actions of the environments to learn in."""
     observation_space: Any
-    """As the environments to learn in have it."""
+    """The space of observations of the environments to learn in."""
 
     @property
     def updates(self) -> int | None:
@@ -41,7 +41,7 @@ class Model(Protocol):
         """The deterministic actions for observations, (n, ...), as the environment takes them."""
 
     def go_on(self, rows: NDArray[Any]) -> None:
-        """Of the episodes acted in last, only these go on; a mask."""
+        """Is told which of the episodes acted in last go on; a mask."""
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """All that is learned, by name."""

@@ -102,7 +102,7 @@ class AdaptedRun:
         self._last_report = 0.0
 
     def profile(self) -> Profile:
-        """Where the time has gone until now."""
+        """Says what the time has gone to until now."""
         return Profile(self.stopwatch.spent(), self._step // self.config.action_repeat, self._waited)
 
     def train(self) -> Result:
@@ -131,7 +131,7 @@ class AdaptedRun:
     def restored(
         self, weights: Mapping[str, torch.Tensor], step: int
     ) -> Iterator[Callable[..., tuple[Evaluation, Ranges]]]:
-        """As it was at its end: :meth:`.ModelEvaluation.episodes` at that step, for the block; nothing is written.
+        """Restores the run's end: gives :meth:`.ModelEvaluation.episodes` of it, for the block; nothing is written.
 
         Args:
             weights: what the run left.

@@ -92,7 +92,7 @@ class SB3:
 
     @property
     def updates(self) -> int | None:
-        """As the library counts them: gradient steps, of PPO and its kind passes over a rollout."""
+        """The updates as the library counts them: gradient steps, of PPO and its kind passes over a rollout."""
         made = getattr(self._model, "_n_updates", None)
         return made if type(made) is int else None
 

@@ -54,7 +54,7 @@ class AdapterConfig(TrainConfig):
 
     @property
     def name(self) -> str:
-        """Of the algorithm, as the library calls it."""
+        """The name of the algorithm, as the library calls it."""
         return self.algorithm.partition(":")[2]
 
     @property
@@ -64,7 +64,7 @@ class AdapterConfig(TrainConfig):
 
     @property
     def kinds_of_actions(self) -> tuple[str, ...]:
-        """Those that the algorithm can choose."""
+        """The kinds of actions that the algorithm can choose."""
         return (self.only[self.name],) if self.name in self.only else self.acts
 
     @model_validator(mode="after")

@@ -119,7 +119,7 @@ class Tianshou:
         return np.asarray(self._policy.map_action(found.act))
 
     def go_on(self, rows: NDArray[Any]) -> None:
-        """It remembers nothing of episodes."""
+        """Does nothing: the algorithm remembers nothing of episodes."""
 
     def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
         state = self._algorithm.state_dict()

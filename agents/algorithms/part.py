@@ -45,7 +45,7 @@ class Elsewhere(Protocol):
 
     @property
     def reason(self) -> str | None:
-        """Why it is no better than the learner's own way, in words; None if it is."""
+        """Why the way is no better than the learner's own, in words; None if it is."""
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
         """Runs a part."""

@@ -48,7 +48,7 @@ class TargetCopy(TraceableAverage):
         return {"average": self.average}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This with the copy elsewhere, in ``tensors``."""
+        """Returns this target with the copy elsewhere, in ``tensors``."""
         other = copy(self)
         other.average = tensors["average"]
         return other

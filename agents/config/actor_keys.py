@@ -97,7 +97,7 @@ class WithActors(OffPolicyKeys):
     @model_validator(mode="before")
     @classmethod
     def _follow_actors(cls, data: Any) -> Any:
-        """As many environments as actors, and the training intensity that they say, where none is given."""
+        """Implies as many environments as actors, and the training intensity that they say, where none is given."""
         if not isinstance(data, dict) or data.get("actors") is None:
             return data
         try:

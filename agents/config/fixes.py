@@ -21,7 +21,7 @@ STOCHASTIC_MOMENTS = "stochastic_moments"
 OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms", "stochastic_compensation", STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS)
 
 COMPENSATION_OF = ("weights", "averages")
-"""Of what ``stochastic_compensation`` is; of one of them alone it is named with that behind ``_of_``."""
+"""What ``stochastic_compensation`` is of; of one of them alone it is named with that behind ``_of_``."""
 _PARTS = {f"stochastic_compensation_of_{what}": "stochastic_compensation" for what in COMPENSATION_OF}
 PARTS_OF_FIXES = tuple(_PARTS)
 """Fixes that others consist of."""

@@ -106,7 +106,7 @@ class OptimizerKeys(TrainConfig):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """As every run's, and ``targets``."""
+        """The roles of every run, and ``targets``."""
         return (*super().roles, "targets")
 
     @property
@@ -125,12 +125,12 @@ class OptimizerKeys(TrainConfig):
 
     @property
     def hidden_widths(self) -> list[int]:
-        """Of the hidden layers, from the first to the last."""
+        """The widths of the hidden layers, from the first to the last."""
         return [self.hidden_units] * self.hidden_layers
 
     @property
     def widths_of_all(self) -> list[int]:
-        """Of the hidden layers of all networks."""
+        """The widths of the hidden layers of all networks."""
         return self.hidden_widths
 
     def share(self) -> Self:
@@ -298,7 +298,7 @@ class OffPolicyKeys(OptimizerKeys):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """As every learner's, and ``averages``, unless target networks are copies."""
+        """The roles of every learner, and ``averages``, unless target networks are copies."""
         *others, targets = super().roles
         return (*others, targets) if self.tau == 1 else (*others, "averages", targets)
 

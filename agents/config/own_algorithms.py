@@ -17,7 +17,7 @@ HOW_WRITTEN = "MODULE:CLASS"
 """How they are written, for messages."""
 
 WRITTEN = rf"({NAME}):[^\W\d]\w*"
-"""The same as a regular expression, whose group is the module."""
+"""The regular expression of how they are written, whose group is the module."""
 
 _LIBRARIES = ("sb3", "tianshou")  # whose algorithms have names of their own
 _classes: dict[str, type[Any]] = {}

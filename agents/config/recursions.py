@@ -209,7 +209,7 @@ def _averages(config: OffPolicyKeys, places: _Places) -> Iterator[Recursion]:
 
 
 def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
-    """Both, or the second one of RMSProp; its root decays by half as much."""
+    """Yields both moments, or the second one of RMSProp; its root decays by half as much."""
     from ...formats.tools.recursions import bits_needed  # noqa: PLC0415  imports torch, which costs seconds
 
     roots = ROOTS_OF_MOMENTS in config.fixes

@@ -8,7 +8,8 @@ from typing import Any
 AUTO = "auto"
 
 _HEADROOM = 2
-"""Of the largest value expected to the largest number: for the entropy in soft values, and for errors of critics."""
+"""The ratio of the largest number to the largest value expected: room for entropy in soft values and critics'
+errors."""
 
 
 def read_reward_scale(value: Any) -> Any:

@@ -100,7 +100,7 @@ class Storage(BaseModel):
 
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
-        """As a file has it: what is given, and no more than the format where that is all."""
+        """Returns storage as a file has it: what is given, and no more than the format where that is all."""
         plain = Stored.model_fields["rounding"].default
         return {
             name: stored.format if stored.rounding == plain else stored.model_dump()

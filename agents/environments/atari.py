@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_STEPS = 27_000
-"""Of an episode: half an hour of play."""
+"""The most steps of an episode: half an hour of play."""
 _FRAMES = 4  # of an observation
 _SKIP = 4  # frames that an action holds
 _MOST_NOOPS = 30

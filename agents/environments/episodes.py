@@ -50,7 +50,7 @@ class SeededEpisodes:
         self._entropy, self._episode = list(state["entropy"]), state["episode"]
 
     def _next_seed(self) -> int:
-        """That of the episode that begins now: 32 bits."""
+        """Returns the seed of the episode that begins now: 32 bits."""
         seed = int(np.random.SeedSequence([*self._entropy, self._episode]).generate_state(1)[0])
         self._episode += 1
         return seed

@@ -22,7 +22,7 @@ finally:
     logging.disable(_silenced)
 
 MOST_STEPS = 5000
-"""Of an episode. MinAtar has no limit of its own but in freeway, so that an evaluation might never end."""
+"""The most steps of an episode. MinAtar has no limit but in freeway, so that an evaluation might never end."""
 
 
 @final

@@ -16,7 +16,7 @@ _SCALES: dict[str, Callable[[float], np.float64]] = {
     "linear": lambda value: np.float64(1 - value),
     "quadratic": lambda value: np.sqrt(1 - value),
 }
-"""Where the formula for 1 has this value, by which distances are multiplied."""
+"""The point at which the formula for 1 has a given value, by which distances are multiplied."""
 
 
 def tolerance(

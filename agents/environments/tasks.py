@@ -46,7 +46,7 @@ class Kind(StrEnum):
     """What a task is one of; the value is what names of that kind begin with."""
 
     SUITE = ""
-    """Of the DeepMind control suite, as in ``cartpole_swingup``."""
+    """A task of the DeepMind control suite, as in ``cartpole_swingup``."""
     GYMNASIUM = "gym:"
     """An id of Gymnasium's, as in ``gym:Pendulum-v1``."""
     MINATAR = "minatar:"

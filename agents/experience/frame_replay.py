@@ -45,7 +45,7 @@ class FrameBatch:
         return self.images[:, -self.stack :].flatten(1, 2)
 
     def weighed(self, weights: torch.Tensor) -> FrameBatch:
-        """The same transitions with weights, (n, 1)."""
+        """Returns the transitions with weights, (n, 1)."""
         return replace(self, rows=torch.cat((self.rows, weights), dim=1))
 
 

@@ -27,7 +27,7 @@ class _Begun(NamedTuple):
     image: int
     rewards: list[float]
     ratios: list[float]
-    """Of the actions after the first one."""
+    """The ratios of the actions after the first one."""
 
 
 class _Whole(NamedTuple):

@@ -37,7 +37,7 @@ class Batch:
     weights: torch.Tensor
 
     def weighed(self, weights: torch.Tensor) -> Batch:
-        """The same transitions with other weights, (n, 1)."""
+        """Returns the transitions with other weights, (n, 1)."""
         sizes = self.observations.shape[1], self.actions.shape[1]
         unweighed = self.rows[:, : self.rows.shape[1] - self.weights.shape[1]]
         return batch_of(torch.cat((unweighed, weights), dim=1), *sizes)
@@ -133,7 +133,7 @@ class Replay:
 
     @property
     def _widths(self) -> list[int]:
-        """Of the parts of a row."""
+        """The widths of the parts of a row."""
         return [self.observation_size, self.action_size, self.observation_size, self.outcome_size]
 
 

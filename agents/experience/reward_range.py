@@ -32,7 +32,7 @@ class RewardRange:
 
     @classmethod
     def of(cls, config: OptimizerKeys) -> Self | None:
-        """That of a run; None where rewards are not scaled."""
+        """Returns the range of a run; None where rewards are not scaled."""
         return None if config.scale_of_rewards == 1 else cls(Format.parse(config.format), config.scale_of_rewards)
 
     def see(self, rewards: NDArray[np.floating[Any]]) -> None:

@@ -19,7 +19,7 @@ class Sample(NamedTuple):
     """A step of a group, a row per environment."""
 
     group: int
-    """Its number."""
+    """The number of the group."""
     actions: NDArray[np.floating[Any]]
     """(n, action), as they were given."""
     steps: Steps

@@ -23,7 +23,7 @@ _MOMENTS = ("moment", "second", "compensation")
 
 @final
 class AsynchronousGroup:
-    """This process among the learners of a run that share central parameters, on one machine; 0 leads.
+    """This process among the learners of a run that share central parameters, on one machine; number 0 leads.
 
     A learner computes a gradient with its own parameters. Then, chunk by chunk, it takes the central parameters and
     moments, applies its step to them, and puts them back, while nobody else has the chunk (``every`` = 1; with any

@@ -108,7 +108,7 @@ class CentralStore:
         return bool(self._header[_STOP])
 
     def ask_to_stop(self) -> None:
-        """They are."""
+        """Tells the learners to end."""
         self._header[_STOP] = 1
 
     @contextmanager

@@ -30,7 +30,7 @@ _TURNS_BETWEEN_WORDS = 10  # about stopping: a second or less
 
 @final
 class LearnerGroup:
-    """This process among the learners of a run; 0 leads: it evaluates, logs, and writes the results.
+    """This process among the learners of a run; number 0 leads: it evaluates, logs, and writes the results.
 
     Args:
         meeting: a file that no other group has used, in a folder that all learners see, where they find each other.

@@ -18,7 +18,7 @@ class Learners(Protocol):
     """This process among the learners of a run.
 
     Attributes:
-        rank: its number; 0 leads: it evaluates, logs, and writes results.
+        rank: the number of this process; 0 leads: it evaluates, logs, and writes results.
         leads: whether this one does.
         in_step: whether all take as many steps as the others, and save together.
     """
@@ -62,7 +62,7 @@ class SingleLearner:
         return step
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
-        """There is nobody to join."""
+        """Does nothing: a single learner has no peers to join."""
 
     def advance(self, step: int, taken: int) -> int:  # noqa: D102
         return step + taken
@@ -71,11 +71,11 @@ class SingleLearner:
         return wanted
 
     def meet(self) -> None:
-        """There is nobody to meet."""
+        """Does nothing: a single learner has no peers to meet."""
 
     def look_after(self) -> None:
-        """Nor to look after."""
+        """Does nothing: a single learner has no peers to look after."""
 
     def why_lost(self) -> Any:
-        """Nor to lose."""
+        """Returns None: a single learner has no peers to lose."""
         return None

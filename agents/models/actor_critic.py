@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
-"""Of the policy's output: it begins almost uniform."""
+"""The gain of the policy's output: it begins almost uniform."""
 
 
 @final
@@ -90,7 +90,7 @@ class ActorCritic(FlatNetwork):
         return self._value(self.layers, self._hidden_of(1, x), scale, exact=exact)
 
     def as_layers(self) -> tuple[Layer, ...]:
-        """Those of the policy, plainly."""
+        """Returns the layers of the policy as plain data."""
         hidden = perceptron(self.layers[: self._hidden], Activation.TANH, Activation.TANH)
         weight, bias = self.layers[self._hidden : self._hidden + 2]
         return (*hidden, linear(weight, bias, Activation.NONE))

@@ -45,7 +45,7 @@ class StoredLayers:
 
     @classmethod
     def of(cls, storage: Storage | None) -> Self | None:
-        """As a config asks for it; None where it asks for nothing."""
+        """Returns what a config asks for; None where it asks for nothing."""
         if storage is None or not (storage.activations or storage.gradients):
             return None
         return cls(*(one and Kept.of(one) for one in (storage.activations, storage.gradients)))

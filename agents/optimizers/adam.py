@@ -130,7 +130,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         self.keep = keep
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As every ``torch.optim`` optimizer does."""
+        """Adds a group of parameters, as every ``torch.optim`` optimizer does."""
         super().add_param_group(param_group)
         self._keep_scales()
 
@@ -191,7 +191,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return self.second_factor(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """As every ``torch.optim`` optimizer's; counts and scales are Python numbers."""
+        """Returns what every ``torch.optim`` optimizer does; counts and scales are Python numbers."""
         saved = super().state_dict()
         saved["state"] = {
             p: {**state, "step": int(state["step"])} if state else state for p, state in saved["state"].items()
@@ -214,7 +214,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return bool(self.has_room(factor, largest))
 
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
-        """As :meth:`can_rescale`, in a tensor."""
+        """Returns the answer of :meth:`can_rescale` in a tensor."""
         fits = _true(self.defaults["loss_scale"].device)
         for buffers, limit in zip(self._buffers(), self._limits(factor, largest), strict=True):
             for buffer in buffers:
@@ -422,7 +422,7 @@ def _is_within(magnitude: Tensor, limit: float | Tensor, others: Tensor) -> Tens
 
 
 class KeepingSquares(AdamBase):
-    """Whose second moment is that of the gradients, v <- b2 v + (1 - b2) g^2, and d its root."""
+    """Adam whose second moment is that of the gradients, v <- b2 v + (1 - b2) g^2; the denominator d is its root."""
 
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, beta2)

@@ -90,7 +90,7 @@ class DynamicLossScale(ABC):
 
     @torch.no_grad()
     def step_if_finite(self) -> Tensor:
-        """As :meth:`step`, without waiting for the device."""
+        """Steps as :meth:`step` does, without waiting for the device."""
         finite = _are_below([magnitude(gradient) for gradient in self._gradients()], self.largest)
         if not surely_not(finite):
             self._step_optimizer(finite)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KeepingRoots(AdamBase):
-    """Of which the root of the second moment is kept, by hypot: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g)."""
+    """Adam that keeps the root of the second moment, by hypot: w <- hypot(sqrt(b2) w, sqrt(1 - b2) g)."""
 
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, math.sqrt(beta2))
@@ -36,7 +36,7 @@ class KeepingRoots(AdamBase):
         return [with_number(torch.div, w, divisor) for w, divisor in zip(seconds, divisors, strict=True)]
 
     def second_factor(self, factor: Any) -> Any:
-        """The same: w has the magnitude of a gradient."""
+        """Returns ``factor``: w has the magnitude of a gradient."""
         return factor
 
 

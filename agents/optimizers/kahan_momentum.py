@@ -52,7 +52,7 @@ class TraceableAverage(MovingAverage):
 
     @abstractmethod
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This average with all it keeps elsewhere, in ``tensors``."""
+        """Returns this average with all it keeps elsewhere, in ``tensors``."""
 
 
 @final
@@ -95,7 +95,7 @@ class PlainEMA(TraceableAverage):
         return {"average": self.average, **factors}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This average with all it keeps elsewhere, in ``tensors``."""
+        """Returns this average with all it keeps elsewhere, in ``tensors``."""
         other = copy(self)
         other.average, other.kept, other.taken = (tensors[name] for name in ("average", "kept", "taken"))
         return other
@@ -153,7 +153,7 @@ class StoredEMA(TraceableAverage):
         return {"average": self.average, "tau": self.average.new_tensor(self.tau), **self.state_dict()}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This average with all it keeps elsewhere, in ``tensors``."""
+        """Returns this average with all it keeps elsewhere, in ``tensors``."""
         other = copy(self)
         other.average, other.tau, other.compensation = tensors["average"], tensors["tau"], tensors.get("compensation")
         return other
@@ -261,7 +261,7 @@ class KahanEMA(TraceableAverage):
         }
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """This average with all it keeps elsewhere, in ``tensors``."""
+        """Returns this average with all it keeps elsewhere, in ``tensors``."""
         other = copy(self)
         other.average, other.buffer, other.compensation = (tensors[x] for x in ("average", "buffer", "compensation"))
         other.minus_tau, other.largest = tensors["minus_tau"], tensors["largest"]

@@ -43,7 +43,7 @@ _STORED = {
 }
 
 _SCALED = ("gradients", "moment", "second")
-"""Those of them that the loss scale multiplies."""
+"""The kept tensors that the loss scale multiplies."""
 
 
 def _overflows(keep: Kept) -> bool:
@@ -182,7 +182,7 @@ class NetworkOptimizer:
             self.norms.after(self.flat, self.optimizer)
 
     def step_alone(self, largest_norm: float | None = None) -> None:
-        """The same with the gradients that are there, whoever else learns."""
+        """Updates the parameters with the gradients that are there, whoever else learns."""
         if largest_norm is not None:
             self.clip_gradients(largest_norm)
         assert self.flat.grad is not None

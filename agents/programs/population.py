@@ -87,7 +87,7 @@ class Population:
         self._actors = [learner.networks[learner.acting_network].flat for learner in members]
 
     def update(self, batches: dict[int, Batch]) -> dict[int, Metrics]:
-        """As ``learner.update``, of several.
+        """Updates several members, each as ``learner.update`` does.
 
         Args:
             batches: of the members, by number. Those that are missing have ended, and are left to whatever becomes of

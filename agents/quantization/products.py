@@ -90,7 +90,7 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _place(operation: Any) -> tuple[int, bool] | None:
-    """Where an operation has its activation, with the weight behind it, and whether it is a convolution.
+    """Returns the position of an operation's activation, the weight behind it, and whether it is a convolution.
 
     None of one that is no product.
     """

@@ -93,7 +93,7 @@ class Quantization:
         return self.name
 
     def as_json(self) -> str | dict[str, Any]:
-        """As ``config.json`` has it: text, or a mapping."""
+        """Returns what ``config.json`` has: text, or a mapping."""
         plain: dict[str, Any] | str = json.loads(self.name) if self.name.startswith("{") else self.name
         return plain
 

@@ -49,7 +49,7 @@ class Result:
     untrained: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As ``result.json`` has it."""
+        """Returns what ``result.json`` has."""
         crash = {"step": self.crash.step, "reason": self.crash.reason} if self.crash else None
         return {
             "status": self.status,
@@ -91,7 +91,7 @@ class Config(Protocol):
     """What a run is given."""
 
     def as_json(self) -> dict[str, Any]:
-        """As ``config.json`` has it."""
+        """Returns what ``config.json`` has."""
 
     def later_keys(self) -> dict[str, Any]:
         """Keys that are left out of it at their defaults, and these, since runs existed before them."""
@@ -121,7 +121,7 @@ class RunDirectory:
         return self.learners / f"{learner}-{step}.pt"
 
     def room_for_checkpoint_of(self, learner: int, step: int) -> Path:
-        """The same, to be written; of older ones, the newest stays, which may be that of the leader's checkpoint."""
+        """Makes room for :meth:`checkpoint_of`; keeps the newest older one, which the leader's checkpoint may need."""
         make_directory(self.learners)
         for old in sorted(self.learners.glob(f"{learner}-*.pt"), key=lambda path: int(path.stem.split("-")[1]))[:-1]:
             old.unlink()

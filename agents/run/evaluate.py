@@ -45,7 +45,7 @@ class Evaluation:
         return float(np.std(self.returns)) if self.returns else 0.0
 
     def record(self) -> dict[str, Any]:
-        """As ``metrics.jsonl`` has it; of a crash, no returns."""
+        """Returns the evaluation as ``metrics.jsonl`` has it; of a crash, no returns."""
         numbers = {"return_mean": self.mean, "return_std": self.std, "returns": list(self.returns)}
         return numbers | ({"crashed": True} if self.crashed else {})
 

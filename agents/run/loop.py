@@ -140,7 +140,7 @@ class Run:
         return not isinstance(self.learners, SingleLearner) or isinstance(self.state.sampler, RemoteSampler)
 
     def profile(self) -> Profile:
-        """Where the time of this process has gone until now."""
+        """Says what the time of this process has gone to until now."""
         taken = (self.state.step - self._first_step) // self.config.action_repeat
         return Profile(self.stopwatch.spent(), taken, self._waited)
 

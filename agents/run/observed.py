@@ -41,7 +41,7 @@ class Numerics:
         return record
 
     def first_nonfinite(self) -> str:
-        """Where the first infinity or NaN was computed, in words."""
+        """Says where the first infinity or NaN was computed."""
         return str(self._simulation.report().birth or "no result was infinite or NaN").replace("\n ", "")
 
     def write_table(self, path: Path) -> None:

@@ -33,7 +33,7 @@ _IN_WORDS = {
 @final
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a run has gone since it was last begun, or that of several runs.
+    """The seconds that a run has spent on what since it was last begun, or those of several runs.
 
     Attributes:
         seconds: by activity.
@@ -61,7 +61,7 @@ class Profile:
         return cls(seconds, sum(steps) if known else None, all(on_gpu) if on_gpu else None, runs)
 
     def as_json(self) -> dict[str, Any]:
-        """Its part of ``timing.json``."""
+        """Returns the profile's part of ``timing.json``."""
         spent = {name: round(value, 3) for name, value in self.seconds.items()}
         waited = {} if self.waited is None else {"waited_for_gpu": self.waited}
         return {"spent": spent, "agent_steps": self.agent_steps, **waited}

@@ -106,7 +106,7 @@ class RunState:
 
 
 def _random_starts(config: TrainConfig, environments: VectorEnvironment) -> list[NDArray[np.float64]]:
-    """Of each environment of training, the actions that its first episode begins with."""
+    """Returns, for each environment of training, the actions that its first episode begins with."""
     size, discrete = environments.action_size, environments.discrete
     drawing = [np.random.default_rng(sequence(config.seed, Stream.RANDOM_START, i)) for i in range(config.environments)]
     return [

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: seconds of wall clock by activity."""
+"""The time that a run spends on what: seconds of wall clock by activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations a training run cannot do in its format: delta debugging over short runs."""
+"""Finds the operations that a training run cannot do in its format: delta debugging over short runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_over(over: str) -> None:
 
 
 def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: Any) -> TrainConfig:
-    """The same run with more rules, which win over those of its policy, and with other changes.
+    """Returns a run with more rules, which win over those of its policy, and with other changes.
 
     Raises:
         BlameError: a run like this takes no rules.

@@ -36,9 +36,9 @@ class Exported(NamedTuple):
 
     path: Path
     bytes: int
-    """Of the file."""
+    """The size of the file."""
     weight_bytes: int
-    """Of the weights, as they are packed in the format."""
+    """The size of the weights, as they are packed in the format."""
     note: str
     """What a reader should know of it; empty if nothing."""
 

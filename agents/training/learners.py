@@ -95,7 +95,7 @@ def own_device(config: OptimizerKeys, rank: int) -> str:
 def meet(
     config: OptimizerKeys, meeting: str, rank: int, device: torch.device, memory: int | None
 ) -> LearnerGroup | AsynchronousGroup:
-    """This process among the learners; those that sum gradients have all come then."""
+    """Joins this process to the learners; those that sum gradients have all come then."""
     if memory is not None:
         return AsynchronousGroup(memory, rank, config.learners, every=config.communicate_every)
     if device.type == "cpu":

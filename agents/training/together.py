@@ -117,7 +117,7 @@ def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Excep
 
 
 def _population(runs: Sequence[_Open]) -> Population | None:
-    """Of the agents of runs that are alike; None for one, or if the compiler fails."""
+    """Makes a population of the agents of runs that are alike; None for one, or if the compiler fails."""
     if len(runs) == 1:
         return None
     keep_freed_memory()

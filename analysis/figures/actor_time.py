@@ -1,4 +1,4 @@
-"""Where the time of actors beside a learner goes: inference, the environment, and new weights."""
+"""The time of actors beside a learner, and where it goes: inference, the environment, and new weights."""
 
 from __future__ import annotations
 

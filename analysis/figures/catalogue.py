@@ -60,7 +60,7 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str],
 
 
 def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
-    """Where conditions are beside each other, whose scores are not of one size."""
+    """Compares conditions, whose scores are not of one size, with one another; None if there is nothing to compare."""
     if not experiment.conditions.keys or experiment.metric.sign < 0:
         return None
     table = relative_table(experiment)
@@ -80,7 +80,7 @@ def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) 
 
 
 def _any_metric(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a figure that shows no scores."""
+    """Makes a drawing function that takes a metric of one that shows no scores."""
 
     def plain(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Any:  # noqa: ARG001
         return draw(name, table, size)

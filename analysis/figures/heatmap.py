@@ -101,7 +101,7 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
 
 
 def _places(experiment: Experiment, summary: pd.DataFrame, key: str) -> dict[str, int]:
-    """Where the values of a key stand: formats from wide to narrow, numbers in order, other values by the alphabet."""
+    """Places the values of a key: formats from wide to narrow, numbers in order, other values by the alphabet."""
     there = {str(value) for value in summary[key]}
     values: list[Any] = []
     if key == "format":

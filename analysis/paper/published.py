@@ -30,7 +30,7 @@ class Printed(NamedTuple):
     """A number of a paper's."""
 
     name: str
-    """Of the figure or table, such as ``table7`` or ``accelerated-table2``."""
+    """The name of the figure or table, such as ``table7`` or ``accelerated-table2``."""
     quantity: str
     """What it is a number of."""
     unit: str
@@ -38,11 +38,11 @@ class Printed(NamedTuple):
     where: dict[str, str]
     """The settings it was measured with, as keys and values of a run."""
     value: str
-    """As it is printed."""
+    """The number as it is printed."""
     std: str
-    """Its standard deviation, as it is printed; empty if none is."""
+    """The number's standard deviation, as it is printed; empty if none is."""
     place: str
-    """Where in the paper."""
+    """The place of the number in the paper."""
 
     def __str__(self) -> str:
         return f"{self.value} ± {self.std}" if self.std else self.value

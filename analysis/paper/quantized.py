@@ -27,7 +27,7 @@ _COLUMNS = {
     "quarl8": "8-bit weights",
     "int8_ax0": "int8, and activations",
 }
-"""Of Table 4 by the name of the quantization, and one more."""
+"""The columns of Table 4 by the name of the quantization, and one more."""
 
 
 def by_columns(experiment: Experiment) -> Experiment:

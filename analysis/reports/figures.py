@@ -201,7 +201,7 @@ def profiles_figure(profiles: pd.DataFrame, metric: Metric) -> Safe:
 
 
 def exponents_figure(shares: pd.DataFrame) -> Safe:
-    """Where results lie, at the end of training; from :func:`roundoff.analysis.figures.magnitudes.magnitudes_table`."""
+    """Draws where results lie at the end of training, from :func:`.magnitudes_table`."""
     panels, legend = [], []
     for role, here in shares.groupby("role", sort=False):
         series = []
@@ -270,7 +270,7 @@ def _run_tip(row: dict[str, Any], metric: Metric) -> str:
 
 
 def _placed(row: dict[str, Any], metric: Metric, limits: tuple[float, float]) -> float:
-    """Where a run stands: at its score, or at the worse end where it has none."""
+    """Returns the place of a run: its score, or the worse end where it has none."""
     if row["return"] == row["return"]:
         return float(row["return"])
     return limits[0] if metric.sign > 0 else limits[1]

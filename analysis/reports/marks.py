@@ -105,7 +105,7 @@ def mark(one: Series, x: float, y: float) -> Safe:
 
 
 def look(one: Series) -> str:
-    """Its class in the style sheet."""
+    """Returns the series' class in the style sheet."""
     if one.rank < 0:
         return "reference"
     return "ordered" if one.shade is not None else f"s{one.rank % 6}"

@@ -115,7 +115,7 @@ def interval(low: float, high: float) -> str:
 
 
 def plural(count: float, thing: str) -> str:
-    """So many things."""
+    """Returns a number of things in words."""
     return f"{count:.0f} {thing}{'' if count == 1 else 's'}"
 
 

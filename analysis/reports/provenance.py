@@ -1,4 +1,4 @@
-"""Where runs come from: versions, machine, time, and how to make them again."""
+"""The origin of runs: versions, machine, time, and how to make them again."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _shares(spent: list[Any]) -> str:
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:
-    """Those that are numbers of a size that can be shown."""
+    """Returns the numbers among values, those of a size that can be shown."""
     return [float(value) for value in values if isinstance(value, (int, float)) and 0 <= value < _LARGEST]
 
 

@@ -55,7 +55,7 @@ def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
 
 
 def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Which formats crashed, how many of their runs, and in which operation first; None if none did."""
+    """Says which formats crashed, how many of their runs, and in which operation first; None if none did."""
     if failures.empty:
         return None
     items = []
@@ -68,7 +68,7 @@ def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None
 
 
 def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Which formats are equivalent to fp32, which differ, and which neither is shown of: a sentence per task."""
+    """Says which formats are equivalent to fp32, which differ, and of which neither is shown: a sentence per task."""
     said: dict[str, dict[str, list[str]]] = {}
     for row in _in_order(against):
         where = f"{_task(row['task'])}{_condition(row, experiment)}"

@@ -78,7 +78,7 @@ class Experiment:
 
     @property
     def exponents(self) -> pd.DataFrame:
-        """Where results of observed runs lie: a row per step, role and binary exponent k.
+        """The magnitudes of results of observed runs: a row per step, role and binary exponent k.
 
         Columns: ``id``, ``step``, ``role``, ``exponent`` and ``results``, how many results had a magnitude in
         [2^k, 2^(k+1)) since the step before.

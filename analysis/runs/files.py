@@ -67,7 +67,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
-    """As :func:`replace_file`, with what ``write`` writes."""
+    """Replaces a file as :func:`replace_file` does, with what ``write`` writes."""
     try:
         with atomic_writer(path) as file:
             write(file)

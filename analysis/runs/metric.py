@@ -31,7 +31,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Of an axis: the name, with the unit if there is one."""
+        """The label of an axis: the name, with the unit if there is one."""
         if self.of_agents and not self.unit:
             return "return per episode"
         return f"{self.name} ({self.unit})" if self.unit else self.name
@@ -63,7 +63,7 @@ class Metric:
 
     @property
     def better(self) -> str:
-        """Where better scores lie, in words."""
+        """The side on which better scores lie, in words."""
         return "above" if self.goal == "maximize" else "below"
 
     def shown(self, score: float) -> str:

@@ -44,7 +44,7 @@ class Equivalence(NamedTuple):
 
 
 UNKNOWN = Equivalence(float("nan"), NO_INTERVAL, float("nan"), float("nan"))
-"""Of a reference that has no mean to take a share of."""
+"""The equivalence to a reference that has no mean to take a share of."""
 
 
 def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> Equivalence:
@@ -119,7 +119,7 @@ def _interval(sides: Matched, sign: float, share: float) -> Interval:
 
 
 def _end(p_less_alpha: Callable[[float], float], share: float, reach: float) -> float:
-    """Where p is alpha, beyond ``share``, at which it is a half or more; NaN if it is not so near or not at all."""
+    """Finds where p is alpha, beyond ``share``, at which it is a half or more; NaN if not so near or not at all."""
     if not p_less_alpha(share + reach) < 0:
         return float("nan")
     return float(optimize.brentq(p_less_alpha, share, share + reach))

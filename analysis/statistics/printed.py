@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment
 
 FORMATS = ("md", "tex")
-"""Of tables for people."""
+"""The formats of tables for people."""
 
 _FAILED = "first non-finite operation"
 

@@ -1,4 +1,4 @@
-"""Where programs that were compiled are kept from one process to the next: in folders that are this user's alone.
+"""Folders for compiled programs, kept from one process to the next: they are this user's alone.
 
 What stands there is loaded and run. So it is never looked for where others can write: not in a folder of the shared
 temporary directory that somebody else can have made first.

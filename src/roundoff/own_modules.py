@@ -18,7 +18,7 @@ WHERE = (
     "a module is named as in an import statement, and is installed, or lies beside the file that the command is given,"
     " in the current folder, or in one that PYTHONPATH lists"
 )
-"""Where a module is looked for, for messages."""
+"""The places in which a module is looked for, for messages."""
 
 _folders: list[str] = []
 

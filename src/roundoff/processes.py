@@ -69,7 +69,7 @@ def children() -> list[int]:
 
 
 def terminals() -> list[int]:
-    """Which of the standard streams are a terminal; asked before it may be gone."""
+    """Returns the standard streams that are a terminal; asked before it may be gone."""
     return [number for number in range(3) if os.isatty(number)]
 
 

@@ -41,7 +41,7 @@ def status_lines(status: SweepStatus) -> list[str]:
 
 
 def status_values(status: SweepStatus) -> dict[str, Any]:
-    """The same as values of JSON."""
+    """Returns a sweep's status as values of JSON."""
     return {
         "name": status.name,
         "counts": {state: status.count(state) for state in STATES},

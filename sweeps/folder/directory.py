@@ -31,7 +31,8 @@ FAILURE = "failed.json"
 _OURS = {"runs", MARKER, ".lock"}
 
 State = Literal["running", "waiting", "done", "crashed", "failed"]
-"""Of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried again."""
+"""The state of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried
+again."""
 
 
 class SweepDirectory:

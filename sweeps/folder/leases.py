@@ -39,9 +39,9 @@ class Holder(NamedTuple):
     """A process, so that it is not taken for another one."""
 
     host: str
-    """Its machine's name, for people."""
+    """The name of the process's machine, for people."""
     machine: str
-    """Which kernel since which start, and which container: where ``pid`` means something."""
+    """The kernel since its start, and the container: within these ``pid`` means something."""
     pid: int
     started: int
     """When, in ticks of that kernel: a later process with the same ``pid`` has another."""

@@ -50,7 +50,7 @@ def read_file(path: str | Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Of a regular file; or of what the shell calls a file, as in ``roundoff sweep <(generate)``."""
+    """Reads a regular file, or what the shell calls a file, as in ``roundoff sweep <(generate)``."""
     if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         with path.open("rb") as file:
             return file.read(_LARGEST)

@@ -50,7 +50,7 @@ def _together(before: Located | None, now: Located) -> Located:
 
 
 class _Merge:
-    """Of one document, whose sections must not say different things of one key."""
+    """Merges one document, whose sections must not say different things of one key."""
 
     def __init__(self, outline: Outline) -> None:
         self._outline = outline

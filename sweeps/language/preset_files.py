@@ -8,7 +8,7 @@ from typing import Literal
 
 FOLDER = Path(__file__).parents[1] / "presets"
 Size = Literal["quick", "overnight", "paper"]
-"""Of a preset: minutes on two cores, a night on two cores, or as the paper did it."""
+"""The size of a preset: minutes on two cores, a night on two cores, or as the paper did it."""
 ENDS: dict[Size, str] = {"quick": "-quick", "overnight": "-overnight", "paper": ""}
 """How the names of presets of each size end; what stands before that is their subject."""
 

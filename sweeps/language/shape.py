@@ -70,7 +70,7 @@ def _checked(
 
 
 def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]]:
-    """Where a document names algorithms of a user's own that no module has, and why each is not known."""
+    """Yields where a document names algorithms of a user's own that no module has, and why each is not known."""
     if isinstance(item.value, dict | list):
         parts = item.value.items() if isinstance(item.value, dict) else ((key, part) for part in item.value)
         for name, part in parts:
@@ -91,7 +91,7 @@ def _unknown(mapping: Location, key: str, whole: str, shape: Shape) -> str:
 
 
 def _named(location: Location) -> str:
-    """As in ``cases[0].name``."""
+    """Writes a location as in ``cases[0].name``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 

@@ -88,7 +88,7 @@ class Shape(NamedTuple):
     run: TypeAdapter[Any]
     """The file of a single run."""
     keys: tuple[str, ...]
-    """Those of runs."""
+    """The keys of runs."""
     other_keys: dict[str, tuple[str, ...]]
     """What may stand where not only keys of runs may."""
 

@@ -65,7 +65,7 @@ class ProgramResult:
     metric: Metric
 
     def as_json(self) -> dict[str, Any]:
-        """As ``result.json`` has it."""
+        """Returns what ``result.json`` has."""
         return {
             "status": self.status,
             "return": self.score,

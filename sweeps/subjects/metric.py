@@ -49,7 +49,7 @@ class Metric(BaseModel):
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """As files have it; without ``error`` at its default, which came later than other keys."""
+        """Returns the metric as files have it; without ``error`` at its default, which came later than other keys."""
         return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
 
     def score(self, value: float | None) -> float | None:

@@ -75,7 +75,7 @@ class Program:
         return cls(f"{module}:{name}", str(Path.cwd()), function)
 
     def importable(self) -> Program:
-        """The same, to be imported by other processes.
+        """Returns the program in a form that other processes can import.
 
         Raises:
             SweepError: no file has it by its name.
@@ -122,7 +122,7 @@ class Program:
         return _source(self)
 
     def origin(self) -> dict[str, str]:
-        """Its ``source``, and ``program_commit``, the commit that is checked out where it stands, if there is one."""
+        """Returns ``source``, and ``program_commit``, the commit checked out where the program stands, if any."""
         commit = _commit(self.file())
         return {"source": self.source(), **({"program_commit": commit} if commit else {})}
 

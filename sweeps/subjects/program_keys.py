@@ -144,12 +144,12 @@ class ProgramConfig:
 
     @property
     def format(self) -> str:
-        """As it is written."""
+        """The format as it is written."""
         return self.own.format
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The seed of the run."""
         return self.own.seed
 
     def as_json(self) -> dict[str, Any]:

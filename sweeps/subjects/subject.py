@@ -28,7 +28,7 @@ class RunConfig(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of all its random streams."""
+        """The seed of all random streams."""
 
     @property
     def steps(self) -> int:
@@ -76,7 +76,7 @@ class Subject(ABC):
 
     @abstractmethod
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
-        """The same run with another format under ``key``; it has one there."""
+        """Returns the run with another format under ``key``; it has one there."""
 
     def mistakes(self, key: str, value: Any) -> list[str]:
         """What is wrong with ``value`` as a value of ``key``, regardless of other keys; usually nothing."""

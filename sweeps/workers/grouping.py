@@ -1,4 +1,4 @@
-"""Which runs of a sweep share a worker, so that one program updates all their agents."""
+"""Groups of runs of a sweep that share a worker, so that one program updates all their agents."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Worker(Protocol):
 
 
 class Executor(Protocol):
-    """Where workers run.
+    """A place for workers to run in: this machine, or others.
 
     Attributes:
         limit: how many at a time, at least 1.
@@ -219,9 +219,10 @@ class _Pool:
                     slot.worker.stop()
 
     def _look(self, most: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
-        """Of the waiting runs those that another sweep has ended, which wait no longer; and groups that can be taken.
+        """Takes waiting runs that another sweep has ended, which wait no longer; and groups that can be taken.
 
-        Of the latter the first, at most ``most``. Runs of a group that another sweep holds wait alone from now on.
+        Returns the first of these groups, at most ``most``. Runs of a group that another sweep holds wait alone from
+        now on.
         """
         ended: list[Run] = []
         free: list[list[tuple[Run, int]]] = []

@@ -258,7 +258,7 @@ class _HeldRun:
             _send(self._events, run=self._id, event="failed", reason=f"{type(error).__name__}: {error}")
 
     def end_as(self, told: dict[str, Any]) -> None:
-        """The same, as the process of a program has told it."""
+        """Ends the run as the process of a program has told it."""
         if told["event"] == "ended":
             self.end(None)
         elif told["event"] == "in use":

@@ -52,12 +52,12 @@ class D4PGConfig(ValueKeys):
 
     @property
     def actor_widths(self) -> list[int]:
-        """Of the hidden layers of the actor, from the first to the last."""
+        """The widths of the actor's hidden layers, from the first to the last."""
         return [self.actor_units or self.hidden_units] * (self.actor_layers or self.hidden_layers)
 
     @property
     def widths_of_all(self) -> list[int]:
-        """Of the hidden layers of critic and actor."""
+        """The widths of the hidden layers of critic and actor."""
         return [*self.hidden_widths, *self.actor_widths]
 
     @model_validator(mode="after")

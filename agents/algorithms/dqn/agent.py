@@ -224,7 +224,7 @@ class DQN(ValueLearner):
         return self._q(self._outputs(self.network.layers, observations)).argmax(dim=1, keepdim=True)
 
     def _of_atoms(self, actions: torch.Tensor) -> torch.Tensor:
-        """Where the distributions of actions are, (n, 1, atoms) for (n, 1)."""
+        """Returns where the distributions of actions are, (n, 1, atoms) for (n, 1)."""
         return actions.unsqueeze(2).expand(-1, -1, self.config.atoms)
 
     def state_dict(self) -> dict[str, Any]:

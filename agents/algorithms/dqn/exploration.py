@@ -80,12 +80,12 @@ class EpsilonGreedy:
         return expected(torch.softmax(logits, dim=2), torch.linspace(*config.support, config.atoms))
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
-        """Of Boltzmann policies with the temperature 1, softmax(Q): of greedy ones it would be 0 or infinite."""
+        """Returns the divergence of Boltzmann policies softmax(Q); that of greedy ones would be 0 or infinite."""
         log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learners, own))
         return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
-        """Of policies that take the action of the largest Q value but for the share of random ones that was due."""
+        """Returns ratios of policies that take the action of the largest Q but for the due share of random ones."""
         share, action_size = self._share(self._acted_in(steps)), actions.shape[1]
         chance = torch.tensor([share / action_size, 1 - share + share / action_size], dtype=torch.float64)
         taken = actions.argmax(1)

@@ -31,7 +31,7 @@ class Parts(NamedTuple):
     head: Sequence[torch.Tensor]
     """Weights (features, inputs) and bias of the linear layer, gain and bias of the layer normalization."""
     perceptrons: Sequence[torch.Tensor]
-    """As :class:`~roundoff.agents.models.networks.MLP` has them."""
+    """The perceptrons' tensors, as :class:`~roundoff.agents.models.networks.MLP` has them."""
 
     @classmethod
     def of(cls, layers: Sequence[torch.Tensor], *, convolutional: bool) -> Self:

@@ -41,7 +41,7 @@ class TD3Config(WithActors):
 
     @property
     def hidden_widths(self) -> list[int]:
-        """Of the hidden layers, from the first to the last."""
+        """The widths of the hidden layers, from the first to the last."""
         return [*([self.hidden_units] * (self.hidden_layers - 1)), self.last_hidden_units]
 
 

@@ -70,7 +70,7 @@ def spans_decades(values: Iterable[float]) -> bool:
 
 
 def titles(tasks: list[str]) -> list[str]:
-    """Of panels, one for each task."""
+    """Returns the titles of panels, one for each task."""
     return ["mean over tasks" if task == ALL_TASKS else task for task in tasks]
 
 

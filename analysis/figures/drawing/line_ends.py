@@ -18,7 +18,7 @@ _GAP = 0.045  # of the height of a panel, between names
 _FIT = int(1 / _GAP)
 
 End = tuple[float, float, str, Look]
-"""Of a line: height, place across, name, look."""
+"""The end of a line: height, place across, name, look."""
 
 
 def label_ends(axis: Axes, ends: Sequence[End]) -> bool:

@@ -51,7 +51,7 @@ def only_failed(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def side_by_side(count: int, around: float = 0.0, width: float = 0.16) -> np.ndarray:
-    """Where the marks of so many runs stand beside each other."""
+    """Returns the places of the marks of so many runs beside each other."""
     return around + (np.linspace(-width, width, count) if count > 1 else np.zeros(count))
 
 

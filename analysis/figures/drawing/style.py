@@ -34,7 +34,7 @@ _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 REFERENCE = Look("#444444", "none", "--")
 CRASH = "#000000"
 FAILED: dict[str, Any] = {"facecolor": "none", "edgecolor": "#777777", "hatch": "////", "linewidth": 0.0}
-"""Where all runs have failed, which has no score."""
+"""The look of a place where all runs have failed, which has no score."""
 
 
 class Size(NamedTuple):

@@ -167,7 +167,7 @@ def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
 
 
 def _described(found: dict[str, Any]) -> str:
-    """It as lines: what was looked at, and what was found."""
+    """Writes as lines what was looked at, and what was found."""
     from roundoff.formats.tools.table import aligned
 
     own = found["roundoff"]

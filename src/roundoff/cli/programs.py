@@ -152,7 +152,7 @@ def _blame(
 
 
 def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Policy:
-    """The same policy, but for functions and modules that are left exact, or functions that alone are not."""
+    """Returns the policy with functions and modules that are left exact, or functions that alone are not."""
     from dataclasses import replace
 
     from roundoff.simulate import Rule
