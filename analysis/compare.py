@@ -90,7 +90,7 @@ class _Sweep(NamedTuple):
 
 
 def _read(path: Path, warnings: list[str]) -> _Sweep | None:
-    """None, with a warning, if nothing of it can be compared."""
+    """Reads a sweep; None, with a warning, if nothing of it can be compared."""
     try:
         experiment = read_experiment(path)
         warnings += [*experiment.said, *about_open_runs(path, experiment, "the figure")]

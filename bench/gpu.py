@@ -1,4 +1,4 @@
-"""On a GPU, by its own events: rounding, steps of programs, updates of agents, populations.
+"""Times on a GPU, by its own events: rounding, steps of programs, updates of agents, populations.
 
 ``python -m bench.gpu`` takes at most ten minutes on one GPU and writes ``bench/results/gpu/*.json``. With ``--try`` it
 runs the same code once, on small sizes and in the CPU's memory, prints no figures and writes nothing.

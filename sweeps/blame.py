@@ -309,7 +309,7 @@ class _Halving:
 
 
 def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
-    """By seed, of the runs that have ended."""
+    """Returns the returns of the runs that have ended, by seed."""
     return {run.config.seed: store.result(run)["return"] for run in runs if store.has_ended(run)}
 
 

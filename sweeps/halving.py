@@ -197,7 +197,7 @@ def score_of(result: Mapping[str, Any]) -> float | None:
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:
-    """None if a run has no score, or there is none."""
+    """Returns the mean; None if a run has no score, or there is none."""
     found = [score for score in scores if score is not None]
     if len(found) < len(scores) or not found:
         return None

@@ -35,7 +35,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _of_user(found: TracebackType | None) -> TracebackType | None:
-    """Without the frames of this package, and of importlib, that stand before the user's first."""
+    """Drops the frames of this package, and of importlib, that stand before the user's first."""
     inner = found
     while inner is not None and _calls(inner.tb_frame):
         inner = inner.tb_next

@@ -202,7 +202,7 @@ class OnnxRuntime(Engine):
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Simulated, OnnxRuntime)}
-"""By name."""
+"""The engines by name."""
 
 
 def message_for(engine: str, packed: PackedPolicy) -> bytes:

@@ -36,7 +36,7 @@ class Pull(NamedTuple):
     """That an actor has taken over new weights, and what it then did with them."""
 
     at: int
-    """Before which step of its chunk."""
+    """The step of its chunk before which the weights were taken over."""
     version: int
     """The learner's updates when it published them."""
     before: int | None

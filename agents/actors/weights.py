@@ -23,7 +23,7 @@ class FullPolicy(NamedTuple):
     """A policy as the learner hands it over: NumPy's arrays, which Ray shares without a copy for each reader."""
 
     layout: PolicyLayers
-    """Without the numbers of its layers."""
+    """The layout without the numbers of its layers."""
     numbers: list[NDArray[np.float32]]
     """Weight and bias of each layer in order."""
 

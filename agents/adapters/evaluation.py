@@ -49,7 +49,7 @@ class ModelEvaluation:
         self._simulation = simulation_of(config.model_copy(update={"observe": False}))
 
     def be_quantized(self) -> None:
-        """From here on evaluates the model as ``config.qat`` says."""
+        """Evaluates the model as ``config.qat`` says from here on."""
         assert self._simulation is not None
         change_to(self._simulation, self.config, quantized=True)
 

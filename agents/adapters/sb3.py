@@ -37,7 +37,7 @@ class _Latest(KVWriter):  # type: ignore[misc]  # of no known type
                 self.values[name.removeprefix("train/")] = float(value)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is held."""
 
 
 @final

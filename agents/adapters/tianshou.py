@@ -49,10 +49,10 @@ class _Latest(BaseLogger):  # type: ignore[misc]  # of no known type
         return log_data
 
     def finalize(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is held."""
 
     def save_data(self, *_: Any, **__: Any) -> None:
-        """No checkpoints are written."""
+        """Does nothing: no checkpoints are written."""
 
     def restore_data(self) -> tuple[int, int, int]:
         return 0, 0, 0
@@ -134,7 +134,7 @@ class Tianshou:
         return dict(self._log.values)
 
     def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> Any:
-        """Made for the algorithm; its outputs are of the number that the policy says, or the algorithm."""
+        """Makes the network for the algorithm; its outputs are as many as the policy says, or the algorithm."""
         shape, actions = self.observation_space.shape, int(self.action_space.n)
         given = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}
         if config.name == "IQN":

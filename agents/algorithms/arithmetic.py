@@ -1,4 +1,4 @@
-"""In which arithmetic an agent computes, before quantization-aware training begins and after."""
+"""The arithmetic in which an agent computes, before quantization-aware training begins and after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BACKWARD = {"both": "rounded", "forward": "unrounded"}
 
 
 def simulation_of(config: TrainConfig) -> Simulation | None:
-    """In which an agent computes at the beginning of a run; None if it does so plainly all the time."""
+    """Returns the simulation of an agent at the beginning of a run; None if it computes plainly all the time."""
     fmt = Format.parse(config.format)
     storage, fixes = (config.storage, config.fixes) if isinstance(config, OptimizerKeys) else (None, ())
     if config.native:

@@ -183,7 +183,7 @@ class Learner(ABC):
         return self.acting(observations, noise)
 
     def be_quantized(self, *, quantized: bool) -> None:
-        """From here on computes as ``config.qat`` says, or as before that began."""
+        """Computes as ``config.qat`` says from here on, or as before that began."""
         if self.simulation is not None and quantized != self._quantized:
             change_to(self.simulation, self.config, quantized=quantized)
         self._quantized = quantized
@@ -380,7 +380,7 @@ class Learner(ABC):
 
     @property
     def scale_of_outputs(self) -> float:
-        """By what the outputs of critics, but not their gradients, are multiplied."""
+        """The factor of the outputs of critics, but not of their gradients."""
         return self.reward_scale
 
     @property

@@ -52,7 +52,7 @@ class ValueLearner(Learner, ABC):
 
     @property
     def scale_of_outputs(self) -> float:
-        """By what the outputs of the critic, but not their gradients, are multiplied; logits are no values."""
+        """The factor of the critic's outputs, but not of their gradients; logits are no values."""
         return self.reward_scale if self.config.atoms == 1 else 1.0
 
     @property

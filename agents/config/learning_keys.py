@@ -134,11 +134,11 @@ class OptimizerKeys(TrainConfig):
         return self.hidden_widths
 
     def share(self) -> Self:
-        """With a share of the steps, of the environments, and of the processes that step them."""
+        """Returns the keys with a share of the steps, of the environments, and of the processes that step them."""
         return self.with_shares_of("environments", "environment_workers", "steps")
 
     def with_shares_of(self, *keys: str) -> Self:
-        """With a learner's part of some keys, rounded up."""
+        """Returns the keys with a learner's part of some, rounded up."""
         return self.model_copy(update={key: -(-getattr(self, key) // self.learners) for key in keys})
 
     @property
@@ -319,7 +319,7 @@ class OffPolicyKeys(OptimizerKeys):
         return self.seed_steps
 
     def share(self) -> Self:
-        """With a share of the random actions before learning and of the transitions kept, too."""
+        """Returns the keys with a share of the random actions before learning and of the transitions kept, too."""
         return super().share().with_shares_of("seed_steps", "replay_capacity")
 
     def soon_learning(self) -> dict[str, Any]:

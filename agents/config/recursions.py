@@ -113,7 +113,7 @@ def _rows(config: OptimizerKeys) -> Iterator[Recursion]:
 
 
 class _Places:
-    """In which format and mode the operations of a role have their results."""
+    """The formats and modes in which the operations of a role have their results."""
 
     def __init__(self, config: OptimizerKeys) -> None:
         from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds

@@ -224,7 +224,7 @@ class TrainConfig(BaseModel):
 
     @property
     def scale_of_rewards(self) -> float:
-        """By what rewards that are learned from are multiplied: a power of two."""
+        """The factor of rewards that are learned from: a power of two."""
         return 1.0
 
     @property

@@ -16,7 +16,7 @@ class Transition(NamedTuple):
     """What a step of the environment gives back."""
 
     observation: NDArray[Any]
-    """After the step: flat, float64; or the bytes of images, or planes of 0 and 1."""
+    """The observations after the step: flat, float64; or the bytes of images, or planes of 0 and 1."""
     reward: float
     """Summed over the repeats of the action."""
     discount: float

@@ -199,12 +199,12 @@ def _check_actions(task: str, actions: Any) -> None:
 
 
 def _whole(space: Any) -> Callable[[NDArray[Any]], Any]:
-    """From a row of numbers to the one of several actions that it means."""
+    """Returns a function of a row of numbers: the one of several actions that it means."""
     return lambda action: space.dtype.type(space.start + action.argmax())
 
 
 def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:
-    """From numbers in [-1, 1] to those of a box."""
+    """Returns a function of numbers in [-1, 1]: those of a box."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     center, half_width = (high + low) / 2, (high - low) / 2
     return lambda action: (center + half_width * action.astype(np.float64).reshape(space.shape)).astype(space.dtype)

@@ -223,7 +223,7 @@ class _Local:
         return [answer(self._slots, message)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is held."""
 
 
 @final

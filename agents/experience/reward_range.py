@@ -42,7 +42,7 @@ class RewardRange:
             self._largest = max(self._largest, float(finite.max(initial=0.0)))
 
     def check(self) -> None:
-        """Before something is learned of them.
+        """Checks rewards before something is learned of them.
 
         Raises:
             RunError: there were rewards, and scaled and rounded all of them are 0.

@@ -77,7 +77,7 @@ class AsynchronousGroup:
         return step if self.leads else -1
 
     def meet(self) -> None:
-        """Nobody waits."""
+        """Does nothing: nobody waits."""
 
     def look_after(self) -> None:
         """What has become of the others is for the process that has started them to see."""
@@ -99,7 +99,7 @@ class AsynchronousGroup:
             self.pull()
 
     def mean_count(self, count: int) -> int:
-        """By what the weight of one of ``count`` numbers of a mean is divided: every learner has means of its own."""
+        """Returns ``count``, by which the weight of a number of a mean is divided: learners have means of their own."""
         return count
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:

@@ -81,7 +81,7 @@ class LearnerGroup:
         return self.agree(step)
 
     def look_after(self) -> None:
-        """Nobody goes on without the others."""
+        """Does nothing: nobody goes on without the others."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], _step: int) -> None:
         """Sums the gradients of these from here on."""
@@ -157,7 +157,7 @@ class _noticing_loss:  # noqa: N801  used as a function is
     """Tells the end of another learner from errors of one's own."""
 
     def __enter__(self) -> None:
-        """Nothing is prepared."""
+        """Prepares nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, RuntimeError):  # which is what torch.distributed raises

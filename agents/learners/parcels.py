@@ -75,7 +75,7 @@ def _parts(codes: Any) -> list[Tensor]:
 
 
 def _bits(codes: Any, format: Format) -> list[int]:
-    """In how many bits a number of each part travels: codes in those of the format."""
+    """Returns the bits of a number of each part on its way: codes in those of the format."""
     first, *others = _parts(codes)
     return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]
 

@@ -28,7 +28,7 @@ class Learners(Protocol):
 
     @property
     def leads(self) -> bool:
-        """See above."""
+        """Whether this process leads."""
 
     def first_step(self, step: int) -> int:
         """The step of the checkpoint with which this learner goes on, given that of the leader's; -1: there is none."""

@@ -36,7 +36,7 @@ class Policy(ABC):
 
     @abstractmethod
     def entropy(self, outputs: Outputs) -> Tensor:
-        """In nats, (n, 1)."""
+        """The entropy of the policy in nats, (n, 1)."""
 
 
 @final

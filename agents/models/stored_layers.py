@@ -30,7 +30,7 @@ class _Passing(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class StoredLayers:
-    """Between the layers of a network: operands of its products, forward and backward, as memory has them.
+    """What lies between the layers of a network: operands of its products, forward and backward, as memory has them.
 
     Gradients pass straight through the rounding of what they are derivatives by. Biases are added, and results rounded
     by the activation function, before anything is stored.

@@ -56,7 +56,7 @@ class StepNumbers(NamedTuple):
 
 
 def steps_until_constant(beta: float) -> int:
-    """After how many steps ``1 - beta**step`` is 1 in float64: how long a table of it is."""
+    """The number of steps after which ``1 - beta**step`` is 1 in float64: how long a table of it is."""
     return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
 
 
@@ -245,7 +245,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def second_factor(self, factor: Any) -> Any:
-        """By what the second moment is multiplied when gradients are multiplied by ``factor``."""
+        """The factor of the second moment when gradients are multiplied by ``factor``."""
 
     def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
         states = [state for state in self.state.values() if state]

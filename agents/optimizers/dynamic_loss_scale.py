@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64
-"""Below it the scale is not halved."""
+"""The scale below which it is not halved."""
 
 
 class DynamicLossScale(ABC):

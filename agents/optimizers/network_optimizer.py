@@ -55,7 +55,7 @@ class Together(Protocol):
     """The learners of a run, of which each has the same parameters to move."""
 
     def mean_count(self, count: int) -> int:
-        """By what the weight of one of ``count`` numbers of a learner is divided in a mean."""
+        """Returns what the weight of one of ``count`` numbers of a learner is divided by in a mean."""
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
         """Updates the parameters of an optimizer by its gradients, clipped to a norm, and what the others give."""
@@ -141,7 +141,7 @@ class NetworkOptimizer:
 
     @property
     def scale(self) -> float:
-        """By what gradients must be multiplied; waits for the device."""
+        """The factor by which gradients must be multiplied; waits for the device."""
         return self.scaler.scale if self.scaler else 1.0
 
     def mean_weight(self, factor: float, count: int) -> Any:

@@ -171,7 +171,7 @@ class Quantization:
         return torch.cat([round_along(one, fmt, how, round) for one in torch.split(x, 1, axis)], axis)
 
     def calibrated(self, ranges: Sequence[tuple[float, float]]) -> Self:
-        """With fixed scales of activations, from the smallest and largest number that each product has been given.
+        """Returns the quantization with fixed scales of activations, from the range that each product has been given.
 
         Where no activations are rounded, or all of inference is, nothing is fixed.
 

@@ -131,7 +131,7 @@ class Run:
 
     @property
     def updates_to_come(self) -> int:
-        """At most, if the run does not crash."""
+        """The most updates that are to come, if the run does not crash."""
         return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
 
     @property

@@ -149,13 +149,13 @@ class NoLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Nothing is written."""
+        """Writes nothing."""
 
     def synced_length(self) -> int:
-        """Nothing was."""
+        """Returns 0: nothing was written."""
         return 0
 
 

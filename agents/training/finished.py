@@ -30,7 +30,7 @@ class FinishedAgent(NamedTuple):
     """What evaluates the policy of a run that is done."""
 
     learner: Learner
-    """With the final weights and the final arithmetic, on the CPU."""
+    """The learner with the final weights and the final arithmetic, on the CPU."""
     intake: Intake
     """Takes observations for it."""
     episodes: EnvironmentGroup
@@ -49,7 +49,7 @@ def looked_at(config: TrainConfig, episodes: int) -> TrainConfig:
 def finished_agent(
     config: TrainConfig, step: int, weights: dict[str, Any], place: Path, *, allow_imports: Collection[str] = ()
 ) -> Iterator[FinishedAgent]:
-    """For the block, the agent of a run that is done, with its environments.
+    """Gives the agent of a run that is done, with its environments, for the block.
 
     Args:
         config: from :func:`looked_at`.

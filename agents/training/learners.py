@@ -45,7 +45,7 @@ def others_learning(
     allow_imports: Collection[str],
     on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Learners]:
-    """For the block, the other learners of a run: what this process, which leads them, is among them.
+    """Starts the other learners of a run, for the block: what this process, which leads them, is among them.
 
     Raises:
         RunError: a learner has failed or died; the others are ended then, and the last checkpoint stands.

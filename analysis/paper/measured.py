@@ -79,7 +79,7 @@ def norms(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 
 def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """Between which powers of two the results of the backward pass lie."""
+    """Returns the powers of two between which the results of the backward pass lie."""
     table = magnitudes_table(experiment)
     rows = []
     for (name, series), of_series in table[table["role"] == "backward"].groupby(["format", "series"], sort=False):

@@ -51,7 +51,7 @@ PERFORMANCE = {
     "accelerated-table1": PrintedTable("of", "", _SCORES),
     "accelerated-table3": PrintedTable("of", " on a DGX-1", _SAMPLING, gain=True),
 }
-"""By the name of the table."""
+"""The printed tables by name."""
 
 
 def performance_page(name: str) -> str:

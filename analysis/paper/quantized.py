@@ -69,7 +69,7 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
 
 
 def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """For each condition, task and quantization: the return, and its difference from the policy as it was trained.
+    """Returns the return of each condition, task and quantization, and its difference from the policy as trained.
 
     Of a condition only the algorithm is named, and what else sets runs of one algorithm apart on the same task.
 

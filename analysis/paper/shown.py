@@ -142,4 +142,4 @@ REPRODUCIBLE = {
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
     "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),
 }  # fmt: skip
-"""By the name of the figure or table, or of the subject where the paper has none."""
+"""What is shown, by the name of the figure or table, or of the subject where the paper has none."""

@@ -101,7 +101,7 @@ def rows_chart(
 
 
 class _Frame:
-    """From values to places."""
+    """Maps values to places."""
 
     def __init__(self, axes: Axes) -> None:
         self._axes = axes

@@ -243,7 +243,7 @@ def _figure(
 
 
 def _tasks(points: pd.DataFrame) -> list[str]:
-    """In order of appearance, their mean last."""
+    """Returns the tasks in order of appearance, their mean last."""
     tasks = [str(task) for task in dict.fromkeys(points["task"])]
     return sorted(tasks, key=lambda task: task == ALL_TASKS)
 

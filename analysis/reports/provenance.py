@@ -39,7 +39,7 @@ _COUNTS = ["results", "overflow", "underflow", "subnormal", "infinite", "nan", "
 
 
 def environment(experiment: Experiment) -> dict[str, str]:
-    """With what, where, when and how fast runs were made, by name, in words.
+    """Says with what, where, when and how fast runs were made, by name, in words.
 
     The version of roundoff stands in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
     ends. What a run of an earlier version does not say is not recorded. Of programs: their names, hashes of their
@@ -204,7 +204,7 @@ def _counted(values: list[Any]) -> str:
 
 
 def _period(values: list[Any]) -> str:
-    """From the first to the last of some times."""
+    """Writes the span from the first to the last of some times."""
     times = []
     for value in values:
         with suppress(TypeError, ValueError, OverflowError):

@@ -79,7 +79,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
 
 
 def _without_lists(table: pa.Table) -> pa.Table:
-    """With JSON in place of lists, which CSV does not have."""
+    """Returns the table with JSON in place of lists, which CSV does not have."""
     for place, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if value is None else json.dumps(value) for value in table[field.name].to_pylist()]

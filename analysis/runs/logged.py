@@ -34,7 +34,7 @@ class Logged:
 
     @cached_property
     def _found(self) -> dict[str, list[tuple[int, Block]]]:
-        """By kind, blocks with the number of their run."""
+        """The blocks with the number of their run, by kind."""
         found: dict[str, list[tuple[int, Block]]] = {kind: [] for kind in KINDS}
         collecting = gc.isenabled()
         gc.disable()  # millions of values are made, none in a circle

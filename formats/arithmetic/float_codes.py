@@ -1,4 +1,4 @@
-"""From numbers of a float format to their codes, and back: operations on integer tensors, exact, on any device."""
+"""Numbers of a float format and their codes, made of each other: exact operations on integer tensors, on any device."""
 
 from __future__ import annotations
 

@@ -25,20 +25,20 @@ class Beginning(NamedTuple):
     """What names of a family begin with."""
 
     syntax: str
-    """For messages: ``eXmY``."""
+    """The syntax for messages: ``eXmY``."""
     pattern: str
     """The regular expression that matches it, in lower case."""
     fields: Callable[[re.Match[str]], Fields]
     """What the format is made with; raises FormatError if a number is out of range."""
     behind: tuple[type[Any], tuple[str, ...]] | None = None
-    """For messages, where it is a name of another class with something behind: the class, and what may stand there."""
+    """The class, and what may stand behind, where it is a name of another class with something behind; for messages."""
 
 
 class Suffix(NamedTuple):
     """What may stand behind, after an underscore."""
 
     syntax: str
-    """For messages: ``_bBLOCK``."""
+    """The syntax for messages: ``_bBLOCK``."""
     field: str
     """The field that the part sets; no two parts set the same one."""
     pattern: str
@@ -60,7 +60,7 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {}
-"""By module and name of the class, in the order in which they were registered."""
+"""The families by module and name of the class, in the order in which they were registered."""
 ALIASES: dict[str, Any] = {}
 """The formats that have a name of their own, or a canonical one that somebody is likely to misspell."""
 

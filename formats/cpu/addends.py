@@ -103,7 +103,7 @@ def mode_of(settings: Any) -> Any:
 
 
 mode64 = specialised(mode_of, torch.float64)
-"""For loops that compute in float64 whatever the carrier is."""
+"""The :func:`mode_of` of loops that compute in float64 whatever the carrier is."""
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

@@ -22,7 +22,7 @@ _NO_COPIES = SimpleNamespace(deepcopy=lambda block: block)
 
 @contextmanager
 def inlining_without_copies() -> Iterator[None]:
-    """For the block, in which no other thread compiles, numba inlines functions as it has read them."""
+    """Makes numba inline functions as it has read them, for the block, in which no other thread compiles."""
     with global_compiler_lock, patch.object(inline_closurecall.InlineWorker, "inline_function", _inline_function):
         yield
 

@@ -225,7 +225,7 @@ _known: dict[tuple[object, ...], FloatParameters] = {}
 
 
 def _parameters(fmt: FloatFormat, dtype: torch.dtype, rounding: Rounding, overflow: Overflow | None) -> FloatParameters:
-    """Made once for each format."""
+    """Returns the parameters of a format, made once for each."""
     key = (fmt, dtype, rounding, overflow)
     if key not in _known:
         _known[key] = FloatParameters.of(fmt, dtype, rounding, overflow)

@@ -99,7 +99,7 @@ class QuarlFormat(Family):
         return dtype in (torch.float32, torch.float64)
 
     def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
-        """None: the data decide."""
+        """Returns None: the data decide."""
         return
 
     def _check_shape(self, x: torch.Tensor) -> None:

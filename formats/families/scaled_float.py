@@ -171,7 +171,7 @@ class ScaledFloatFormat(ScaledByData):
         return scale.add_(top.mul_(0.0))  # NaN, unless top is finite
 
     def _encoded(self, x: torch.Tensor, how: How) -> ScaledFloats:
-        """Refused of an empty tensor. Where there is a NaN or an infinity, scales are NaN and codes 0."""
+        """Encodes a tensor; refuses an empty one. Where there is a NaN or an infinity, scales are NaN and codes 0."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         self._check_shape(x)

@@ -255,7 +255,7 @@ class TableFormat(Family):
         return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
 
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor | ScaledCodes:
-        """With scales :class:`ScaledCodes`. There is no code for NaN, nor with scales for infinity."""
+        """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN has no code, nor with scales has infinity."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)

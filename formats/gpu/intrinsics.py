@@ -53,7 +53,7 @@ def float_of64(x: Any) -> Any:
 
 
 def left32(x: Any, count: Any) -> Any:
-    """To 0 where the count is the width or more; so are the three below."""
+    """Shifts left, as the three below do: to 0 where the count is the width or more."""
     return tl.where(count < 32, x << (count & 31), tl.full((), 0, tl.uint32))
 
 

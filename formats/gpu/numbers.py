@@ -91,31 +91,31 @@ def wrapping(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def posit(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """To the nearest."""
+    """Rounds to the nearest posit."""
     settings, p = data
     return nearest_posit(float64(x), p[0], p[1], p[2], p[3])
 
 
 def posit_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """In the other modes that are not stochastic."""
+    """Rounds to a posit in the other modes that are not stochastic."""
     settings, p = data
     return posit_in_mode(float64(x), p[0], p[1], p[2], p[3], mode64(settings), False, word)
 
 
 def posit_stochastic(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """By a random word."""
+    """Rounds to a posit by a random word."""
     settings, p = data
     return posit_in_mode(float64(x), p[0], p[1], p[2], p[3], mode64(settings), True, word)
 
 
 def logarithmic(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """To the nearest."""
+    """Rounds to the nearest logarithmic number."""
     settings, p, below, inside, powers, smallest = data
     return nearest_power(bits_of64(float64(x)), p[0], p[1], below, inside, powers)
 
 
 def logarithmic_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """In the other modes."""
+    """Rounds to a logarithmic number in the other modes."""
     settings, p, below, inside, powers, smallest = data
     bits = bits_of64(float64(x))
     return power_in_mode(bits, p[0], p[1], below, inside, powers, smallest[0], mode64(settings), word)
@@ -147,7 +147,7 @@ def in_table(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def drawn_from_table(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """By a random word."""
+    """Rounds to a number of a table by a random word."""
     settings, values, thresholds, count = data
     wide, most = float64(x), count[0] - 1
     place = place_in(wide, thresholds, most)

@@ -67,7 +67,7 @@ def float_kernel(
 def to_scaled_float(
     source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, scale: torch.Tensor, how: How
 ) -> None:
-    """To floats over one scale, a tensor of one number on the device."""
+    """Rounds to floats over one scale, a tensor of one number on the device."""
     data = _float(parameters, source.dtype, source.device, True), scale
     round_each(source, target, how, numbers.scaled_float, data)
 
@@ -76,7 +76,7 @@ def to_scaled_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], parameters: FloatParameters, largest: float,
     how: How, *, power_of_two: bool,
 ) -> None:  # fmt: skip
-    """To floats over a scale for each block, whose axis and length are ``where``."""
+    """Rounds to floats over a scale for each block, whose axis and length are ``where``."""
     dtype, device = source.dtype, source.device
     data = (
         _float(parameters, dtype, device, True),
@@ -90,7 +90,7 @@ def to_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, zero: float, codes: tuple[int, int], how: How, *,
     between: bool = False,
 ) -> None:  # fmt: skip
-    """To equally spaced numbers, with one scale that is known; ``between`` as for the CPU's ``round_channels``."""
+    """Rounds to equally spaced numbers, with one known scale; ``between`` as for the CPU's ``round_channels``."""
     data = _grid((scale, zero, *codes), source.dtype, source.device)
     number_of = numbers.between_codes if between else numbers.on_one_grid
     round_each(source, target, how, number_of, (settings_of(how.rounding, source.device), data))
@@ -105,7 +105,7 @@ def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 def to_wrapping_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How
 ) -> None:
-    """To equally spaced numbers, whose codes wrap round at their ends; the scale is a power of two."""
+    """Rounds to equally spaced numbers, whose codes wrap round at their ends; the scale is a power of two."""
     data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
     round_each(source, target, how, numbers.wrapping, (settings_of(how.rounding, source.device), data))
 
@@ -114,7 +114,7 @@ def to_grids(
     source: torch.Tensor, target: torch.Tensor, layout: tuple[int, int], scales: torch.Tensor, zeros: torch.Tensor,
     codes: tuple[int, int], how: How,
 ) -> None:  # fmt: skip
-    """To equally spaced numbers, with scales and zero points on the device.
+    """Rounds to equally spaced numbers, with scales and zero points on the device.
 
     Args:
         source: see above.
@@ -139,7 +139,7 @@ def to_integer_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], codes: tuple[int, int], least: float, how: How,
     *, symmetric: bool,
 ) -> None:  # fmt: skip
-    """To integers, with a scale and a zero point for each group; no scale is below ``least``."""
+    """Rounds to integers, with a scale and a zero point for each group; no scale is below ``least``."""
     data = settings_of(how.rounding, source.device), _numbers((*codes, least), torch.float64, source.device)
     parts = {
         "key_of": scaled.magnitude_key if symmetric else scaled.order_key,
@@ -152,7 +152,7 @@ def to_integer_blocks(
 def to_posit(
     source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
 ) -> None:
-    """To posits; the arguments are those of the CPU's ``round_posit``."""
+    """Rounds to posits; the arguments are those of the CPU's ``round_posit``."""
     device = source.device
     data = settings_of(how.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
     number_of = numbers.posit_by_mode if how.random is None else numbers.posit_stochastic
@@ -163,7 +163,7 @@ def to_logarithmic(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: Cells, powers: torch.Tensor,
     smallest: float | None, how: How,
 ) -> None:  # fmt: skip
-    """To logarithmic numbers; the arguments are those of the CPU's loops. Without ``smallest`` to the nearest."""
+    """Rounds to logarithmic numbers; arguments are those of the CPU's loops. Without ``smallest`` to the nearest."""
     device = source.device
     data = (
         settings_of(how.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
@@ -174,13 +174,13 @@ def to_logarithmic(
 
 
 def to_powers_of_two(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
-    """To E8M0; the arguments are those of the CPU's loop."""
+    """Rounds to E8M0; the arguments are those of the CPU's loop."""
     data = settings_of(how.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
     round_each(source, target, how, numbers.power_of_two, data)
 
 
 def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How) -> None:
-    """To the numbers of a table."""
+    """Rounds to the numbers of a table."""
     device, mode = source.device, Rounding.DOWN if how.random is not None else how.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
@@ -193,7 +193,7 @@ def to_scaled_table(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], table: Table, scales: tuple[float, float],
     how: How,
 ) -> None:  # fmt: skip
-    """To the numbers of a table times a scale for each block; ``scales`` are the smallest and the largest."""
+    """Rounds to a table's numbers times a scale for each block; ``scales`` are the smallest and the largest."""
     device, mode = source.device, Rounding.NEAREST_EVEN if how.random is not None else how.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
@@ -213,7 +213,7 @@ def to_elements(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], addend: int, element: Element,
     tensor_scale: torch.Tensor | None, how: How,
 ) -> None:  # fmt: skip
-    """To elements over a scale for each block: a power of two, or that of NVFP4 within the scale of the tensor."""
+    """Rounds to elements over each block's scale: a power of two, or that of NVFP4 within the scale of the tensor."""
     dtype, device = source.dtype, source.device
     fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
     data = (

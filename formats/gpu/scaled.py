@@ -88,7 +88,7 @@ def nearest_code(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def code_between(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """In other modes."""
+    """Rounds to a scaled integer in the other modes."""
     settings, ends = data
     scale, zero = shared
     steps = between_steps(x, real(1.0) / scale, scale, zero, mode_of(settings), word)
@@ -108,7 +108,7 @@ def table_scale(low: Any, high: Any, data: Any) -> Any:
 
 
 def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """To the nearest number of a table, times the scale."""
+    """Rounds to the nearest number of a table, times the scale."""
     settings, values, thresholds, choices, count, limits = data
     scale, inverse = shared
     return values[place_in(float64(x * inverse), thresholds, count[0] - 1)] * scale + real(0.0)
@@ -125,7 +125,7 @@ def _between(x: Any, scale: Any, values: Any, most: Any) -> Any:
 
 
 def between_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """In the other modes that are not stochastic."""
+    """Rounds to a scaled number of a table in the other modes that are not stochastic."""
     settings, values, thresholds, choices, count, limits = data
     wide, most = float64(x), count[0] - 1
     place, lower, upper, inside = _between(wide, shared[0], values, most)
@@ -134,7 +134,7 @@ def between_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
-    """By a random word."""
+    """Rounds to a scaled number of a table by a random word."""
     settings, values, thresholds, choices, count, limits = data
     wide, most = float64(x), count[0] - 1
     place, lower, upper, inside = _between(wide, shared[0], values, most)

@@ -146,7 +146,7 @@ class SharedScaleFormat(ScaledByData):
         return torch.float32
 
     def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
-        """None: the data decide the scales, and they the range."""
+        """Returns None: the data decide the scales, and they the range."""
         return
 
     def _values(self) -> torch.Tensor:

@@ -92,7 +92,7 @@ def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) ->
 
 
 def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> tuple[float, float]:
-    """From x to y, both not negative, x <= y."""
+    """Finds where x stops on its way up to y, both not negative, x <= y."""
     assert format.max is not None
     largest = Fraction(format.max)
     e = _binade(format, x)
@@ -109,7 +109,7 @@ def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> 
 
 
 def _inwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> tuple[float, float] | None:
-    """From x > 0 down to y, which may be negative; None if it passes 0 on the way."""
+    """Finds where x > 0 stops on its way down to y, which may be negative; None if it passes 0 on the way."""
     e = _binade(format, x)
     if x == Fraction(2) ** e and e > format.emin:
         e -= 1  # the gap below a power of two is that of the lower binade

@@ -172,7 +172,7 @@ class Arithmetic:
         return sums[0].view(shape)
 
     def _of_summands(self, x: torch.Tensor, *, compensated: bool) -> Steps:
-        """For products of 1 and numbers like those of ``x``, which are exact."""
+        """Makes the arithmetic for products of 1 and numbers like those of ``x``, which are exact."""
         key = _native(x), x.dtype, compensated
         steps = self._summing.get(key)
         if steps is None:

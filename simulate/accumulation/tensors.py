@@ -37,9 +37,9 @@ class TensorSteps(NamedTuple):
     """The steps of an accumulation; to be used like a :class:`~roundoff.simulate.accumulation.choice.Loop`."""
 
     product: FloatFormat | None
-    """None: products are exact."""
+    """The format of products; None if products are exact."""
     total: FloatFormat | None
-    """None: float64's own sums."""
+    """The format of sums; None for float64's own sums."""
     exact: bool
     """Whether float64 holds the products of the operands."""
     compensated: bool = False

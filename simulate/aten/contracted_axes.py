@@ -1,4 +1,4 @@
-"""Along which axes operations contract their operands, and rounding operands with the blocks of a format along them."""
+"""The axes along which operations contract operands, and rounding operands in the blocks of a format along them."""
 
 from __future__ import annotations
 

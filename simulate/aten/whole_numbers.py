@@ -35,7 +35,7 @@ _KEEPING = frozenset(
 hardware has units of the format for."""
 
 _ROUNDING_DIVISION = ("div", "divide", "true_divide")
-"""With a ``rounding_mode`` they give whole numbers."""
+"""Divisions that give whole numbers with a ``rounding_mode``."""
 
 _REDUCING_SCATTERS = ("scatter", "scatter_reduce", "index_reduce")
 _WHOLE_REDUCTIONS = ("add", "sum", "multiply", "prod", "amax", "amin")
@@ -83,7 +83,8 @@ class Making(NamedTuple):
     """Whether a call of an operation makes whole numbers."""
 
     are_made: Asked
-    """Asked with its arguments, those by name, and what tells whether a floating-point tensor holds whole numbers."""
+    """What is asked with the arguments, those by name, and what tells whether a floating-point tensor holds whole
+    numbers."""
     of_first: bool
     """Whether they are made of whole numbers in its first argument, among others."""
     of_units: bool

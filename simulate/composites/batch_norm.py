@@ -95,7 +95,7 @@ def _in_mode(training: bool) -> Callable[..., Any]:
 
 
 def _reserving(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """With one result more: what a kernel hands to its derivative, here nothing."""
+    """Makes a formula with one result more: what a kernel hands to its derivative, here nothing."""
 
     def with_reserve(x: Tensor, *args: Any) -> Any:
         results = formula(x, *args)

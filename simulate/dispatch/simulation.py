@@ -176,7 +176,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def narrow_products(self) -> tuple[torch.dtype, ...]:
-        """In which dtypes this machine's GPU multiplies what the policy rounds to narrow formats; see :func:`simulate`.
+        """The dtypes in which this machine's GPU multiplies what is rounded to narrow formats; see :func:`simulate`.
 
         Empty without a GPU, where the policy rounds no operands, and with ``products="plain"``.
         """

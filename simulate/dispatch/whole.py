@@ -94,7 +94,7 @@ class WholeNumbers:
 
     @staticmethod
     def under(policy: Policy) -> WholeNumbers | None:
-        """For a simulation with this policy; None if it rounds no whole numbers, or is to round them."""
+        """Makes one for a simulation with this policy; None if no whole numbers are rounded, or all are to be."""
         rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
         rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
         return WholeNumbers() if rounds and policy.whole == Whole.EXACT else None

@@ -60,7 +60,7 @@ RECIPES = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By name, the rules that make a recipe."""
+"""The rules that make a recipe, by its name."""
 
 
 def mx(format: Format | str) -> tuple[Rule, ...]:

@@ -72,7 +72,7 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
     "addcdiv": (("divided",), lambda self, tensor1, tensor2, value=1: Call("divided", (self, tensor1, tensor2), value)),
     "lerp": (("interpolation",), lambda self, end, weight: Call("interpolation", (self, end, weight))),
 }
-"""By name, without ``_foreach_`` and ``_``: the formulas it may need, and the call that it is."""
+"""The formulas that an operation may need, and the call that it is, by name, without ``_foreach_`` and ``_``."""
 
 
 def carrier_rounding(

@@ -240,7 +240,7 @@ def _on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> to
 
 
 def _elsewhere(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
-    """By tensor operations."""
+    """Computes the result by tensor operations."""
     dtype, device = like.dtype, like.device
     operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]
     if way.is_nearest_root:

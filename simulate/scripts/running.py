@@ -115,7 +115,7 @@ def show_as_python(error: BaseException | None) -> None:
 
 
 def _put_first_on_path(folder: str) -> None:
-    """In the place of this program's own folder."""
+    """Puts a folder on the path in the place of this program's own."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 

@@ -38,9 +38,9 @@ class _Wide(NamedTuple):
     """The outcomes of one operation in float64."""
 
     exact: list[torch.Tensor]
-    """On the simulated operands."""
+    """The outcomes on the simulated operands."""
     twins: list[torch.Tensor]
-    """On their twins; the same list if these do not differ."""
+    """The outcomes on their twins; the same list if these do not differ."""
 
 
 class _Begun(NamedTuple):

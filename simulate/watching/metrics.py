@@ -58,7 +58,7 @@ class Before(NamedTuple):
 
     result: torch.Tensor
     number: float | None
-    """None: the operation makes no measures."""
+    """The number; None: the operation makes no measures."""
 
 
 @final
@@ -74,7 +74,7 @@ class Changes:
 
     @staticmethod
     def in_formats(formats: Iterable[Format]) -> Changes | None:
-        """For a simulation that rounds to these; None if they have digits enough."""
+        """Makes one for a simulation that rounds to these; None if they have digits enough."""
         coarse = (not (isinstance(fmt, FloatFormat) and fmt.significand_bits >= _ENOUGH_BITS) for fmt in formats)
         return Changes() if any(coarse) else None
 

@@ -33,7 +33,7 @@ class Call(NamedTuple):
     format: Format
     """What its results are rounded to."""
     operation: OpOverload | None
-    """None: the whole step of an optimizer, of which watchers see roundings alone."""
+    """The operation; None: the whole step of an optimizer, of which watchers see roundings alone."""
     args: Sequence[Any]
     """The operation's arguments, with operands rounded as the policy says."""
     kwargs: Mapping[str, Any]

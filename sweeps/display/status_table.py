@@ -26,7 +26,7 @@ _UNFINISHED = 3
 
 
 def exit_status(status: SweepStatus) -> int:
-    """For scripts: 0, all runs have ended; 1, those that have not failed; 3, some are running or waiting."""
+    """Returns the exit status: 0, all runs have ended; 1, others have failed; 3, some are running or waiting."""
     if status.count("running") or status.count("waiting"):
         return _UNFINISHED
     return 1 if status.count("failed") else 0
@@ -81,7 +81,7 @@ def _details(run: RunStatus) -> str:
 
 
 def _reason(run: RunStatus) -> str:
-    """On one line."""
+    """Returns the first line of a run's reason, printable."""
     return printable(run.reason.partition("\n")[0])
 
 

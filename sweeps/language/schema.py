@@ -28,7 +28,7 @@ _NOT_OF_VALUES = ("title", "default", "description", "role", "since")
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without a title for every field, which says its name once more."""
+    """Makes a schema without a title for every field, which says its name once more."""
 
     def field_title_should_be_set(self, _: Any) -> bool:
         return False

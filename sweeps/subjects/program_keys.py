@@ -164,7 +164,7 @@ class ProgramConfig:
         return dict(sorted(values.items()))
 
     def later_keys(self) -> dict[str, Any]:
-        """None: parameters that nobody gives are no part of it."""
+        """Returns no keys: parameters that nobody gives are no part of the config."""
         return {}
 
 

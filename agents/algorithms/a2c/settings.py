@@ -40,7 +40,7 @@ class A2CConfig(OnPolicyKeys):
     normalize_advantages: bool = with_default(OnPolicyKeys, "normalize_advantages", False)
 
     def share(self) -> Self:
-        """With the batch of a learner's own rollout."""
+        """Returns the keys with the batch of a learner's own rollout."""
         own = super().share()
         return own.model_copy(update={"batch_size": own.rollout})
 

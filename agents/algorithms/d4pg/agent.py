@@ -77,7 +77,7 @@ class D4PG(DeterministicActor, ValueLearner):
         return super().action_noise(count, first) * sigmas
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """None: updates have no noise."""
+        """Returns no sizes: updates have no noise."""
         return ()
 
     def update_critic(self, batch: Batch) -> Metrics:
@@ -100,14 +100,14 @@ class D4PG(DeterministicActor, ValueLearner):
         )
 
     def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
-        """By the derivative of the mean squared error by Q values, (1, n, 1)."""
+        """Steps by the derivative of the mean squared error by Q values, (1, n, 1)."""
         target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
         metrics = step_critics(self, q, target, len(batch.rows), weights)
         return {**metrics, **self.priorities(self.without_scale(metrics["td_error"][0].abs()))}
 
     def _step_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
-        """By the derivative of the mean cross entropy by logits, (1, n, atoms)."""
+        """Steps by the derivative of the mean cross entropy by logits, (1, n, atoms)."""
         probabilities = torch.softmax(following, dim=1)
         target = self.projected_target(probabilities, batch)
         logits = outputs.detach()[0]

@@ -128,7 +128,7 @@ class DQN(ValueLearner):
         return random_actions(count, self.action_size, share, self.generators["act_noise"], self.dtype)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """None: updates have no noise."""
+        """Returns no sizes: updates have no noise."""
         return ()
 
     def prepare(self, batch: Batch | FrameBatch) -> Batch:

@@ -62,7 +62,7 @@ class DQNConfig(ValueKeys):
     exploration_steps: Count = key(10_000, "Agent steps in which it falls linearly from one to the other.", _OUTSIDE)
 
     def share(self) -> Self:
-        """With a share of the steps in which exploration falls, too."""
+        """Returns the keys with a share of the steps in which exploration falls, too."""
         return super().share().with_shares_of("exploration_steps")
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""From images to features: four convolutions, and a linear layer with layer normalization and tanh."""
+"""The encoder of images: four convolutions, and a linear layer with layer normalization and tanh."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class SACConfig(OffPolicyKeys):
 
     @property
     def stores_layers(self) -> bool:
-        """From states."""
+        """Whether layers can be stored: those of agents that learn from states."""
         return self.observations == "states"
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
-    """From scores to shades: for agents over the range of their tasks, else over the scores there are."""
+    """Maps scores to shades: for agents over the range of their tasks, else over the scores there are."""
     scores = table["return"]
     if not metric.of_agents and scores.notna().any():
         low, high = float(scores.min()), float(scores.max())

@@ -31,7 +31,8 @@ class Table(NamedTuple):
     values: torch.Tensor
     """The numbers in ascending order, of the carrier's type."""
     thresholds: dict[Rounding, torch.Tensor]
-    """For each mode but stochastic, float64, one less than numbers: the place of a result is how many lie below it."""
+    """The thresholds for each mode but stochastic, float64, one less than numbers: the place of a result is how many
+    lie below it."""
     choices: dict[Rounding, torch.Tensor]
     """The choice between each two numbers (``LOW``, ``HIGH``, ...) for each mode, int64."""
     largest: float

@@ -35,7 +35,7 @@ class _Layout(NamedTuple):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    """From where memory is aligned, in elements."""
+    """The distance from where memory is aligned, in elements."""
     dtype: torch.dtype
     device: torch.device
 

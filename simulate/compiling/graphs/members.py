@@ -47,7 +47,7 @@ class _Stacked:
         return len(self.tensor)
 
     def with_rank(self, rank: int) -> torch.Tensor:
-        """With axes of length 1 behind the members', as broadcasting would put them in front."""
+        """The tensor with axes of length 1 behind the members', as broadcasting would put them in front."""
         t = self.tensor
         return t.view(len(t), *[1] * (rank - self.rank), *t.shape[1:]) if rank > self.rank else t
 
@@ -175,7 +175,7 @@ def _split(target: Any, _members: int, x: _Stacked, sizes: Any, dim: int = 0) ->
 
 
 def _argmax(_target: Any, members: int, x: _Stacked, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
-    """Along an axis, or over all of a member's tensor."""
+    """Returns the place of the maximum along an axis, or over all of a member's tensor."""
     if dim is None:
         return x.tensor.reshape(members, -1).argmax(1)
     return x.tensor.argmax(_axis(dim, x.rank), keepdim)

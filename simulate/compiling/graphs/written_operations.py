@@ -55,7 +55,7 @@ STRUCTURAL = frozenset(
 """Operations that other operations say: they select, or make constants."""
 
 STRUCTURAL_ON_CUDA = STRUCTURAL - {"clamp"}
-"""Without that whose other operations may choose another zero."""
+"""The structural operations without the one whose other operations may choose another zero."""
 
 WRITTEN_ON_CPU = frozenset(
     [

@@ -62,7 +62,7 @@ class Alias(NamedTuple):
     size: Sequence[int | torch.SymInt]
     stride: Sequence[int | torch.SymInt]
     offset: int | torch.SymInt
-    """From the first element of the argument."""
+    """The distance from the first element of the argument."""
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for these arguments."""

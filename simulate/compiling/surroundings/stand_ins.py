@@ -1,4 +1,4 @@
-"""While a step is traced: other tensors where it keeps its own, and what it has left there afterwards."""
+"""Other tensors in the places where a step keeps its own, while it is traced, and what the step has left there."""
 
 from __future__ import annotations
 

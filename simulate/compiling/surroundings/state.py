@@ -17,9 +17,9 @@ class Effects(NamedTuple):
     """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
 
     slots: list[tuple[int, list[int | None]]]
-    """For a slot, and each of its tensors in turn, the new one by number; None leaves the old one there."""
+    """The new tensors of each slot, in turn and by number; None leaves the old one there."""
     gradients: list[tuple[int, int | None]]
-    """For a tensor, by number, the new tensor that is its ``grad``, by number; None for none."""
+    """The new tensor, by number, that becomes the ``grad`` of a tensor, by number; None for none."""
     made: int
     """How many new tensors there are."""
 
@@ -39,7 +39,7 @@ class State(NamedTuple):
 
     @property
     def own(self) -> list[torch.Tensor]:
-        """Without gradients."""
+        """The tensors without gradients."""
         return self.tensors[: len(self.tensors) - len(self.with_gradient)]
 
     def key(self) -> tuple[Any, ...]:
