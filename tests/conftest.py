@@ -78,6 +78,14 @@ def uncompiled(monkeypatch):
     monkeypatch.setattr(tracing, "compile_graph", lambda traced: lambda inputs: traced.graph(*inputs))
 
 
+@pytest.fixture
+def forked_interpreters(monkeypatch):
+    """Has Python in children forked from this process, which has imported PyTorch; see ``forked_interpreters.py``."""
+    from forked_interpreters import use
+
+    use(monkeypatch)
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # else they run in the usual order
         items.sort(key=lambda item: PLACES.get(item.path.relative_to(HERE).as_posix(), len(PLACES)))

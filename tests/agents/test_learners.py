@@ -249,7 +249,7 @@ def test_multi_step_adam_of_one_learner_is_adam(fixes, every, memory):
     one, other = optimizer_of(plain, fixes), optimizer_of(central, fixes)
     from roundoff.agents.learners.multi_step import MultiStepAdam
 
-    several = MultiStepAdam(other)
+    several, tensors = MultiStepAdam(other), one.tensors
     for i, gradient in enumerate(gradients(40)):
         plain.grad.copy_(gradient)
         central.grad.copy_(gradient)
@@ -257,7 +257,6 @@ def test_multi_step_adam_of_one_learner_is_adam(fixes, every, memory):
         several.step()
         if i % every == every - 1:
             several.exchange()
-            tensors = one.tensors
             for mine, theirs in zip(several.tensors, (plain, tensors["moment"], tensors["second"]), strict=True):
                 if every == 1:
                     assert torch.equal(mine, theirs)
@@ -315,6 +314,7 @@ def test_learners_in_lockstep_are_one_after_the_other(memory):
     assert torch.equal(flats[0], plain)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_process_that_is_killed_leaves_every_chunk_whole(memory):
     """Two others write numbers that are all alike, and are killed as they do."""
     chunk = torch.zeros(200_000)
@@ -361,13 +361,15 @@ def files(folder):
     return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "agent.pt", "result.json")}
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
-    train(TrainConfig(**TINY), tmp_path / "whole", compiled=False)
+    keys = TINY | {"steps": 320, "eval_every": 160, "checkpoint_every": 80}
+    train(TrainConfig(**keys), tmp_path / "whole", compiled=False)
     assert not (tmp_path / "whole" / "learners").exists()
     broken = tmp_path / "broken"
     for victim in ("follower", "leader"):
         killed = tmp_path / victim
-        process = script(TINY, broken, killed)
+        process = script(keys, broken, killed)
         before = len(list(broken.glob("checkpoint.pt"))) and (broken / "checkpoint.pt").stat().st_mtime_ns
         wait_until(
             lambda before=before: (
@@ -383,18 +385,20 @@ def test_learners_that_are_killed_and_go_on_leave_the_same_bytes(tmp_path):
             assert "learner 2 of 2" in said
             assert "was killed by SIGKILL" in said
         wait_until(lambda follower=follower: not alive(follower))
-    train(TrainConfig(**TINY), broken, compiled=False)
+    train(TrainConfig(**keys), broken, compiled=False)
     assert files(broken) == files(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_runs_of_several_learners_are_trained_one_after_the_other(tmp_path):
     keys = TINY | {"steps": 100, "eval_every": 100, "communicate": None}
     jobs = [Job(TrainConfig(**keys, seed=seed), tmp_path / str(seed)) for seed in range(2)]
     assert [(number, result.status) for number, result in train_together(jobs)] == [(0, "done"), (1, "done")]
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_asynchronous_learners_go_on_without_one_that_is_killed(tmp_path):
-    keys = TINY | {"asynchronous": True, "communicate": None, "steps": 1500}
+    keys = TINY | {"asynchronous": True, "communicate": None}
     folder = tmp_path / "run"
     process = script(keys, folder)
     wait_until(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size)
@@ -403,10 +407,11 @@ def test_asynchronous_learners_go_on_without_one_that_is_killed(tmp_path):
     _, said = process.communicate()
     assert process.returncode == 0, said
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["kind"] == "eval"][-1] == 1500
+    assert [record["step"] for record in records if record["kind"] == "eval"][-1] == 600
     assert json.loads((folder / "result.json").read_text())["status"] == "done"
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_asynchronous_learners_end_when_their_leader_is_killed_and_go_on_from_its_checkpoint(tmp_path):
     keys = TINY | {"asynchronous": True, "communicate": None, "steps": 1_000_000, "eval_every": 1_000_000}
     saved = tmp_path / "run" / "checkpoint.pt"
@@ -424,9 +429,11 @@ def test_asynchronous_learners_end_when_their_leader_is_killed_and_go_on_from_it
     assert first < second
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_learner_that_dies_before_it_has_met_the_others_is_no_endless_wait(tmp_path, asynchronous):
-    keys = TINY | {"asynchronous": asynchronous, "steps": 400} | ({"communicate": None} if asynchronous else {})
+    keys = TINY | {"asynchronous": asynchronous, "steps": 200, "eval_every": 200}
+    keys |= {"communicate": None} if asynchronous else {}
     process = script(keys, tmp_path / "run")
     (follower,) = wait_until(partial(children, process.pid))
     os.kill(follower, signal.SIGKILL)
@@ -450,6 +457,7 @@ gymnasium.register("Failing-v0", Failing, max_episode_steps=50)
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_environment_that_fails_in_one_learner_ends_all_with_its_message(tmp_path, monkeypatch, asynchronous):
     (tmp_path / "failing_pendulum.py").write_text(FAILING)

@@ -138,6 +138,7 @@ main()
 LONG = SMALL | {"steps": 900, "environments": 3, "eval_every": 600}
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_sigterm_saves_and_the_same_command_continues(tmp_path):
     settings = [f"{key}={value}" for key, value in LONG.items()]
     command = [sys.executable, "-c", PROGRAM, "train", "--out", str(tmp_path / "run"), *settings]
@@ -189,6 +190,7 @@ run.evaluate, training.open_environments = interrupted, remembered
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_sigterm_in_an_evaluation_with_workers_saves_and_leaves_no_process(tmp_path):
     settings = [f"{key}={value}" for key, value in (LONG | {"environment_workers": 2}).items()]
     command = [sys.executable, "-c", DURING_AN_EVALUATION + PROGRAM, "train", "--out", str(tmp_path / "run"), *settings]

@@ -217,6 +217,7 @@ def test_stochastic_rounding_draws_from_the_seed(tmp_path):
     assert a["weights"] != nearest["weights"]
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_killed_by_the_operating_system(tmp_path):
     keys = SMALL | {"steps": 6000, "eval_every": 6000}
     arguments = [json.dumps(keys), str(tmp_path / "run"), str(tmp_path / "never")]

@@ -70,6 +70,7 @@ def test_mistakes(tmp_path, train, grid, error, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_two_processes_share_the_runs_of_one_folder(tmp_path):
     script = tmp_path / "shared.py"
     script.write_text(
