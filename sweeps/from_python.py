@@ -56,8 +56,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Runs a function with every combination of values, each in its format, and returns the results as a table.
 
-    The same as a sweep file with these sections; see docs/programs.md. Runs that have ended are not repeated, and a run
-    that was stopped goes on where it last called ``roundoff.checkpoint``.
+    A sweep file with these sections does the same; see docs/programs.md. Runs that have ended are not repeated, and a
+    run that was stopped goes on where it last called ``roundoff.checkpoint``.
 
     Args:
         train: a function, whose parameters are the keys; or its name, as ``train.py:train``. A process imports a file

@@ -169,7 +169,7 @@ class _Branch:
         return all(store.has_ended(run) for run in self._runs[name])
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
-        """Over seeds; None if one crashed, whatever that is scored."""
+        """Returns the mean score over seeds; None if one crashed, whatever that is scored."""
         return mean_score([score_of(store.result(run)) for run in self._runs[name]])
 
     def _unlearned(self, store: SweepDirectory) -> str:

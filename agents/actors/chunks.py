@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """That an actor has taken over new weights, and what it then did with them."""
+    """A change of an actor to new weights, and what it then did with them."""
 
     at: int
     """The step of its chunk before which the weights were taken over."""

@@ -121,7 +121,7 @@ def stochastic_projection(
 ) -> torch.Tensor:
     """The distribution of reward + discount * (what follows) on the atoms, each probability rounded stochastically.
 
-    As :func:`~.categorical.projected`, of which it has the arguments, but computed exactly. Rounded to the nearest, a
+    The arguments are those of :func:`~.categorical.projected`; this is computed exactly. Rounded to the nearest, a
     number that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
     half an ulp of what another one has is lost. The probabilities of a row add up to those that come in on average.
     """

@@ -10,7 +10,7 @@ from ...formats import Format, round
 def random_shift(images: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
     """Shifts each image by up to ``most`` pixels in both directions; what comes in from outside repeats the border.
 
-    The same as padding by ``most``, repeating the border, and cropping a random part of the old size. The images of one
+    It equals padding by ``most``, repeating the border, and cropping a random part of the old size. The images of one
     stack (the channels) are shifted alike, those of the batch independently.
 
     Args:

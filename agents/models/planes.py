@@ -27,7 +27,7 @@ class Convolution(NamedTuple):
 
 
 SMALL_NET = (Convolution(16, 3),)
-"""For planes of 10 x 10; Young & Tian, "MinAtar", Appendix A."""
+"""The layers for planes of 10 x 10; Young & Tian, "MinAtar", Appendix A."""
 DQN_NET = (Convolution(32, 8, 4), Convolution(64, 4, 2, 1), Convolution(64, 3, 1, 1))
 """Mnih et al., 2015; with the paddings of Stooke & Abbeel, Appendix A.1, that make 12 x 9 of 104 x 80."""
 A3C_NET = (Convolution(16, 8, 4), Convolution(32, 4, 2, 1))

@@ -51,7 +51,8 @@ class RMSProp(_WithoutFirstMoment, KeepingSquares):
 class HRMSProp(_WithoutFirstMoment, KeepingRoots):
     """RMSProp with w = sqrt(v) in place of v, by hypot: w <- hypot(sqrt(alpha) w, sqrt(1 - alpha) g).
 
-    The same algorithm in exact arithmetic; nothing is squared that could overflow or underflow. What hAdam is to Adam.
+    In exact arithmetic it is the same algorithm; nothing is squared that could overflow or underflow. hAdam is to Adam
+    what this is to RMSProp.
     For the arguments see :class:`RMSProp`.
 
     Source:

@@ -37,8 +37,8 @@ def blame_run(
 ) -> Blame:
     """Finds a minimal set of operations or roles that must stay in float32 for a training run to succeed.
 
-    As :func:`roundoff.blame`, with training runs for trials. Each has its own folder below ``directory``, and none is
-    repeated: the same call continues after an interruption.
+    The search is that of :func:`roundoff.blame`, with training runs for trials. Each has its own folder below
+    ``directory``, and none is repeated: the same call continues after an interruption.
 
     Args:
         config: a run that fails, as short as it can be.

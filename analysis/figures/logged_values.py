@@ -40,7 +40,7 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
     ``format``, ``series``.
 
-    Of programs: what they log beside the metric; infinite where it is not finite. Of one that logs more often than 200
+    Values of programs are what they log beside the metric, infinite if not finite. If one logs more often than 200
     times, a row stands for several records that follow each other (the mean of each value, and the last step).
     """
     logged = experiment.training

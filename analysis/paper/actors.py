@@ -21,7 +21,7 @@ _REFERENCE = "fp32"
 
 
 class _Reached(NamedTuple):
-    """When a level was reached, if it was."""
+    """The step and the time at which a level was reached, if it was."""
 
     step: float
     clock: float

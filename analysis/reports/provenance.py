@@ -42,7 +42,7 @@ def environment(experiment: Experiment) -> dict[str, str]:
     """Says with what, where, when and how fast runs were made, by name, in words.
 
     The version of roundoff stands in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
-    ends. What a run of an earlier version does not say is not recorded. Of programs: their names, hashes of their
+    ends. What a run of an earlier version does not say is not recorded. Programs have their names, hashes of their
     sources, and the commits that they stood at.
     """
     folders = [experiment.folders[identity] for identity in experiment.runs["id"]]

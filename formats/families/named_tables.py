@@ -62,7 +62,7 @@ def between(
 
 @apart  # a format may be used for the first time inside a simulation
 def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
-    """For numbers in ascending order, each exact in ``dtype``."""
+    """Makes a table of numbers in ascending order, each exact in ``dtype``."""
     modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
     zero = sum(number < 0 for number in held)
     gaps = list(enumerate(pairwise(held), -zero))

@@ -45,7 +45,7 @@ def _attention_scores(
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """In the memory order of most attention kernels' results: batch, position, head, feature."""
+    """Puts heads in the memory order of most attention kernels' results: batch, position, head, feature."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 

@@ -45,7 +45,7 @@ class Shortcut:
 
     @staticmethod
     def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> Shortcut | None:
-        """For a simulation; None where there is no library."""
+        """Makes the shortcut of a simulation; None where there is no library."""
         loaded = library()
         return None if loaded is None else Shortcut(loaded, mode, notes, marks)
 

@@ -48,7 +48,7 @@ class _Rounding(NamedTuple):
 
     format: Format
     mode: dict[str, Any]
-    """If it is not the plan's."""
+    """The mode, if it is not the plan's."""
     as_forward: bool = False
     """Whether blocks lie as they did in the forward product."""
     hadamard: int | None = None

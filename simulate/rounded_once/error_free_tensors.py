@@ -76,7 +76,7 @@ def product_odd(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, to_odd: bool) -> torch.Tensor:
     """``x * y + z`` rounded to odd, or to nearest-even, whatever the exponents; broadcasts.
 
-    As ``error_free.multiply_add_anywhere64``. Subnormal results are rounded twice to nearest-even.
+    It works as ``error_free.multiply_add_anywhere64``. Subnormal results are rounded twice to nearest-even.
     """
     (x1, x_exponent), (y1, y_exponent), (z1, z_exponent) = _split(x), _split(y), _split(z)
     plain = x1 * y1

@@ -44,7 +44,7 @@ def blame_script(
 ) -> Blame:
     """Finds a minimal set of operations that must stay in high precision for a script to pass.
 
-    As :func:`roundoff.blame`, with a process for each trial; Ctrl-C ends it with its processes. A trial fails if
+    The search is that of :func:`roundoff.blame`, with a process for each trial; Ctrl-C ends both. A trial fails if
     the measure is not reached, no number is given for it, the script ends with another exit status than 0, or it takes
     more than a minute longer than 20 times the first trial. So has one whose weights, or whose last number read, are
     not finite at the end, unless that is so without rounding, too.

@@ -69,7 +69,7 @@ class Measure:
     def of(self, output: str, logged: Mapping[str, float]) -> float | None:
         """The number to judge; None if the script gave none.
 
-        Of ``finite``, 1 if all numbers that the script logged last, and all that it printed, are finite, else 0.
+        ``finite`` gives 1 if all numbers that the script logged last, and all that it printed, are finite, else 0.
 
         Args:
             output: what the script has printed.

@@ -58,7 +58,7 @@ class Script:
 def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> BaseException | None:
     """Runs a script as the main program of this process, inside a simulation.
 
-    As behind ``python``: its ``__name__`` is ``"__main__"``, ``sys.argv`` and ``sys.path`` are its own, and it stays
+    All is as behind ``python``: ``__name__`` is ``"__main__"``, ``sys.argv`` and ``sys.path`` are its own, and it stays
     the main module when it has ended, so that processes that it starts find it, and what it has left to do at the exit.
 
     Args:

@@ -32,7 +32,7 @@ class DQN(ValueLearner):
     """One network that gives a Q value, or a distribution of it, for every action.
 
     The network is moved towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
-    categorical head towards the projected distribution of the same, by cross entropy. As options: the network itself
+    categorical head towards the projected distribution of the same, by cross entropy. Options: the network itself
     chooses the action that Q' values (double); values and advantages have layers of their own (dueling); rewards of
     several steps; transitions weighed by their priority.
 

@@ -48,7 +48,7 @@ class StandIns:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """For the block, they stand there; afterwards all is as it was before."""
+        """Puts the other tensors in their places, for the block; afterwards all is as it was before."""
         found = self._state.found
         values = [slot.value for slot in found.numbers]
         states = _states(found)
@@ -87,7 +87,7 @@ class StandIns:
             slot.put(number)
 
     def left(self) -> tuple[Effects, list[torch.Tensor]]:
-        """At the end of the block: what the step has left, and the tensors that it has made for that.
+        """Returns, at the end of the block, what the step has left, and the tensors that it has made for that.
 
         Raises:
             NewStateError: an optimizer has made itself new state.

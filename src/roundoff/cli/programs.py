@@ -75,7 +75,7 @@ def run(
 ) -> None:
     """Run any Python script, unchanged, in a number format.
 
-    As `python SCRIPT ARGS` does: with its exit status, output and traceback.
+    The exit status, output and traceback are those of `python SCRIPT ARGS`.
     """
     from roundoff.simulate import Simulation
     from roundoff.simulate.scripts.children import PythonChildren
