@@ -54,7 +54,8 @@ def complaints(
         for name in never
     ]
     of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
-    return [*of_rules, *of_functions, *of_sums, *_of_weights(ran), *_of_islands(ran)]
+    of_operands = [*_of_weights(ran), *_of_complex_numbers(ran)]
+    return [*of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
 
 
 def _of_rule(rule: Rule, ran: list[Plan], there: Sequence[str]) -> str:
@@ -129,6 +130,13 @@ def _of_weights(ran: list[Plan]) -> list[str]:
         " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
     )
     return [text]
+
+
+def _of_complex_numbers(ran: list[Plan]) -> list[str]:
+    names = [plan.name for plan in ran if plan.complex_operands]
+    if not names:
+        return []
+    return [f"operands of complex numbers are not rounded, which the policy has rules about: in {_listed(names)}"]
 
 
 def _of_islands(ran: list[Plan]) -> list[str]:

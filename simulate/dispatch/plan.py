@@ -87,14 +87,16 @@ class Plan:
         counts: what it has to do with counts and other whole numbers; None if the policy rounds these.
         left_whole: how often its results were whole numbers, and left as they were.
         seen: how often its operands were seen rounded, by product, role (or argument) and format.
+        complex_operands: how often an operand that a rule may be about stayed as it was, since its numbers are complex.
         missed: how often a rule about weights met none among what it multiplied, though some came from outside.
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "contracts", "counts", "decomposition", "exact",
-        "is_island", "island", "kernel", "left_whole", "missed", "module", "moved", "moves", "multiplies", "name",
-        "narrows", "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded", "rounds", "rules",
-        "seen", "settles", "spares", "taken_apart", "takes_nested", "unaccumulated", "widened", "widens",
+        "accumulate", "accumulated", "arithmetic", "calls", "complex_operands", "contracts", "counts",
+        "decomposition", "exact", "is_island", "island", "kernel", "left_whole", "missed", "module", "moved", "moves",
+        "multiplies", "name", "narrows", "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded",
+        "rounds", "rules", "seen", "settles", "spares", "taken_apart", "takes_nested", "unaccumulated", "widened",
+        "widens",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +121,7 @@ class Plan:
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
         self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = 0
-        self.missed = self.taken_apart = self.unaccumulated = self.widened = 0
+        self.complex_operands = self.missed = self.taken_apart = self.unaccumulated = self.widened = 0
         self.seen: Counter[tuple[str, str, str]] = Counter()
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.narrows = self.passes_on = self.widens = False
@@ -230,6 +232,8 @@ class Plan:
         texts: dict[str, list[str]] = {}
         for product, role, fmt in sorted(self.seen):
             texts.setdefault(product, []).append(f"{role} {fmt}")
+        if self.complex_operands:
+            texts.setdefault("", []).append("complex unrounded")
         return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
 
     @property

@@ -24,5 +24,6 @@ class Planned(Protocol):
     rounds: bool
     multiplies: bool
     narrows: bool
+    complex_operands: int
     missed: int
     seen: Counter[tuple[str, str, str]]

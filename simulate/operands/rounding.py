@@ -193,6 +193,7 @@ class Operands:
         """
         x: torch.Tensor = named[name]
         if not is_number(x):
+            plan.complex_operands += x.is_complex() and bool(plan.arithmetic.operands or plan.arithmetic.of_operands)
             return x
         for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
             plan.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _MATRIX = 2
 _NEVER_WEIGHTS = ("embedding", "embedding_bag")
 """Operations on weights that give activations: tokens are looked up in a table."""
+_DRAWING = frozenset(
+    [
+        "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "rand", "rand_like", "randint",
+        "randint_like", "randn", "randn_like", "random", "uniform",
+    ]
+)  # fmt: skip
+"""Operations that draw random numbers."""
 _CASTING = ("_to_copy", "contiguous", "to")
 _REPLACING = ("copy", "fill", "zero")
 """Operations, without ``_foreach_`` in front and ``_`` behind, that do not read what they write to."""
@@ -38,8 +45,9 @@ class Sure(IntEnum):
     BUFFER = 2
     """A matrix that a module keeps in its state, such as weights that are not trained."""
     PERHAPS = 3
-    """Looked up in a weight by index, as an expert's weight is, or the product of two parameters, as a low-rank
-    correction is. Multiplied with a surer weight it is an activation, as a token's embedding is."""
+    """Looked up in a weight by index, as an expert's weight is; or the product of two parameters, as a low-rank
+    correction is; or a weight with noise of its shape, as a noisy layer has it. Multiplied with a surer weight it is an
+    activation, as a token's embedding is."""
 
 
 @final
@@ -48,13 +56,13 @@ class Weights:
 
     A weight is a parameter or a matrix among the persistent buffers of a module that was called, frozen or not, or a
     leaf that requires a gradient; and what the forward pass computes of such alone: casts, views, concatenations,
-    averages, elementwise work (of leaves that are no parameters: moves and casts). What is computed with data is none,
-    nor is what is written over with data.
+    averages, elementwise work (of leaves that are no parameters: moves and casts), and with random numbers. What is
+    computed with data is none, nor is what is written over with data.
     """
 
     def __init__(self) -> None:
         self._known = {sure: Storages() for sure in Sure}
-        self._data = Storages()
+        self._data, self._noise = Storages(), Storages()
 
     def sure(self, x: torch.Tensor) -> Sure | None:
         """How sure ``x`` is a weight; None if it is data."""
@@ -103,7 +111,12 @@ class Weights:
     def note(self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation of the forward pass made of weights alone, and forgets what it wrote data to."""
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(operation)]
-        sure = self._made(operation, _read(operation, args, kwargs))
+        read = _read(operation, args, kwargs)
+        if self._is_noise(operation, read):
+            for x in _floats([written, result]):
+                self._noise.add(x)
+            return
+        sure = self._made(operation, read, result)
         if sure is None and not written:
             return
         if sure is None:
@@ -113,28 +126,29 @@ class Weights:
         for x in _floats([written, result]):
             self._add(x, sure)
 
-    def _made(self, operation: OpOverload, read: Iterable[Any]) -> Sure | None:
+    def _is_noise(self, operation: OpOverload, read: Iterable[Any]) -> bool:
+        """Whether an operation draws random numbers, or computes with such alone."""
+        floats = [x for x in _floats(read) if not is_lazy(x) and x.dim()]
+        if _draws(operation):
+            return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions
+        return bool(floats and self._noise) and all(x in self._noise and self.sure(x) is None for x in floats)
+
+    def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Sure | None:
         """How sure the results of an operation are weights."""
-        if _gives_data(operation):
+        tensors = [x for x in read if isinstance(x, torch.Tensor) and not is_lazy(x) and x.dim()]
+        floats = [x for x in tensors if x.is_floating_point()]
+        weights = {x: sure for x in floats if (sure := self.sure(x)) is not None}
+        others = [x for x in floats if x not in weights]
+        if not weights or _gives_data(operation) or any(x not in self._noise for x in others):
             return None
-        worst: Sure | None = None
-        is_indexed = False
-        for x in read:
-            if not isinstance(x, torch.Tensor) or not x.dim():
-                continue
-            if not x.is_floating_point():
-                is_indexed |= x.dtype not in (torch.bool, torch.uint8)
-                continue
-            sure = self.sure(x)
-            if sure is None:
-                return None
-            worst = sure if worst is None else max(worst, sure)
-        if worst is None:
-            return None
+        worst = max(weights.values())
+        if others:
+            return Sure.PERHAPS if worst != Sure.LEAF and _keeps_shape(operation, weights, result) else None
         if _multiplies(operation):
             return Sure.PERHAPS if worst == Sure.PARAMETER else None
         if worst == Sure.LEAF and not _moves(operation):
             return None
+        is_indexed = any(x.dtype not in (torch.bool, torch.uint8) for x in tensors if not x.is_floating_point())
         return Sure.PERHAPS if is_indexed else worst
 
     def _add(self, x: torch.Tensor, sure: Sure) -> None:
@@ -146,6 +160,7 @@ class Weights:
             return
         if x in self._known[Sure.BUFFER]:
             self._data.add(x)
+        self._noise.remove(x)
         for known in self._known.values():
             known.remove(x)
 
@@ -153,6 +168,18 @@ class Weights:
 @cache
 def _gives_data(operation: OpOverload) -> bool:
     return plain_name(operation.overloadpacket.__name__) in _NEVER_WEIGHTS
+
+
+@cache
+def _draws(operation: OpOverload) -> bool:
+    return plain_name(operation.overloadpacket.__name__) in _DRAWING
+
+
+def _keeps_shape(operation: OpOverload, weights: Iterable[torch.Tensor], result: Any) -> bool:
+    """Whether an operation works elementwise on matrices, with results of the shape of one of the weights."""
+    if _multiplies(operation) or _moves(operation) or not isinstance(result, torch.Tensor):
+        return False
+    return result.dim() >= _MATRIX and any(x.shape == result.shape for x in weights)
 
 
 @cache

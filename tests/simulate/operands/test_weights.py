@@ -84,6 +84,23 @@ def pruned(x):
     return w(x)
 
 
+class Noisy(nn.Module):
+    """A noisy layer as in Rainbow, its noise drawn at each call; here without effect, so that bits can be compared."""
+
+    def __init__(self, *, fresh):
+        super().__init__()
+        self.mean, self.scale, self.fresh = layer().weight, nn.Parameter(torch.zeros(16, 32)), fresh
+        self.register_buffer("noise", torch.zeros(16, 32), persistent=not fresh)
+
+    def forward(self, x):
+        ends, starts = (torch.randn(size) for size in (16, 32))
+        drawn = torch.outer(*(end.sign() * end.abs().sqrt() for end in (ends, starts)))
+        if not self.fresh:
+            self.noise.copy_(drawn)
+            drawn = self.noise
+        return F.linear(x, self.mean + self.scale * drawn)
+
+
 SAME_AS_A_LAYER = {
     "frozen": frozen,
     "inference": in_inference,
@@ -100,6 +117,9 @@ SAME_AS_A_LAYER = {
     "functional": called_with_tensors,
     "loaded into a frozen layer": loaded,
     "pruned": pruned,
+    "noisy": Noisy(fresh=True),
+    "noisy, its noise kept": Noisy(fresh=False),
+    "noisy behind a hidden layer": lambda x: Noisy(fresh=True)(nn.Identity()(x) * 1.0),
 }
 
 
@@ -282,6 +302,19 @@ def test_products_that_a_recipe_did_not_reach_are_named():
         simulated(lambda: (layer()(x), x @ w.T))
     with pytest.warns(PolicyWarning, match=r"met none in mm \(outside of modules\)"):
         simulated(lambda: x @ w.T)
+
+
+def test_complex_operands_that_a_recipe_leaves_are_named():
+    x = torch.complex(numbers(8, 32), numbers(8, 32))
+    policy = Policy("fp32").with_rules(Rule(role="weights", format="e4m3"))
+    complex_numbers = r"operands of complex numbers are not rounded, .*: in mm$"
+    with pytest.warns(PolicyWarning, match="met no weight"), pytest.warns(PolicyWarning, match=complex_numbers):
+        simulated(lambda: (layer()(numbers(8, 32)), x @ x.T), policy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with simulate(policy, products="plain") as simulation:
+            layer()(numbers(8, 32)), x @ x.T
+    assert "complex unrounded" in str(simulation.audit())
 
 
 def test_nothing_is_said_of_attention_and_of_frequencies_of_positions():
