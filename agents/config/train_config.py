@@ -33,6 +33,7 @@ _LIBRARY_PREFIXES = tuple(name.removesuffix("NAME") for name in LIBRARIES)
 NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 
 
+@cache
 def _canonical_format(name: str) -> str:
     import torch  # noqa: PLC0415  costs seconds
 
@@ -277,6 +278,7 @@ class TrainConfig(BaseModel):
         }
 
     @classmethod
+    @cache
     def later_keys(cls) -> dict[str, Any]:
         """The keys that came later than other runs of the algorithm, and their defaults."""
         return {name: field.default for name, field in cls.model_fields.items() if is_later(field)}
@@ -289,8 +291,10 @@ class TrainConfig(BaseModel):
         if own_algorithms.module_of(named):
             own_algorithms.check(str(named), (*ALGORITHMS, *LIBRARIES))
         for name in data if isinstance(data, dict) else ():
+            if name in cls.model_fields:
+                continue
             owners = [other for other in (*ALGORITHMS, *LIBRARIES) if name in config_of(other).model_fields]
-            if owners and name not in cls.model_fields:
+            if owners:
                 named = str(data.get("algorithm", ""))
                 own = named if named.startswith(_LIBRARY_PREFIXES) else cls.model_fields["algorithm"].default
                 raise ValueError(
