@@ -306,7 +306,7 @@ def test_the_shell_completes_commands(tmp_path):
 def test_the_command_says_what_it_can_without_pytorch():
     program = (
         "import sys; from roundoff.cli import app; app(['--help'], standalone_mode=False);"
-        " app(['presets', 'fig4'], standalone_mode=False)"
+        " app(['presets', 'fig4'], standalone_mode=False); app(['schema'], standalone_mode=False)"
     )
     run = subprocess.run(
         [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"],
