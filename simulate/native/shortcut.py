@@ -40,8 +40,9 @@ class Shortcut:
         self._handle = loaded.simulation()
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         for marking, kind in marks:
-            marking.tell(partial(loaded.mark, self._handle, kind))
+            marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
         loaded.know(id(mode), self._handle)
+        weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
     def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> Shortcut | None:
@@ -75,3 +76,6 @@ class Shortcut:
             yield
         finally:
             self._loaded.hold_simulation(self._handle, False)
+
+    def _mark(self, kind: int, memory: int, on: bool) -> None:
+        self._loaded.mark(self._handle, kind, memory, on)

@@ -1,5 +1,6 @@
 """Plain operations in C++ against the same operations through Python: bits, audits, and everything around them."""
 
+import gc
 import threading
 
 import pytest
@@ -349,3 +350,25 @@ def test_memory_stays_as_it_is():
 
         before = run(20_000)
         assert run(80_000) - before < 4096  # KiB: 50 bytes an operation would be 8000
+
+
+def test_a_simulation_that_changes_its_policy_or_ends_is_forgotten():
+    x = torch.full((3,), 0.3)
+    simulation = roundoff.simulate("e5m3")
+    with simulation:
+        coarse = [x * x for _ in range(2)]
+    simulation.change(roundoff.Policy("e5m3", rounding="toward_zero"))
+    with simulation:
+        down = [x * x for _ in range(2)]
+    assert torch.equal(coarse[0], coarse[1])
+    assert torch.equal(down[0], down[1])
+    assert not torch.equal(coarse[0], down[0])
+    whole = simulation.whole
+    del simulation
+    gc.collect()
+    whole.mark(torch.ones(1))  # what has outlived it
+    for fmt in ("e5m2", "e8m7"):
+        expected = roundoff.round(x * x, fmt)
+        with roundoff.simulate(fmt):
+            assert torch.equal(x * x, expected)
+            assert torch.equal(x * x, expected)
