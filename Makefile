@@ -13,7 +13,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install sweep test test-slow test-gpu lint format bench bench-gpu docs doctor clean
+.PHONY: install sweep test tests-alone test-slow test-gpu lint format bench bench-gpu docs doctor clean
 
 install: $(INSTALLED)
 
@@ -36,7 +36,11 @@ sweep: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/roundoff sweep significand-quick --out results/significand-quick
 	@cd $(ROOT) && $(BIN)/roundoff plot results/significand-quick
 
-test: $(INSTALLED) lint
+# What lint finds is printed as it is found, beside the tests; both must pass.
+test: $(INSTALLED)
+	@+$(MAKE) --no-print-directory --jobs 2 lint tests-alone
+
+tests-alone: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The learning runs that are too long for every day.
