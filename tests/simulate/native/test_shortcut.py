@@ -372,3 +372,22 @@ def test_a_simulation_that_changes_its_policy_or_ends_is_forgotten():
         with roundoff.simulate(fmt):
             assert torch.equal(x * x, expected)
             assert torch.equal(x * x, expected)
+
+
+def test_results_that_python_must_see_are_computed_once(monkeypatch):
+    """A large result of small operands, which several threads round; one without order; a sum of one element."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+
+        def program():
+            column, x = torch.linspace(0.1, 0.9, 600).view(-1, 1), torch.linspace(0.1, 0.9, 60).view(6, 10)
+            parts = []
+            for _ in range(3):
+                x[:, 2].mul_(1.01)  # in place, in memory with gaps
+                parts += [torch.mm(column, column.t()), x.clone(), x.sum(), torch.normal(0.0, 1.0, (3,))]
+            return parts
+
+        assert_same(both_ways(monkeypatch, program, "e5m4"))
+    finally:
+        torch.set_num_threads(threads)
