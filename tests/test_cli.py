@@ -188,6 +188,7 @@ def test_profiles(undisturbed, tmp_path):
     assert lines[-1].startswith(("What limits these 4 runs is", "Nothing alone limits these 4 runs;"))
     assert {"environment", "actions", "copies", "replay", "updates"} < {line.split()[0] for line in lines[3:]}
     single = ["train", "--out", str(tmp_path / "run"), "steps=1000000", "hidden_units=8", "batch_size=8", "--profile"]
+    single += ["--no-compile", "action_repeat=50"]
     process = subprocess.Popen([*ROUNDOFF, *single], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "step" in process.stdout.readline() + process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -391,6 +392,7 @@ def test_who_reads_errors_may_stop_and_what_is_printed_stays(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, b"kept\ntoo\n")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_who_reads_may_stop_and_the_status_stays(tmp_path):
     """``roundoff status FOLDER | head`` of many runs; 1 would mean that some have failed."""
     for number in range(2000):
