@@ -20,7 +20,7 @@ from ..environments.parallel import Steps, VectorEnvironment
 from ..errors import RunError
 from ..experience.sampling import Sample, Sampler, random_actions
 from ..streams import Stream, sequence, torch_generator
-from .chunks import ACTIVITIES, Choice, Chunk, Pull, pulls_before
+from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .noise import NoisyPolicy
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ class Actor:
         """
         samples: list[Sample] = []
         pulls: list[Pull] = []
-        choices: list[Choice | None] = []
+        choices: list[PolicyChoice | None] = []
         for i in range(count):
             due = pulls_before(self._steps, len(self._observations), self._keys.pull_every)
             if (due or self._weights is None) and (pull := self._pull(i)):
                 pulls.append(pull)
             actions, basis = self._choose()
-            choices.append(None if basis is None else Choice(self._observations, basis))
+            choices.append(None if basis is None else PolicyChoice(self._observations, basis))
             if not np.isfinite(actions).all():
                 samples.append(_ended(actions, self._observations))
                 break

@@ -23,7 +23,7 @@ def pulls_before(steps: int, each: int, every: int) -> bool:
     return steps // every != (steps - each) // every
 
 
-class Choice(NamedTuple):
+class PolicyChoice(NamedTuple):
     """What an actor's actions of a step were chosen by."""
 
     states: NDArray[np.float32]
@@ -48,7 +48,7 @@ class Pull(NamedTuple):
     basis: NDArray[np.float32]
     """(n, number): its policy there, as ``Explorer.basis`` gives it."""
 
-    def shown(self, choices: Sequence[Choice | None]) -> Pull:
+    def shown(self, choices: Sequence[PolicyChoice | None]) -> Pull:
         """Returns the pull with the choices that followed; random ones are None."""
         own = [choice for choice in choices if choice is not None]
         if not own:
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
     """Old to new."""
     seconds: dict[str, float]
     """The seconds that the actor has spent since it began, by activity."""
-    choices: Sequence[Choice | None] = ()
+    choices: Sequence[PolicyChoice | None] = ()
     """The choice of each step, if importance weights are asked for; None where it was random."""
 
     @classmethod
@@ -79,7 +79,7 @@ class Chunk(NamedTuple):
         samples: Sequence[Sample],
         pulls: list[Pull],
         seconds: dict[str, float],
-        choices: Sequence[Choice | None] = (),
+        choices: Sequence[PolicyChoice | None] = (),
     ) -> Chunk:
         """Puts samples side by side; there is at least one."""
         steps = Steps(*(np.stack(field) for field in zip(*(sample.steps for sample in samples), strict=True)))

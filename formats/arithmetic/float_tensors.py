@@ -12,7 +12,7 @@ import torch
 
 from ..base.on_device import where
 from .carriers import INFINITY, INTEGER, STORED_BITS
-from .tail import Rule, round_shifted
+from .tail import TailRule, round_shifted
 
 if TYPE_CHECKING:
     from .float_parameters import FloatParameters
@@ -81,7 +81,7 @@ def round_by_mode(source: torch.Tensor, parameters: FloatParameters, words: torc
     odd = where(normal, ((magnitude >> p.shift) & 1) ^ p.flip, whole & 1)
     # The parameters hold addends of the carrier's width; the tensor tail wants their upper 32 bits.
     upper = 0 if dtype == torch.float32 else 32
-    mode = Rule(p.positive >> upper, p.negative >> upper, p.parity, p.sticky)
+    mode = TailRule(p.positive >> upper, p.negative >> upper, p.parity, p.sticky)
     rounded = round_shifted(significand, shift, mode, negative, odd=odd, words=words)
     subnormal = (rounded.to(dtype) * p.quantum).view(INTEGER[dtype]).to(torch.int64)
     result = where(normal, ((field - 1) << stored) + (rounded << p.shift), subnormal)

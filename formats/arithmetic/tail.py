@@ -21,7 +21,7 @@ from ..base.modes import WORD_BITS, Rounding
 from ..base.on_device import number_on, where
 
 
-class Rule(NamedTuple):
+class TailRule(NamedTuple):
     """A rounding mode as data: the addends, for fractions of W bits. Stochastic has zeros; its addend is the word."""
 
     positive: int
@@ -35,25 +35,25 @@ class Rule(NamedTuple):
 
 
 @cache
-def rule(rounding: Rounding, width: int = WORD_BITS) -> Rule:
+def rule(rounding: Rounding, width: int = WORD_BITS) -> TailRule:
     """The rule of a mode for fractions of ``width`` bits (32 or 64)."""
     ones = (1 << width) - 1
     half = 1 << (width - 1)
     return {
-        Rounding.NEAREST_EVEN: Rule(half - 1, half - 1, 1, 1),
-        Rounding.NEAREST_AWAY: Rule(half, half, 0, 1),
-        Rounding.TOWARD_ZERO: Rule(0, 0, 0, 1),
-        Rounding.UP: Rule(ones, 0, 0, 1),
-        Rounding.DOWN: Rule(0, ones, 0, 1),
-        Rounding.TO_ODD: Rule(ones, ones, 1, 1),
-        Rounding.STOCHASTIC: Rule(0, 0, 0, 0),
+        Rounding.NEAREST_EVEN: TailRule(half - 1, half - 1, 1, 1),
+        Rounding.NEAREST_AWAY: TailRule(half, half, 0, 1),
+        Rounding.TOWARD_ZERO: TailRule(0, 0, 0, 1),
+        Rounding.UP: TailRule(ones, 0, 0, 1),
+        Rounding.DOWN: TailRule(0, ones, 0, 1),
+        Rounding.TO_ODD: TailRule(ones, ones, 1, 1),
+        Rounding.STOCHASTIC: TailRule(0, 0, 0, 0),
     }[rounding]
 
 
 def round_shifted(
     significand: torch.Tensor,
     shift: torch.Tensor | int,
-    mode: Rule,
+    mode: TailRule,
     negative: torch.Tensor,
     *,
     odd: torch.Tensor | None = None,

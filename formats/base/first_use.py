@@ -37,7 +37,7 @@ class KernelWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Kind:
+class KernelKind:
     """Roundings that run one kernel in one way.
 
     Attributes:
@@ -60,23 +60,23 @@ class Kind:
         return f"{self.format} on {self.device}, {self.dtype}, {self.mode}, overflow {self.overflow}, {self.layout}"
 
 
-_tried: dict[Kind, str] = {}
+_tried: dict[KernelKind, str] = {}
 
 
-def tried_kinds() -> dict[Kind, str]:
+def tried_kinds() -> dict[KernelKind, str]:
     """All kinds that this process has tried, each with what is wrong with it: an empty text, if nothing is."""
     return dict(_tried)
 
 
-def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> Kind:
+def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> KernelKind:
     """The kind of a rounding of ``source``."""
     mode = str(how.rounding)
     if how.random is not None:
         mode += f" by {'RandomBits' if isinstance(how.random, RandomBits) else 'random words'}"
-    return Kind(str(fmt), source.device, source.dtype, mode, str(how.policy), layout)
+    return KernelKind(str(fmt), source.device, source.dtype, mode, str(how.policy), layout)
 
 
-def is_right(kind: Kind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
+def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
     """Whether a kernel has the bits of tensor operations; tried once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
@@ -119,7 +119,7 @@ def waiting_allowed(device: torch.device) -> Iterator[None]:
 
 
 @apart
-def _what_is_wrong(kind: Kind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
+def _what_is_wrong(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
     for x in _samples(kind, dimensions):
         own = how
         if isinstance(how.random, torch.Tensor):
@@ -138,7 +138,7 @@ def _what_is_wrong(kind: Kind, how: How, dimensions: int, kernel: _Rounds, plain
     return ""
 
 
-def _samples(kind: Kind, dimensions: int) -> list[torch.Tensor]:
+def _samples(kind: KernelKind, dimensions: int) -> list[torch.Tensor]:
     """Two tensors on the device, finite in the second; transposed, or every other number, if the kind is strided."""
     dimensions = dimensions or _COUNT // 2  # of a tensor without any, whichever axis a format has
     sizes = [1 << (_COUNT * (i + 1) // dimensions - _COUNT * i // dimensions) for i in range(dimensions)]

@@ -47,7 +47,7 @@ class Suffix(NamedTuple):
     """Makes the field's value of what the pattern's first group found."""
 
 
-class Family(NamedTuple):
+class FamilyEntry(NamedTuple):
     """What one class of formats has registered; :func:`register` says what it is."""
 
     kind: type[Any]
@@ -59,7 +59,7 @@ class Family(NamedTuple):
     drawn: Mapping[str, Sequence[Any]]
 
 
-FAMILIES: dict[str, Family] = {}
+FAMILIES: dict[str, FamilyEntry] = {}
 """The families by module and name of the class, in the order in which they were registered."""
 ALIASES: dict[str, Any] = {}
 """The formats that have a name of their own, or a canonical one that somebody is likely to misspell."""
@@ -113,7 +113,7 @@ def register(
     if known is not None:
         for alias in [alias for alias, fmt in ALIASES.items() if type(fmt) is known.kind]:
             del ALIASES[alias]
-    FAMILIES[_key(kind)] = Family(
+    FAMILIES[_key(kind)] = FamilyEntry(
         kind,
         tuple(beginnings),
         tuple(suffixes),
@@ -130,7 +130,7 @@ def _key(kind: type[Any]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def family_of(fmt: object) -> Family | None:
+def family_of(fmt: object) -> FamilyEntry | None:
     """What the class of a format has registered; None for one that is not registered."""
     return FAMILIES.get(_key(type(fmt)))
 
@@ -188,9 +188,9 @@ def _read(text: str, name: str) -> tuple[Any, str | None]:
     return None, problem
 
 
-def _readings(text: str, name: str) -> Iterator[tuple[Family, Fields, str]]:
+def _readings(text: str, name: str) -> Iterator[tuple[FamilyEntry, Fields, str]]:
     """What a name may begin with: the family and fields of a format, and the rest of the name; the longest first."""
-    found: list[tuple[str, Family, Any]] = []
+    found: list[tuple[str, FamilyEntry, Any]] = []
     for alias, fmt in ALIASES.items():
         family = FAMILIES[_key(type(fmt))]
         if name.startswith(alias + "_") and family.suffixes:
@@ -209,7 +209,7 @@ def _readings(text: str, name: str) -> Iterator[tuple[Family, Fields, str]]:
             raise _out_of_range(text, error) from None
 
 
-def _suffixes(family: Family, fields: Fields, rest: str) -> Fields | str:
+def _suffixes(family: FamilyEntry, fields: Fields, rest: str) -> Fields | str:
     """The fields that the suffixes set; or the suffix that there is not, or twice."""
     changes: Fields = {}
     for word in rest.split("_")[1:]:
@@ -223,13 +223,13 @@ def _suffixes(family: Family, fields: Fields, rest: str) -> Fields | str:
     return changes
 
 
-def _possible(family: Family, fields: Fields) -> list[Suffix]:
+def _possible(family: FamilyEntry, fields: Fields) -> list[Suffix]:
     """Suffixes that suit a format; special values are chosen only where the name has not chosen them."""
     chosen = fields.get("specials", "ieee") != "ieee"
     return [suffix for suffix in family.suffixes if not (chosen and suffix.field == "specials")]
 
 
-def _allowed(family: Family, fields: Fields) -> str:
+def _allowed(family: FamilyEntry, fields: Fields) -> str:
     beginnings = (beginning.behind for other in FAMILIES.values() for beginning in other.beginnings)
     further = [syntax for behind in beginnings if behind and behind[0] is family.kind for syntax in behind[1]]
     allowed = ", ".join([*(suffix.syntax for suffix in _possible(family, fields)), *further])

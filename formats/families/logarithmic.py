@@ -21,7 +21,7 @@ from ..base.memory import apart
 from ..base.modes import Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import table_on, where
-from ..cpu.numbers.logarithms import Cells, cells, round_in_mode, round_to_nearest
+from ..cpu.numbers.logarithms import PowerCells, cells, round_in_mode, round_to_nearest
 
 if TYPE_CHECKING:
     from ..base.modes import How
@@ -239,7 +239,7 @@ def _borders(fraction_bits: int) -> torch.Tensor:
 
 @cache
 @apart
-def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[Cells, Cells, torch.Tensor]:
+def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[PowerCells, PowerCells, torch.Tensor]:
     """What the compiled loops look up: the powers by cell, the borders by cell, and the powers with 2 after them."""
     powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])
     return cells(powers[:-1], fraction_bits), cells(_borders(fraction_bits), fraction_bits), powers

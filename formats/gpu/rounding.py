@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..arithmetic.elements import Element
     from ..arithmetic.float_parameters import FloatParameters
     from ..base.modes import How
-    from ..cpu.numbers.logarithms import Cells
+    from ..cpu.numbers.logarithms import PowerCells
     from ..cpu.numbers.tables import Table
 
 __all__ = ["run_each", "run_many"]
@@ -160,7 +160,7 @@ def to_posit(
 
 
 def to_logarithmic(
-    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: Cells, powers: torch.Tensor,
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: PowerCells, powers: torch.Tensor,
     smallest: float | None, how: How,
 ) -> None:  # fmt: skip
     """Rounds to logarithmic numbers; arguments are those of the CPU's loops. Without ``smallest`` to the nearest."""

@@ -50,7 +50,7 @@ class ShapesUnfitError(Exception):
     """The operands have shapes that the operation does not take; torch's own operation knows what to say."""
 
 
-class Arithmetic:
+class RoundedSums:
     """Contractions and sums of one dtype under one :class:`~roundoff.simulate.accumulation.description.Accumulation`.
 
     Args:
@@ -67,7 +67,7 @@ class Arithmetic:
         self._product: FloatFormat | None = how.product  # type: ignore[assignment]
         self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
-    def begun(self, named: dict[str, Any]) -> tuple[Arithmetic, dict[str, Any]]:
+    def begun(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:
         """The arithmetic and the arguments for an operation: an accumulator of its own format begins with zero."""
         return self, named
 

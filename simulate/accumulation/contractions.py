@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from .arithmetic import Arithmetic
+    from .arithmetic import RoundedSums
     from .exact_sums import ExactSums
 
 _aten = torch.ops.aten
 
 
-class Call(NamedTuple):
+class NamedCall(NamedTuple):
     """One call of an operation, its arguments by name."""
 
     named: dict[str, Any]
@@ -45,7 +45,7 @@ class Handler(NamedTuple):
     in_place: bool
     """The overwritten one is an operand."""
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NamedCall:
         """The arguments by name, as the operation's schema has them."""
         named = {
             name: args[i] if i < len(args) else kwargs.get(name, default)
@@ -61,9 +61,9 @@ class Handler(NamedTuple):
             dtypes = {named["dtype"]}
         dense = all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors)
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
-        return Call(named, written, dtype if all(one.dtype == dtype for one in written) else None)
+        return NamedCall(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 
-    def run(self, arithmetic: Arithmetic | ExactSums, call: Call) -> Any:
+    def run(self, arithmetic: RoundedSums | ExactSums, call: NamedCall) -> Any:
         """Does the operation; returns what it returns."""
         begun, named = arithmetic.begun(call.named)
         result = self.compute(begun, **named)
@@ -80,7 +80,7 @@ class Handler(NamedTuple):
 
 
 def _plus(
-    arithmetic: Arithmetic, product: torch.Tensor, addend: torch.Tensor, beta: complex, alpha: complex
+    arithmetic: RoundedSums, product: torch.Tensor, addend: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
     """``beta * addend + alpha * product``, one rounded addition, scaled in the carrier; no addend if beta is 0."""
     if alpha != 1:
@@ -90,28 +90,28 @@ def _plus(
     return arithmetic.add(product, addend if beta == 1 else addend * beta)
 
 
-def _mm(arithmetic: Arithmetic, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+def _mm(arithmetic: RoundedSums, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     return gapless(arithmetic.contract(self[None], mat2[None])[0])
 
 
-def _bmm(arithmetic: Arithmetic, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+def _bmm(arithmetic: RoundedSums, self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     return gapless(arithmetic.contract(self, mat2))
 
 
-def _mv(arithmetic: Arithmetic, self: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+def _mv(arithmetic: RoundedSums, self: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
     return _mm(arithmetic, self, vec[:, None])[:, 0]
 
 
-def _dot(arithmetic: Arithmetic, self: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+def _dot(arithmetic: RoundedSums, self: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return _mm(arithmetic, self[None], tensor[:, None])[0, 0].clone()
 
 
-def _vdot(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _vdot(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return _dot(arithmetic, self, other)  # carriers are real
 
 
 def _addmm(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     mat1: torch.Tensor,
     mat2: torch.Tensor,
@@ -122,13 +122,13 @@ def _addmm(
 
 
 def _addmv(
-    arithmetic: Arithmetic, self: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, beta: complex, alpha: complex
+    arithmetic: RoundedSums, self: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
     return _plus(arithmetic, _mv(arithmetic, mat, vec), self, beta, alpha)
 
 
 def _baddbmm(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     batch1: torch.Tensor,
     batch2: torch.Tensor,
@@ -139,7 +139,7 @@ def _baddbmm(
 
 
 def _addbmm(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     batch1: torch.Tensor,
     batch2: torch.Tensor,
@@ -154,7 +154,7 @@ def _addbmm(
 
 
 def _linear(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     input: torch.Tensor,  # noqa: A002  the name in the schema
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -168,7 +168,7 @@ def _linear(
     return result if bias is None else arithmetic.add(result, bias)
 
 
-def _matmul(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _matmul(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if self.dim() == 0 or other.dim() == 0:
         raise ShapesUnfitError
     a = self if self.dim() > 1 else self[None]
@@ -182,7 +182,7 @@ def _matmul(arithmetic: Arithmetic, self: torch.Tensor, other: torch.Tensor) -> 
 
 
 def _grouped_mm(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     mat2: torch.Tensor,
     offs: torch.Tensor | None,
@@ -208,7 +208,7 @@ def _grouped_mm(
 
 
 def _sum(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     dtype: torch.dtype | None,
     dim: Sequence[int] | None = None,
@@ -230,7 +230,7 @@ def _sum(
 
 
 def _mean(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     self: torch.Tensor,
     dtype: torch.dtype | None,
     dim: Sequence[int] | None = None,

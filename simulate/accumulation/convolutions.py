@@ -12,7 +12,7 @@ from .arithmetic import ShapesUnfitError, gapless
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .arithmetic import Arithmetic
+    from .arithmetic import RoundedSums
 
 
 def _all(values: Sequence[int], rank: int) -> list[int]:
@@ -69,7 +69,7 @@ def _outputs(sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
 
 
 def _correlate(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     x: torch.Tensor,
     weight: torch.Tensor,
     stride: Sequence[int],
@@ -96,7 +96,7 @@ def _correlate(
 
 
 def _transposed(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     x: torch.Tensor,
     weight: torch.Tensor,
     stride: Sequence[int],
@@ -117,7 +117,7 @@ def _transposed(
 
 
 def _weight_gradient(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     rows: torch.Tensor,
     x: torch.Tensor,
     kernel: Sequence[int],
@@ -147,7 +147,7 @@ def _laid_out(result: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
 
 
 def forward(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     input: torch.Tensor,  # noqa: A002  the name in the schema
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -187,7 +187,7 @@ def forward(
 
 
 def backward(
-    arithmetic: Arithmetic,
+    arithmetic: RoundedSums,
     grad_output: torch.Tensor,
     input: torch.Tensor,  # noqa: A002  the name in the schema
     weight: torch.Tensor,

@@ -10,7 +10,7 @@ import torch
 from ...formats import FormatError, Rounding
 from ...formats.families.floats import FloatFormat
 from ..rounded_once.carrier_rounding import CarrierRounding
-from .arithmetic import Arithmetic, ShapesUnfitError
+from .arithmetic import RoundedSums, ShapesUnfitError
 from .contractions import handler
 from .exact_sums import ExactSums
 
@@ -26,7 +26,7 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 @cache
-def arithmetic(how: Accumulation, dtype: torch.dtype) -> Arithmetic:
+def arithmetic(how: Accumulation, dtype: torch.dtype) -> RoundedSums:
     """The contractions and sums of ``dtype`` under ``how``.
 
     Raises:
@@ -38,7 +38,7 @@ def arithmetic(how: Accumulation, dtype: torch.dtype) -> Arithmetic:
                 f"{place} {fmt} of the accumulation does not fit in {dtype}: run the program in float64, for example"
                 " model.double()"
             )
-    return Arithmetic(how, dtype)
+    return RoundedSums(how, dtype)
 
 
 def accumulates(func: OpOverload) -> bool:

@@ -20,15 +20,14 @@ from ..aten.wrappers import are_shapes, go_first
 from ..policy.carriers import on_this_gpu
 from ..policy.places import Places, in_role
 from ..policy.policy import Policy
-from ..policy.rules import OPTIMIZER_STEP, Islands, Role, Rule
-from ..policy.rules import Finfo as FinfoOf
+from ..policy.rules import OPTIMIZER_STEP, Finfo, Islands, Role, Rule
 from ..presence.bystanders import Bystander
 from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
 from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.fast_path import FastPath
-from ..presence.finfo import Finfo, FormatInfo
+from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
 from ..presence.process import Process, is_compiling_operator
 from ..watching.last_read import LastRead
@@ -215,7 +214,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.places is None:
                 self._runner.take_shortcut()
             _process.enter()
-            if self.policy.finfo == FinfoOf.FORMAT:
+            if self.policy.finfo == Finfo.FORMAT:
                 _finfo.enter()
             if self.policy.names_modules:
                 _fast_path.enter()
@@ -228,7 +227,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Ends what :meth:`enter_block` began."""
         if self.presence.leave(frame):
             _process.leave()
-            if self.policy.finfo == FinfoOf.FORMAT:
+            if self.policy.finfo == Finfo.FORMAT:
                 _finfo.leave()
             if self.policy.names_modules:
                 _fast_path.leave()
@@ -479,14 +478,14 @@ _process = Process(_presence_at_work, _is_inside, _before_step, Generators(_draw
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
     """What the simulation that the code of this thread runs in says of a dtype; None if it says nothing."""
     simulation = None if this_thread.rounding else at_work()
-    if simulation is None or simulation.policy.finfo != FinfoOf.FORMAT or simulation.format.native:
+    if simulation is None or simulation.policy.finfo != Finfo.FORMAT or simulation.format.native:
         return None
     if simulation.policy.islands == Islands.EXACT and dtype not in NARROW:
         return None
     return FormatInfo.of(simulation.format, dtype)
 
 
-_finfo = Finfo(_finfo_at_work)
+_finfo = FinfoAnswers(_finfo_at_work)
 
 
 def _names_modules() -> bool:

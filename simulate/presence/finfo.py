@@ -65,7 +65,7 @@ class _Kind(type):
 
 
 @final
-class Finfo:
+class FinfoAnswers:
     """Puts a class in the place of ``torch.finfo``, from the first simulation that asks for it to the last.
 
     It answers as ever in threads without such a simulation, and to those who imported ``finfo`` by name before.

@@ -67,7 +67,7 @@ _said: set[tuple[str, int]] = set()
 """The lines that have been told."""
 
 
-class Before(NamedTuple):
+class NumbersBefore(NamedTuple):
     """An operation before its result is rounded."""
 
     result: torch.Tensor
@@ -97,7 +97,7 @@ class Integers:
         self._changed.tell(told)
         self._angles.tell(told)
 
-    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> Before | None:
+    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> NumbersBefore | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
         of_counts = name in _CHANGING and any(map(self._is_count, args))
         of_counts = of_counts or (name in _PRODUCTS and self._are_any() and any(map(self._is_count, args)))
@@ -112,9 +112,9 @@ class Integers:
         angles |= of_counts and name in _MULTIPLYING and any(self._meet(arg, fmt) for arg in args)
         if not changes and not passed_on and not angles:
             return None
-        return Before(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on, angles)
+        return NumbersBefore(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on, angles)
 
-    def note(self, seen: Before) -> None:
+    def note(self, seen: NumbersBefore) -> None:
         """Notes what rounding did to it."""
         x, numbers, passed_on, angles = seen
         if angles:

@@ -53,7 +53,7 @@ class _Change(NamedTuple):
     how: str
 
 
-class Before(NamedTuple):
+class MeasureBefore(NamedTuple):
     """A result of one number, before it is rounded."""
 
     result: torch.Tensor
@@ -78,7 +78,7 @@ class Changes:
         coarse = (not (isinstance(fmt, FloatFormat) and fmt.significand_bits >= _ENOUGH_BITS) for fmt in formats)
         return Changes() if any(coarse) else None
 
-    def before(self, name: str, result: Any) -> Before | None:
+    def before(self, name: str, result: Any) -> MeasureBefore | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
         measures = is_measure(name)
         if not (measures or self._found):
@@ -86,9 +86,9 @@ class Changes:
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or x.numel() != 1 or not x.dtype.is_floating_point or not in_memory(x):
             return None
-        return Before(x, x.item() if measures else None)
+        return MeasureBefore(x, x.item() if measures else None)
 
-    def note(self, seen: Before, name: str, fmt: Format, args: Sequence[Any]) -> None:
+    def note(self, seen: MeasureBefore, name: str, fmt: Format, args: Sequence[Any]) -> None:
         """Notes what rounding did to it.
 
         Args:

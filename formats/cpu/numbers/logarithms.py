@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 
 
-class Cells(NamedTuple):
+class PowerCells(NamedTuple):
     """Sorted numbers from 1 up to 2, to be searched by cell; see :func:`cells`."""
 
     below: torch.Tensor
@@ -31,12 +31,12 @@ class Cells(NamedTuple):
     """The one number in the cell, or 2; float64."""
 
 
-def cells(numbers: torch.Tensor, fraction_bits: int) -> Cells:
+def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
     """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; one that begins a cell counts as below it."""
     starts = 1.0 + torch.arange(2 << fraction_bits, dtype=torch.float64, device="cpu") / (2 << fraction_bits)
     below = torch.bucketize(starts, numbers, right=True)
     following = torch.cat([numbers, numbers.new_tensor([2.0])])
-    return Cells(below, following[below])
+    return PowerCells(below, following[below])
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -122,7 +122,7 @@ def _in_mode(
 
 
 def round_to_nearest(
-    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, borders: Cells, powers: torch.Tensor
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, borders: PowerCells, powers: torch.Tensor
 ) -> None:
     """Rounds the elements of ``source`` to the nearest logarithmic numbers.
 
@@ -141,7 +141,7 @@ def round_to_nearest(
 
 
 def round_in_mode(
-    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: Cells, powers: torch.Tensor,
+    source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: PowerCells, powers: torch.Tensor,
     smallest: float, how: How,
 ) -> None:  # fmt: skip
     """Rounds as :func:`round_to_nearest` does, in the modes that are not to nearest.

@@ -9,7 +9,7 @@ from scipy import stats
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.acting.engines import Simulated
 from roundoff.agents.acting.packed import PackedPolicy
-from roundoff.agents.actors.chunks import Choice, Pull
+from roundoff.agents.actors.chunks import PolicyChoice, Pull
 from roundoff.agents.actors.noise import NoisyPolicy
 from roundoff.agents.actors.stage import connected
 from roundoff.agents.algorithms.dqn.exploration import EpsilonGreedy
@@ -228,7 +228,7 @@ def test_a_format_that_errs_not_adds_no_noise_and_one_output_to_choose_from_has_
 def test_a_pull_shows_what_was_chosen_after_it():
     nothing = np.zeros((0, 0), dtype=np.float32)
     pull = Pull(0, 1, None, 10, nothing, nothing)
-    choices = [Choice(np.full((2, 3), i, np.float32), np.full((2, 1), i, np.float32)) for i in range(2)]
+    choices = [PolicyChoice(np.full((2, 3), i, np.float32), np.full((2, 1), i, np.float32)) for i in range(2)]
     assert pull.shown([None, None]) is pull
     shown = pull.shown([None, *choices])
     np.testing.assert_array_equal(shown.states, np.repeat([0, 1], 2)[:, None] * np.ones(3))
