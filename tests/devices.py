@@ -31,7 +31,7 @@ WAITING = {
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 FILLING = ("where", "fill_", "masked_fill", "masked_fill_")
 FACTORS_ON_CPU = {"_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"}
-"""Which refuse factors in a tensor on the device."""
+"""Operations that refuse factors in a tensor on the device."""
 
 _Tensor = torch.Tensor
 _marked = Storages()  # of all tests: what a program keeps for later ones is still a stand-in there

@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """As Llama: embeddings, two blocks with RMSNorm, SiLU, attention with a kernel of its own or with a mask."""
+    """A network like Llama: embeddings, two blocks with RMSNorm, SiLU, attention with its own kernel or with a mask."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """As ResNet: convolutions, batch norm, a residual, pooling, dropout."""
+    """A network like ResNet: convolutions, batch norm, a residual, pooling, dropout."""
 
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ SMALL = {
 
 
 def config(**keys):
-    """Of a run of seconds."""
+    """The config of a run of a few seconds."""
     return TrainConfig(**(SMALL | keys))
 
 

@@ -106,7 +106,7 @@ def test_the_code_on_the_page_about_environments_runs():
 
 
 def test_the_algorithm_on_the_page_trains(tmp_path):
-    """Its two files in a copy of the package, with nothing else touched."""
+    """The page's two files are put into a copy of the package, with nothing else touched."""
     package = tmp_path / "roundoff"
     package.mkdir()
     for entry in (ROOT / "src/roundoff").iterdir():

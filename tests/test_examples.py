@@ -22,7 +22,7 @@ NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook(path):
-    """Its cells run, one after the other, and say what the text between them says."""
+    """A notebook's cells run, one after the other, and say what the text between them says."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")  # none is kept in git

@@ -58,7 +58,7 @@ def weights(folder):
 
 
 def digest(tensors):
-    """Of all tensors, by name."""
+    """A hash of all tensors and their names."""
     parts = [name.encode() + tensors[name].contiguous().numpy().tobytes() for name in sorted(tensors)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 

@@ -81,7 +81,7 @@ def test_the_divergence_is_that_of_kullback_and_leibler_also_where_probabilities
 
 
 def test_the_slope_of_the_mean_is_p_times_the_distance_from_it():
-    """By NumPy, and in e5m10, where weights times atoms would be infinite, within an ulp or so of each number."""
+    """NumPy gives the same slopes; e5m10, where weights times atoms would be infinite, does so within an ulp or so."""
     logits = torch.randn(9, 51, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     atoms = torch.linspace(-150, 150, 51, dtype=torch.float64)
     p = np.exp(logits.numpy()) / np.exp(logits.numpy()).sum(1, keepdims=True)

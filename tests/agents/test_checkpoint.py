@@ -93,7 +93,7 @@ def test_curves_that_were_changed_below_a_checkpoint_are_not_continued(tmp_path,
 
 
 def test_a_copy_by_hard_links_stays_as_it_is(tmp_path):
-    """As ``cp -al`` and ``rsync --link-dest`` make them."""
+    """``cp -al`` and ``rsync --link-dest`` make copies of this kind."""
     with MetricsLog(tmp_path, length=0, step=0) as log:
         log.write("train", 1, {"loss": 1.5})
     backup = tmp_path / "backup"

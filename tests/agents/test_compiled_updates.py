@@ -93,7 +93,7 @@ def test_a_run_has_the_same_bytes_compiled_stopped_or_not(tmp_path):
 
 
 def test_a_run_goes_on_when_the_compiler_fails(tmp_path, monkeypatch):
-    """Of the actor's program, when those of acting and the critics work: as with a disk that is full by then."""
+    """The actor's program fails to compile, when others have been, as with a disk that is full by then."""
     works, programs = graphs.compile_graph, []
 
     def compile_graph(traced):

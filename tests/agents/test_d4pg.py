@@ -251,7 +251,7 @@ def test_everything_kept_is_of_the_format_and_finite(format, options):
 
 
 def test_in_e5m10_gradients_are_those_of_fp32():
-    """Of the mean through the softmax, with values up to 150, and of the cross entropy, which are small numbers."""
+    """Gradients of the mean, through a softmax with values up to 150, and of the cross entropy are small numbers."""
     gradients = {}
     for format in ("fp32", "e5m10"):
         agent = agent_of(format, hidden_units=64)

@@ -84,7 +84,7 @@ def test_too_little_memory_is_one_message_and_loses_nothing(tmp_path, monkeypatc
     ids="-".join,
 )
 def test_a_run_goes_on_on_another_device(tmp_path, devices):
-    """Its checkpoint does not say where it was made, nor does its config."""
+    """A run's checkpoint does not say where it was made, nor does its config."""
     seen = []
     for device, until in zip(devices, (300, 600, None), strict=True):
         stop = StopRequest()

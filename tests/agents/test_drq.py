@@ -54,7 +54,7 @@ def flat(agent):
 
 
 class Encoder(nn.Module):
-    """As DrQ has it, with weight standardization as its authors wrote it, and the paper's downscaling."""
+    """DrQ's encoder, with weight standardization as its authors wrote it, and the paper's downscaling."""
 
     def __init__(self, standardize):
         super().__init__()

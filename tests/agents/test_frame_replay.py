@@ -105,7 +105,7 @@ def test_each_simulator_has_a_ring_of_its_own_and_all_are_sampled_alike():
 
 
 def test_an_episode_may_begin_with_several_images():
-    """As after actions that were not learned from: what the agent saw is what is kept."""
+    """What the agent saw is what is kept, here after actions that were not learned from."""
     replay = make(12)
     a, b, c, d = (image(number) for number in range(4))
     intake = PixelIntake(replay, (1, 1, 2), Format.parse("fp32"), torch.float32, CPU)

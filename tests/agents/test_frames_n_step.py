@@ -63,7 +63,7 @@ def begin(intake, worlds):
 
 
 def play(worlds, images, rows, steps):
-    """The same steps for both, as a run gives them."""
+    """Gives both intakes the same steps, as a run does."""
     for _ in range(steps):
         before, sample = worlds.step()
         steps_of_rows = sample.steps._replace(next_observations=sample.steps.next_observations.astype(float))
@@ -75,7 +75,7 @@ def play(worlds, images, rows, steps):
 
 
 def texts(before, numbers, after):
-    """Of each transition: action, reward and discount; by its first observation, action and last one."""
+    """Returns reward and discount of each transition, by its first observation, its action and its last observation."""
     whole = torch.cat((before.flatten(1).double(), numbers[:, :ACTION], after.flatten(1).double()), dim=1)
     outcomes = numbers[:, ACTION : ACTION + 2].tolist()
     return {tuple(key): tuple(outcome) for key, outcome in zip(whole.tolist(), outcomes, strict=True)}

@@ -236,7 +236,7 @@ def test_scaler_state_goes_through_a_state_dict():
 
 
 def test_a_group_added_later_has_the_scale():
-    """Its eps is that of the others: the same steps as without any scale."""
+    """The group has the eps of the others: its steps are the same as without any scale."""
     steps = {}
     for scale in (1.0, 1024.0):
         first, second = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -265,7 +265,7 @@ def test_empty_parameters_are_no_obstacle():
 @both
 @pytest.mark.parametrize("kahan", [False, True])
 def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch):
-    """As on another device: decisions are computed both ways, and the bits are the same."""
+    """Numbers on another device are not read: decisions are computed both ways, and the bits are the same."""
     results = []
     for at_hand in (True, False):
         with simulate(HALF):

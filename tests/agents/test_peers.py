@@ -1,4 +1,4 @@
-"""The same rollout and the same batches move the weights of our algorithms and of Stable-Baselines3's alike."""
+"""Our algorithms and Stable-Baselines3's move weights alike, given the same rollout and the same batches."""
 
 from types import SimpleNamespace
 

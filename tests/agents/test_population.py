@@ -143,7 +143,7 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
 
 
 def test_seconds_are_those_of_each(tmp_path):
-    """Of one that has no update, too."""
+    """Seconds are also known of a run that has no update."""
     runs = configs(*({"format": "e5m7", "steps": 400},) * 3, eval_every=400)
     runs[2] = runs[2].model_copy(update={"steps": 80})  # which no config may ask for
     began = time.perf_counter()

@@ -232,7 +232,7 @@ def test_sums_backwards_are_rounded_step_by_step():
 
 
 def test_log_probabilities_when_a_rollout_is_full_are_those_of_the_update():
-    """So that the first ratios are 1, exactly."""
+    """The first ratios of an update have to be 1, exactly."""
     for discrete in (False, True):
         agent = make(discrete=discrete, format="e5m7", environments=1)
         (drawn,) = make_batches(agent, 1)

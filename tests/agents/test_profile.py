@@ -1,4 +1,4 @@
-"""Where the time of a run goes: what counts for what, what is printed, and what is known after an interruption."""
+"""The profile of a run's time: what counts for what, what is printed, and what is known after an interruption."""
 
 import json
 from types import SimpleNamespace

@@ -259,7 +259,7 @@ class TestLearners:
             assert same_bits(found, drq.best_actions(images))
 
     def test_weights_are_rounded_as_their_products_get_them(self, drq, monkeypatch):
-        """Those of the linear layer are standardized before."""
+        """Weights of the linear layer are standardized before they are rounded."""
         seen, weight = [], Quantization.weight
         monkeypatch.setattr(Quantization, "weight", lambda self, w, **how: seen.append(w) or weight(self, w, **how))
         acting = drq.quantized(Quantization.parse("quarl3"))
@@ -296,7 +296,7 @@ class TestAdapters:
 
 class TestFinishedRuns:
     def test_gives_what_the_run_has_evaluated(self, ppo):
-        """The same weights in the same episodes; random bits of stochastic rounding depend on how much was learned."""
+        """Weights and episodes are the run's; random bits of stochastic rounding depend on how much was learned."""
         found = quantize(ppo, [Quantization.parse(one) for one in IN])
         assert list(found.original.returns) == records(ppo, "eval")[-1]["returns"]
         by_name = {r["in"]: r["returns"] for r in records(ppo, "eval_in")[-len(IN) :]}

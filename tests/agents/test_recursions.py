@@ -29,7 +29,7 @@ DISCOUNTS = [0.9, 0.95, 0.99, 0.997]
 
 
 def exactly(discount):
-    """As kernels have it, and one minus that."""
+    """Returns a discount as kernels have it, and one minus that."""
     number = float(torch.tensor(discount))
     return number, float(1 - Fraction(number))
 
@@ -229,7 +229,7 @@ def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):
 
 
 def test_the_figure_of_the_paper_rests_on_its_table():
-    """As docs/next-fix.md has it: what was measured lies where it is predicted, but for the noise of a critic."""
+    """The table is as docs/next-fix.md says: measured values lie where predicted, but for the noise of a critic."""
     with (Path(__file__).parents[2] / "docs/figures/recursions.csv").open(encoding="utf-8") as file:
         table = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     assert [row["m"] for row in table] == list(range(2, 11))

@@ -31,7 +31,7 @@ def rendering():
 
 @pytest.fixture
 def no_context_yet(monkeypatch):
-    """As in a process that has not rendered; MUJOCO_GL is not set."""
+    """Makes this process one that has not rendered, and in which MUJOCO_GL is not set."""
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(renderer, "_forget_opengl", lambda: None)
     monkeypatch.setattr(renderer, "gl_context", renderer.gl_context.__wrapped__)

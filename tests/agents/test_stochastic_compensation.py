@@ -86,7 +86,7 @@ def test_without_rounding_it_is_kahans_sum(start, values, factor):
 @pytest.mark.parametrize("format", ["e5m2", "e5m3", "e4m3"])
 @pytest.mark.parametrize("relative", [1e-2, 1e-3, 1e-4])
 def test_what_is_added_arrives_on_average(format, relative):
-    """Where Kahan's sum absorbs it. 20 000 sums, each of 60 additions: the test is at 5 standard errors."""
+    """What Kahan's sum absorbs arrives, too. 20 000 sums, each of 60 additions: the test is at 5 standard errors."""
     arrived = {}
     for add in (kahan_add_, stochastic_kahan_add_):
         total = roundoff.round(torch.linspace(1, 2, 20_000), format)

@@ -208,7 +208,7 @@ def test_compiled_in_a_population_or_interrupted_it_leaves_the_same_bytes(tmp_pa
 
 
 def test_a_policy_quantized_as_a_whole_acts_without_storage(tmp_path):
-    """As its weights act in fp32; what rounds operands alone leaves storage, and its random bits, as they are."""
+    """The policy acts as its weights do in fp32; what rounds operands alone leaves storage, and its random bits."""
     stored = EIGHT | {"activations": {"format": "e4m3", "rounding": "stochastic"}}
     train(config(storage=stored), tmp_path, compiled=False)
     run = quantize(tmp_path, [Quantization.parse(name) for name in ("fp32", "int8")])

@@ -415,7 +415,7 @@ def as_interrupted(tmp_path_factory):
 
 @pytest.fixture
 def interrupted(as_interrupted, tmp_path):
-    """The same, for one test."""
+    """A copy of the killed run, for one test."""
     return shutil.copytree(as_interrupted, tmp_path / "run")
 
 

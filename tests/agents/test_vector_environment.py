@@ -25,7 +25,7 @@ def sequences(count):
 
 
 def rollout(environments, steps=40):
-    """Both groups in turn, then an evaluation while a step is under way."""
+    """Steps both groups in turn, then evaluates while a step is under way."""
     generator = np.random.default_rng(0)
     seen = []
     *training, evaluation = environments.groups
@@ -87,7 +87,7 @@ def test_an_episode_that_ends_is_followed_by_the_next():
 
 
 def test_the_error_of_an_environment_crosses_processes():
-    """And whatever an environment prints, or its worker, is no message."""
+    """An environment's error is raised here; whatever the environment prints, or its worker, is no message."""
     with VectorEnvironment(
         {"task": "gym:odd_environments:Raises-v0", "action_repeat": 1}, (1,), (True,), workers=1
     ) as environments:

@@ -140,7 +140,7 @@ def test_a_table_that_cannot_be_written_leaves_the_old_one(sweep, tmp_path):
 
 
 def test_files_of_many_runs_are_taken_apart_together(tmp_path, monkeypatch):
-    """Where one is damaged, those beside it lose nothing, and every record stays with its run."""
+    """A damaged file costs those beside it nothing, and every record stays with its run."""
     calls = []
     monkeypatch.setattr(pj, "read_json", lambda *a, read=pj.read_json, **k: calls.append(1) or read(*a, **k))
     runs = [{"id": f"run{number:02}", "config": CONFIG | {"seed": number}} for number in range(30)]

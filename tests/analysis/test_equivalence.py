@@ -61,7 +61,7 @@ def test_a_published_example():
 
 
 def test_tasks_weigh_the_same():
-    """By hand: two tasks of 2 and 3 pairs, the variances of whose means are 1 and 1/3, over 2^2."""
+    """A calculation by hand: two tasks of 2 and 3 pairs, the variances of whose means are 1 and 1/3, over 2^2."""
     x, y = [{0: 99.0, 1: 101.0}, {0: 9.0, 1: 10.0, 2: 11.0}], [{0: 100.0, 1: 100.0}, {0: 10.0, 1: 10.0, 2: 10.0}]
     found = equivalence(x, y, 0.1)
     freedom = (1 + 1 / 3) ** 2 / (1 / 1 + (1 / 9) / 2)

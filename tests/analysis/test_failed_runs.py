@@ -11,7 +11,7 @@ from roundoff.analysis.statistics.summary import summarize
 
 @pytest.fixture
 def half_failed(tmp_path):
-    """Of two formats with two accumulators, one failed in one of two runs, and one in both with one of them."""
+    """A sweep of two formats and two accumulators: e5m10 failed in both runs with one, in one of two with the other."""
     runs = []
     for seed in range(2):
         for accumulate in ("exact", "e8m7/32"):

@@ -267,7 +267,7 @@ def test_odd_values_are_no_traceback(sweep, file, old, new):
 
 
 def test_runs_that_differ_in_very_many_keys_have_a_recipe(tmp_path):
-    """As those of two algorithms do: there would be 2^40 combinations."""
+    """Runs of two algorithms differ in so many keys that there would be 2^40 combinations."""
     for seed in range(3):
         keys = {f"key_{i}": seed for i in range(40)}
         write_run(tmp_path, "e5m5", seed, **keys)

@@ -28,7 +28,7 @@ TEXTS = {
     "commands": "'; touch precious/PWNED; `touch precious/PWNED` $(touch precious/PWNED) --out=precious",
     "empty": "",
 }
-"""Where a name, a task, a reason or any other text is expected."""
+"""Texts to put where a name, a task, a reason or any other text is expected."""
 
 VALUES = {
     "null": "null",
@@ -45,7 +45,7 @@ VALUES = {
     "deep": "[" * 200_000 + "]" * 200_000,
     "deep mappings": '{"a":' * 50_000 + "1" + "}" * 50_000,
 }
-"""Where a number, a list or a mapping is expected, as JSON."""
+"""Values to put where a number, a list or a mapping is expected, as JSON."""
 
 
 def _torn(path):
@@ -158,7 +158,7 @@ def _write(path, value):
 
 
 def places(value, path=()):
-    """Where something stands in JSON: the ways to everything in it, those in lists by the first entry alone."""
+    """Yields the path to everything that stands in JSON, in lists to the first entry alone."""
     inside = value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else ()
     for key, item in inside:
         yield (*path, key)

@@ -241,7 +241,7 @@ def test_networks_that_are_none(commands, folder):
 
 
 def test_single_runs(commands, folder):
-    """The same files in a folder of a run, where nothing has planned them."""
+    """Files of runs are read in folders of single runs, too, which nothing has planned."""
     (folder / "sweep.json").unlink()
     for run in (folder / RUN, folder / "runs"):
         commands.run("status", run)

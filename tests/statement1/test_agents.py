@@ -75,7 +75,7 @@ def test_all_six_together_after_a_hundred_updates():
 
 @pytest.mark.parametrize("atoms", [1, 11])
 def test_those_of_d4pg_halve_too(atoms):
-    """Of the gradient by the action, the projection and the cross entropy; it has no use for two of the fixes."""
+    """D4PG has a gradient by the action, a projection and a cross entropy; it has no use for two of the fixes."""
     problem = problem_of("d4pg", atoms=atoms, n_steps=3, tau=0.01, target_every=1, lr=1e-3)
     assert slopes(WIDTHS, table(problem, THE_SIX, (1, 10), seeds=3)) == pytest.approx([-1, -1], abs=0.2)
 

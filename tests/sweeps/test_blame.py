@@ -149,7 +149,7 @@ def test_of_roles_none_is_dropped_and_crashes_are_counted(blame):
 
 
 def test_roles_in_fp32_are_the_runs_of_the_preset(blame):
-    """So that neither is repeated where the other one has been run."""
+    """The search and the preset share runs, so that neither is repeated where the other one has been run."""
     plan = plan_file(find_sweep("roles-quick"))
     everything = next(run.config for run in plan.runs if run.case == "all in it")
     watcher = Watcher()

@@ -18,7 +18,7 @@ from roundoff.sweeps.workers.local import LocalProcesses
 from .test_search import QUICK, Watcher, plan
 
 NEEDS = "base: {format: e5m5}\ngrid: {need: [4, 6, 7, 8, 9, 10, 11, 12], seed: 0..7}"
-"""Of these candidates ``need 4`` alone scores 0.99, the others 0.5; one seed more is 0.001 more."""
+"""A sweep in which ``need 4`` alone scores 0.99, other candidates 0.5; one seed more is 0.001 more."""
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path
 
 
 def test_another_metric_is_asked_for_after_the_end(search, monkeypatch):
-    """As many runs are wanted as before, and others."""
+    """A search by another metric wants as many runs as before, and others."""
     monkeypatch.setattr(Watcher, "notice", lambda *_: None)
     search(f"metric: x\nsearch: {{for: best}}\n{NEEDS}")
     found, started, _ = search(f"metric: y\nsearch: {{for: best}}\n{NEEDS}")

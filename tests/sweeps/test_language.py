@@ -33,7 +33,7 @@ def complaints(text, *arguments, only=()):
 
 
 def test_run_ids_stay_as_they_were():
-    """Of 0.1.0; results on disk are found by them."""
+    """Run ids are those of 0.1.0; results on disk are found by them."""
     run = plan_text("base: {lr: 1e-3, tau: 0.01, fixes: [hadam]}\ngrid: {format: [e5m6], seed: [3]}", "f").runs[0]
     assert run.id == "cartpole_swingup-e5m6-s3-7b66e04327"
 
@@ -211,7 +211,7 @@ def mutated(text, source):
 
 
 def restructured(text, source):
-    """The same document with values removed, replaced, moved or wrapped, as JSON."""
+    """Returns a document as JSON, with values removed, replaced, moved or wrapped."""
     document = parse(text, "f").plain()
     odd = [None, True, 0, -1, 2**70, 1e400, float("nan"), "", "e5m10", "\n", [], {}, [[]], [1, 1], {"seed": [0]}, "lr"]
     for _ in range(source.choice([1, 1, 2, 5])):

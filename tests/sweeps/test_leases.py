@@ -82,7 +82,7 @@ def test_a_torn_lease_is_held_until_it_has_been_silent(tmp_path, content):
 
 
 def test_a_slow_taker_pushes_nobody_away(tmp_path):
-    """It decided on number 2 when 1 was dead, and acts when 2 has come and gone, and 3 is held."""
+    """A taker decided on number 2 when 1 was dead, and acts when 2 has come and gone, and 3 is held."""
     write(tmp_path, this_process(), 3)
     assert Lease.take(tmp_path, RUN, 2, lost) is None
     assert [path.name for path in tmp_path.iterdir()] == [f"{RUN}.3"]

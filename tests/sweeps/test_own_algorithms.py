@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_sweep_finds_it_beside_its_file_and_its_workers_do(folder):
-    """It has keys of its own, which may be swept; status and plots need not import it."""
+    """The algorithm has keys of its own, which may be swept; status and plots need not import it."""
     options = ["--out", "out", "--workers", "1"]
     done = fork_command("sweep", "here/own.yaml", "--allow-import", "my_algorithm", *options, cwd=folder)
     assert "out: 2 done, 0 crashed, 0 failed of 2 runs" in done.stdout, done.stderr
@@ -97,7 +97,7 @@ def test_a_file_alone_imports_nothing(folder):
 
 
 def test_a_task_finds_its_module_beside_the_command_too(folder):
-    """It is imported, and registers nothing; a module that is nowhere is said, and where it was looked for."""
+    """The module is imported though it registers nothing; of a missing one it is said where it was looked for."""
     (folder / "here" / "my_walks.py").write_text("")
     refused = fork_command("train", "task=gym:my_walks:Stroll-v0", "--out", "run", cwd=folder / "here")
     assert "No module" not in refused.stderr

@@ -43,7 +43,7 @@ def minutes(config):
 
 
 def share_that_is_run(plan):
-    """Of the formats, those that a bisection asks for at most, and fp32; of candidates, those that halving leaves."""
+    """The share of a plan's runs that start, at most: a bisection skips formats, and halving drops candidates."""
     if not plan.search:
         return 1
     if plan.search.looks_for == "best":

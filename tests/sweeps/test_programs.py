@@ -335,7 +335,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(folder):
 
 @pytest.mark.parametrize("top", ["true", "false"], ids=["begins with a checkpoint", "ends with one"])
 def test_loading_a_state_leaves_no_trace(folder, top):
-    """Its copies are operations, which are counted, and draw bits: not where the first checkpoint is the one loaded."""
+    """Loading copies numbers: counted, and drawing bits, but forgotten where the first checkpoint is the one loaded."""
     text = f"base: {{format: e5m4, rounding: stochastic, observe: true, top: {top}, pause: {folder / 'cut'}}}"
     config, metric = only(folder, text, "loads")
     with pytest.raises(ProgramError, match="cut"):
@@ -424,7 +424,7 @@ def test_a_failed_run_does_not_stop_the_sweep(folder):
 
 
 def test_what_a_run_does_to_its_process_does_not_reach_the_next(folder, monkeypatch):
-    """It changes the working directory, and reads standard input, which is at its end and not the worker's orders."""
+    """A run changes the working directory, and reads standard input, which is at its end, not the worker's orders."""
     made = plan(folder, "metric: first\ngrid: {x: [0, 1, 2]}", "unruly")
     monkeypatch.chdir(folder)
     summary = run_sweep(made, Path("out"), executor=LocalProcesses(1), watcher=Watcher())

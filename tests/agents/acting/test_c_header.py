@@ -53,7 +53,7 @@ class Compiled:
 
 
 def check(policy, fmt, observations, folder, **keys):
-    """Both give the same bits for each observation by itself."""
+    """Checks that the header and the simulation give the same bits for each observation by itself."""
     packed = PackedPolicy.of(policy, fmt)
     accumulate = None if fmt.startswith("int") else "fp32*fp32"
     engine = Simulated(packed.to_bytes(), accumulate=accumulate)

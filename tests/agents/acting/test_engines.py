@@ -98,7 +98,7 @@ def test_so_it_does_with_odd_and_with_large_layers(sizes):
 
 
 def test_so_it_does_between_two_codes():
-    """Where the quotient is a tie or nearly one, and a product with the reciprocal has another code."""
+    """The bits agree where a quotient is a tie or nearly one, and a product with the reciprocal has another code."""
     policy, others = perceptron([255, 5]), 0
     simulation, engine = simulated(policy, "int8_ax0"), by_onnx_runtime(policy, "int8_ax0")
     for seed in range(50):

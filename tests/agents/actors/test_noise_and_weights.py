@@ -57,7 +57,7 @@ def test_a_mistake_is_told_in_one_message(actors, keys, told):
 
 
 def probability(action, mean, sigma):
-    """Of an action of a Gaussian policy that is clipped: a density, or the probability of an end."""
+    """How likely a clipped action of a Gaussian policy is: a density, or the probability of an end."""
     if abs(action) < 1:
         return stats.norm.pdf(action, mean, sigma)
     return stats.norm.cdf(-1, mean, sigma) if action < 0 else stats.norm.sf(1, mean, sigma)

@@ -47,7 +47,7 @@ def test_codes_are_the_bits_of_torchs_own_types(name, own):
              "e6m9_ftz", "binary8p4ue"],
 )  # fmt: skip
 def test_codes_do_not_depend_on_the_type_that_holds_the_numbers(name):
-    """Those of float64 are computed in int64, those of float32 in int32; bf16's are the first bits of float32's."""
+    """Codes of float64 are computed in int64, those of float32 in int32; bf16's are the first bits of float32's."""
     fmt = Format.parse(name)
     wide = fmt.decode(torch.arange(1 << fmt.bits), torch.float64)
     narrow = fmt.decode(torch.arange(1 << fmt.bits), torch.float32)

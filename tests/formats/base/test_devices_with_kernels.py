@@ -1,4 +1,4 @@
-"""Which tensors the kernels for GPUs are for, and that they are asked for them: on stand-ins, without a GPU."""
+"""The kernels for GPUs, on stand-ins without a GPU: which tensors they are for, and that they are asked for them."""
 
 from types import SimpleNamespace
 

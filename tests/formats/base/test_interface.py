@@ -112,7 +112,7 @@ def test_specials_are_as_declared():
 
 @dataclass(frozen=True)
 class Least(Format):
-    """As few methods as a format can do with: integers from -limit to limit."""
+    """A format with as few methods as one can do with: integers from -limit to limit."""
 
     name: str
     limit: int

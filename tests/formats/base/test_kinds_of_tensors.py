@@ -226,7 +226,7 @@ for name in sys.argv[1:]:
 
 
 def test_a_format_that_is_first_used_inside_a_simulation():
-    """Its tables and facts are its own affair: the simulation does not round them, then or for ever."""
+    """A format's tables and facts are its own affair: the simulation does not round them, then or for ever."""
     command = [sys.executable, "-c", IN_A_FORK_EACH, *FIRST_USED]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for name, line in zip(FIRST_USED, lines, strict=True):

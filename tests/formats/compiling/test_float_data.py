@@ -27,7 +27,7 @@ def patterns(dtype):
 
 
 def same(a, b):
-    """The same bits; but a NaN need not be the same NaN: additions make signalling ones quiet."""
+    """Whether bits are the same; but a NaN need not be the same NaN: additions make signalling ones quiet."""
     integer = torch.int32 if a.dtype == torch.float32 else torch.int64
     return bool(((a.view(integer) == b.view(integer)) | (a.isnan() & b.isnan())).all())
 

@@ -129,7 +129,7 @@ print(roundoff.round(torch.tensor([0.1]), "e5m2").item())
 
 
 def test_it_rounds_where_nothing_can_be_written():
-    """As on a cluster: installed read-only, without a home, and without a temporary directory of one's own."""
+    """The package is installed as on a cluster: read-only, without a home or a temporary directory of one's own."""
     chosen = ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in chosen} | {"HOME": "/proc"}
     command = [sys.executable, "-c", PROGRAM]

@@ -42,7 +42,7 @@ def compiled():
 
 
 def code(function):
-    """Without the number of the compilation, which numba puts into names: ``loopB2v1`` is the first one's."""
+    """LLVM's code without the number of the compilation, which numba puts into names: the first has ``loopB2v1``."""
     return re.sub(r"B\dv\d+", "", function.inspect_llvm())
 
 

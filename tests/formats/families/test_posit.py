@@ -85,7 +85,7 @@ def test_equals_the_standard_everywhere(fmt):
 
 @pytest.mark.parametrize("fmt", SIXTEEN, ids=str)
 def test_every_border_of_16_bits(fmt):
-    """Without a search: codes u, borders v and their neighbours in ascending order, and where each must go."""
+    """No search is needed: codes u, borders v and their neighbours in ascending order, and where each must go."""
     values = torch.tensor([float(v) for v in positive(16, fmt.exponent_bits)], dtype=torch.float64)
     finer = torch.tensor([float(v) for v in positive(17, fmt.exponent_bits)], dtype=torch.float64)
     assert same_bits(finer[1::2], values)

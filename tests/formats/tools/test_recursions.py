@@ -1,4 +1,4 @@
-"""Where recursions stop: predictions against what happens, number by number, and what is right on average."""
+"""Recursions that stop: predictions against what happens, number by number, and what is right on average."""
 
 import math
 from fractions import Fraction
@@ -18,7 +18,7 @@ gains = st.tuples(st.integers(128, 255), st.integers(3, 9)).map(lambda x: x[0] /
 
 
 def settled(format, gain, target, start, steps=6000):
-    """Where it stops, step by step in float64; None if it has not by then."""
+    """Returns where a recursion stops, step by step in float64; None if it has not after all steps."""
     x = torch.tensor([start], dtype=torch.float64)
     for _ in range(steps):
         following = roundoff.round(x + gain * (target - x), format)
@@ -74,7 +74,7 @@ def test_the_share_that_is_reached_is_that_of_the_significand(m, gain, exponent)
 
 
 def test_the_table_of_horizons():
-    """As it is quoted: steps of 100, with a discount of 0.99."""
+    """The table of docs/recursions.md: steps of 100, with a discount of 0.99."""
     found = {m: tuple(round(100 * share) for share in reach(1 - 0.99, m)) for m in (2, 3, 4, 5, 6, 7, 8, 10)}
     assert found == {
         2: (7, 14), 3: (14, 24), 4: (24, 39), 5: (39, 56), 6: (56, 72), 7: (72, 84), 8: (84, 91), 10: (95, 98)

@@ -1,4 +1,4 @@
-"""Which calls are exact moves: what is moved, what is computed or brought in, for the same operations."""
+"""Calls that are exact moves: what is moved, what is computed or brought in, for the same operations."""
 
 import pytest
 import torch

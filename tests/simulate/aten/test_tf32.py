@@ -198,7 +198,7 @@ def test_what_is_allowed_while_a_population_runs(ran, settings, monkeypatch):
 
 
 def test_products_that_other_operators_compute_are_found(settings):
-    """Those of tensor cores, which other cards leave to PyTorch, and kernels that are given numbers as tensors."""
+    """Products of tensor cores are found, which other cards leave to PyTorch, and kernels given numbers as tensors."""
     x = torch.randn(16, 16)
 
     def calls(x):

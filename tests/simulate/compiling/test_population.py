@@ -15,7 +15,7 @@ def stack(members):
 
 
 def operations(x, y, row, number, exact, index):
-    """Of every rule at least one; x, y (6, 35); row (35,); a 0-d number of each float type; an index (1, 35)."""
+    """Uses every rule at least once; x, y (6, 35); row (35,); a 0-d number of each float type; an index (1, 35)."""
     clean = x.nan_to_num(0.0, 3.0, -3.0)
     three = clean.reshape(2, 3, 35)
     weights = y.nan_to_num(0.0, 3.0, -3.0).reshape(2, 35, 3)

@@ -29,7 +29,7 @@ def policy_of(number):
 
 
 def programs(seeds):
-    """Those that run eagerly: PyTorch refuses some orders of writing and differentiating."""
+    """Yields the random programs that run eagerly: PyTorch refuses some orders of writing and differentiating."""
     for seed in seeds:
         program = Program(seed)
         try:
@@ -121,7 +121,7 @@ def special(*shape, kinds):
 
 
 def laid(x):
-    """The same numbers, one behind another, transposed, with gaps, and in rows with gaps between them."""
+    """Lays out numbers one behind another, transposed, with gaps, and in rows with gaps between them."""
     gaps, rows = x.new_zeros(*x.shape[:-1], 2 * x.shape[-1]), x.new_zeros(*x.shape[:-1], x.shape[-1] + 3)
     gaps[..., ::2], rows[..., :-3] = x, x
     return [x, x.mT.contiguous().mT, gaps[..., ::2], rows[..., :-3]]
@@ -152,7 +152,7 @@ def of_special_numbers(operands):
     [([(9, 17)], [0]), pytest.param([(3, 5), (16, 8), (4, 33)], [0, 1, 2, 3], marks=pytest.mark.slow)],
 )
 def test_signs_of_zero_ties_and_nan_are_those_of_the_kernels(shapes, ways):
-    """Which of two equal numbers is the larger one is decided by their order in memory."""
+    """The order of two equal numbers in memory decides which of them is the larger one."""
     drawn = [special(*shape, kinds=kinds) for shape, kinds in product(shapes, (6, 10))]
     operands = [laid(x)[way] for x in drawn for way in ways]
     expected, found = of_special_numbers(operands), roundoff.compile(of_special_numbers, None)(operands)

@@ -137,7 +137,7 @@ def with_gaps(x):
 
 
 def laid_out(tree, layout):
-    """The same numbers, elsewhere in memory."""
+    """Copies a tree of tensors: numbers are the same, elsewhere in memory."""
 
     def one(x):
         strided = isinstance(x, torch.Tensor) and x.layout == torch.strided and x.is_floating_point() and x.dim() > 1

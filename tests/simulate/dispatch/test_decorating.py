@@ -16,14 +16,14 @@ COARSE = torch.ones(4)  # the nearest of e5m2
 
 @roundoff.simulate("e5m2")
 def scaled(x, factor=1.0):
-    """Of a user."""
+    """A function of a user."""
     return x * factor
 
 
 def test_a_function_is_simulated_and_stays_what_it_is():
     assert torch.equal(scaled(X), COARSE)
     assert torch.equal(scaled(X, factor=0.5), COARSE / 2)
-    assert (scaled.__name__, scaled.__doc__) == ("scaled", "Of a user.")
+    assert (scaled.__name__, scaled.__doc__) == ("scaled", "A function of a user.")
     assert torch.equal(X * 1.0, X)  # outside nothing is
     with roundoff.simulate("e5m10"):
         inside, around = scaled(X), X * 1.0

@@ -174,7 +174,7 @@ def test_settings_mean_what_they_mean_for_float32(options):
 
 
 def test_the_gradient_that_backpropagation_begins_with_draws_no_bits():
-    """It is one, in every dtype: so the random bits behind it are those of a float32 program."""
+    """The first gradient is one, in every dtype: so the random bits behind it are those of a float32 program."""
     found = []
     for dtype in (torch.float32, BRAIN, HALF):
         w = roundoff.round(torch.randn(40, generator=torch.Generator().manual_seed(0)), "e5m7").to(dtype)
@@ -235,7 +235,7 @@ def test_products_of_a_mixture_of_experts():
 
 
 class Llama(torch.nn.Module):
-    """Its islands: a norm in float32, a softmax in float32, a mask of the smallest number."""
+    """A block with Llama's islands: a norm in float32, a softmax in float32, a mask of the smallest number."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -340,7 +340,7 @@ def test_autocast_with_a_loss_scale(dtype, fmt, islands):
 
 
 def test_muon():
-    """Its Newton-Schulz iteration is in bfloat16, whatever the program is in."""
+    """Muon's Newton-Schulz iteration is in bfloat16, whatever the program is in."""
 
     def stepped(fmt):
         torch.manual_seed(0)

@@ -163,7 +163,7 @@ def test_one_simulation_in_several_threads():
 
 
 def test_threads_that_work_for_a_simulation_draw_in_its_order():
-    """As autograd's do on a GPU: they never entered it."""
+    """Autograd's threads on a GPU draw bits for a simulation that they never entered."""
     draws = Draws(5)
     draws.enter()
     drawn = [draws.bits()]
@@ -208,7 +208,7 @@ def test_a_checkpoint_draws_the_random_bits_of_the_first_time(use_reentrant):
 
 
 def test_a_checkpoint_changes_no_gradient_under_stochastic_rounding():
-    """Where the forward pass alone is rounded, gradients are those without a checkpoint."""
+    """Gradients are those without a checkpoint where the forward pass alone is rounded."""
     layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
     x = torch.randn(4, 8)
     policy = Policy("fp32", rules=[Rule(role="forward", format="e5m3", rounding="stochastic")])

@@ -260,7 +260,7 @@ def test_random_numbers_stay_in_their_range(fmt, rounding):
 
 
 def test_experts_get_their_tokens():
-    """As transformers counts the tokens of each expert, for a product of groups; no row is left unwritten."""
+    """Tokens of each expert are counted as transformers does, for a product of groups; no row is left unwritten."""
     generator = torch.Generator().manual_seed(0)
     experts = torch.randint(0, 4, (2000,), generator=generator).sort().values
     tokens = torch.randn(2000, 8, generator=generator).bfloat16()

@@ -1,4 +1,4 @@
-"""Which products a simulation hands to tensor cores, and in which dtype; by a stand-in for them on the CPU."""
+"""The products that a simulation hands to tensor cores, and in which dtype; by a stand-in for them on the CPU."""
 
 import pytest
 import torch

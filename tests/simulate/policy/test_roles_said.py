@@ -27,7 +27,7 @@ def test_a_rule_reaches_what_is_said_and_nothing_else():
 
 @pytest.mark.parametrize("clip", [torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_])
 def test_clipping_gradients_is_part_of_the_optimizer(clip):
-    """By whatever name it was imported, and for as long as a simulation is entered."""
+    """Clipping has its role by whatever name it was imported, and for as long as a simulation is entered."""
 
     def clipped(*rules):
         weight = torch.nn.Parameter(torch.ones(3))

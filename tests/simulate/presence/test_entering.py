@@ -1,4 +1,4 @@
-"""In which code a simulation is at work: generators, coroutines, threads, and functions of torch.compile."""
+"""The code in which a simulation is at work: generators, coroutines, threads, and functions of torch.compile."""
 
 import asyncio
 import contextlib

@@ -116,7 +116,7 @@ FORMATS = [
     formula=st.sampled_from(list(OPERATIONS)), kind=st.sampled_from(["near", "wide", "far"]), seed=st.integers(0, 2**32)
 )
 def test_results_are_the_exact_ones_rounded_once(name, formula, kind, seed):
-    """Of numbers of the format, in every mode; the oracle rounds to odd in float64, which has room for the format."""
+    """Operands are numbers of the format, in every mode; the oracle rounds to odd in float64, which has room for it."""
     fmt = Format.parse(name)
     dtype = fmt.carrier
     x = cancelling(formula, [operands(kind, (50,), dtype, seed + i) for i in range(3)])
@@ -141,7 +141,7 @@ def test_results_are_the_exact_ones_rounded_once(name, formula, kind, seed):
 
 @pytest.mark.parametrize("mode", [m for m in DETERMINISTIC if m not in NEAREST])
 def test_logarithmic_numbers_and_integers_are_their_neighbours(mode):
-    """Of products: the number next to the exact one on the side that the mode says."""
+    """A product is the number next to the exact one on the side that the mode says."""
     fmt = Format.parse("lns10_4")
     values = fmt.values().float()
     x, a = (values[torch.randint(len(values), (400,), generator=torch.Generator().manual_seed(i))] for i in range(2))
@@ -205,7 +205,7 @@ def test_roots_are_the_same_alone_and_in_any_memory():
 
 
 def variants(x, y, z, wide, single, many):
-    """The same arithmetic, asked for in many ways; a list for each result. 0.3 is there as a number and as tensors."""
+    """A list for each result, with the many ways to ask for its arithmetic. 0.3 is there as a number and as tensors."""
     t = x.clone().view(20, 5).T.contiguous().T
     return [
         [x + y, x.clone().add_(y), torch.add(x, y, out=torch.empty_like(x)), torch._foreach_add([x], [y])[0], y + x,
@@ -360,7 +360,7 @@ def test_rounding_twice_is_harmless_where_it_is_left():
 
 
 def test_what_takes_the_exact_way_to_nearest_even():
-    """Where rounding twice is harmless the kernel stays; PyTorch's roots never do."""
+    """PyTorch's kernels stay where rounding twice is harmless, those for roots never."""
 
     def chosen(name, dtype=torch.float32):
         fmt = Format.parse(name)
@@ -453,7 +453,7 @@ def test_simulations_share_their_loops():
 
 
 def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
-    """Where threads make the same number at once, nobody else keeps it for one of them."""
+    """The cache keeps one of the equal numbers that threads make at once; each must live while it is read."""
     numbers, alive, one, run = [], [], exact_results._kept.__wrapped__, exact_loops.Loop.__call__
 
     def not_kept(x, sign, dtype):
