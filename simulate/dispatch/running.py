@@ -258,9 +258,8 @@ class Runner:
     ) -> Any:
         """What the operation returns, before it is rounded."""
         assert plan.kernel is not None
-        if computed.waits:  # it ran without Python, which had nothing to say until it saw the results
-            result, computed.result, computed.waits = computed.result, None, False
-            return result
+        if computed.waits and computed.is_at_hand():  # it ran in C++, and Python had nothing to say until it saw this
+            return computed.take()
         if plan.contracts and is_on_gpu(args):
             with in_float32(plan.name):
                 result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)

@@ -33,7 +33,7 @@ class NativeWarning(UserWarning):
     """Operations of simulations run in Python, since the C++ for them could not be compiled or loaded."""
 
 
-class Loop(ctypes.Structure):
+class LoopAddresses(ctypes.Structure):
     """A compiled loop and its parameters, by their addresses; zeros: there is none."""
 
     _fields_ = (("run", ctypes.c_void_p), ("parameters", ctypes.c_void_p))
@@ -46,12 +46,12 @@ class Description(ctypes.Structure):
     """What the C++ is told of a plain operation; its fields are explained there."""
 
     _fields_ = (
-        ("single", Loop), ("twofold", Loop), ("rounds", _NUMBER), ("results", _MASK), ("written", _MASK),
-        ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER), ("counts", _NUMBER), ("counts_up", _NUMBER),
-        ("reads", _NUMBER), ("power", _NUMBER), ("root", _NUMBER), ("single_root", ctypes.c_void_p),
-        ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER), ("no_single", _NUMBER),
-        ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK), ("types", _MASK),
-        ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
+        ("single", LoopAddresses), ("twofold", LoopAddresses), ("rounds", _NUMBER), ("results", _MASK),
+        ("written", _MASK), ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER), ("counts", _NUMBER),
+        ("counts_up", _NUMBER), ("reads", _NUMBER), ("power", _NUMBER), ("root", _NUMBER),
+        ("single_root", ctypes.c_void_p), ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER),
+        ("no_single", _NUMBER), ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK),
+        ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER),
     )  # fmt: skip
 
@@ -79,6 +79,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "computed": (_I, []),
     "computed_length": (_I, [_I]),
     "computed_tensor": (ctypes.py_object, [_I, _I]),
+    "goes_on": (_I, []),
     "forked": (None, []),
 }
 
@@ -102,7 +103,26 @@ class _Computed(threading.local):
     """What an operation has computed already, in this thread, of which Python is to take care from there on."""
 
     result: Any = None
+    error: BaseException | None = None
     waits: bool = False
+
+    def is_at_hand(self) -> bool:
+        """Whether the operation that Python is asked for has been computed; what an interrupted one left is let go."""
+        if self.waits and (_loaded is None or not _loaded.goes_on()):
+            self.result, self.error, self.waits = None, None, False
+        return self.waits
+
+    def take(self) -> Any:
+        """Returns what was computed, once.
+
+        Raises:
+            KeyboardInterrupt: it came while the result was on its way.
+        """
+        result, error = self.result, self.error
+        self.result, self.error, self.waits = None, None, False
+        if error is not None:
+            raise error
+        return result
 
 
 computed = _Computed()
@@ -182,10 +202,12 @@ def _can_be_plain(name: str) -> bool:
 @_TOLD  # type: ignore[untyped-decorator]
 def _take_computed() -> None:
     """Called by the C++ where an operation has run, and Python is to go on."""
-    assert _loaded is not None
     loaded: Any = _loaded
-    values = [_value(loaded, number) for number in range(loaded.computed())]
-    computed.result = values[0] if len(values) == 1 else tuple(values) or None
+    try:
+        values = [_value(loaded, number) for number in range(loaded.computed())]
+        computed.result = values[0] if len(values) == 1 else tuple(values) or None
+    except BaseException as error:  # noqa: BLE001  C++ cannot pass it on
+        computed.error = error
     computed.waits = True
 
 

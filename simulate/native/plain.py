@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from ...formats import FloatFormat, Rounding
-from ...formats.cpu.float_choice import Loop as RoundingLoop
+from ...formats.cpu.float_choice import Loop
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
 from ..aten.schemas import schema_of
-from .library import NAMESPACES, Description, Loop
+from .library import NAMESPACES, Description, LoopAddresses
 from .stand_ins import StandsFor, address, meaning_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ WHOLE, NOTED = 1, 2
 """Marks on memory: that it holds whole numbers; that it is noted what was made of it."""
 
 
-class Planned(Protocol):
+class PlanOfOperation(Protocol):
     """What is asked of a plan; see :class:`.dispatch.plan.Plan`."""
 
     operation: OpOverload | None
@@ -68,7 +68,7 @@ class Notes(NamedTuple):
     """Operations of which it is noted what rounding does to results, where an operand holds integers."""
 
 
-def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:
+def reasons_against(plan: PlanOfOperation, notes: Notes) -> Iterator[str]:
     """Why an operation is not plain, in words; none if it is."""
     operation, counts = plan.operation, plan.counts
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
@@ -90,7 +90,7 @@ def reasons_against(plan: Planned, notes: Notes) -> Iterator[str]:
     yield from (reason for reason, holds in tests.items() if holds)
 
 
-def described(plan: Planned, notes: Notes) -> Description | None:
+def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
     """What the C++ is told of a plain operation; None if it is not plain."""
     if any(True for _ in reasons_against(plan, notes)):
         return None
@@ -104,8 +104,8 @@ def described(plan: Planned, notes: Notes) -> Description | None:
     meaning = meaning_of(plan.kernel) or StandsFor()
     heeds = bool(notes.whole and plan.counts and (plan.counts.making or plan.counts.writes or plan.counts.noted))
     made = Description(
-        single=loops[torch.float32] or Loop(),
-        twofold=loops[torch.float64] or Loop(),
+        single=loops[torch.float32] or LoopAddresses(),
+        twofold=loops[torch.float64] or LoopAddresses(),
         rounds=plan.rounds,
         results=_mask(results) if outputs.results else 0,
         written=_mask(position for position, _ in outputs.written),
@@ -140,16 +140,16 @@ def _places(places: Iterable[tuple[int, str]]) -> int:
     return _mask(position for position, _ in places)
 
 
-def _runs_itself(plan: Planned) -> bool:
+def _runs_itself(plan: PlanOfOperation) -> bool:
     meaning = meaning_of(plan.kernel)
     return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and any(meaning))
 
 
-def _is_rounded(plan: Planned) -> bool:
+def _is_rounded(plan: PlanOfOperation) -> bool:
     return plan.rounds and (plan.outputs.results or bool(plan.outputs.written))
 
 
-def _first_matrix(plan: Planned) -> int:
+def _first_matrix(plan: PlanOfOperation) -> int:
     """The position of the first of two matrices of which another library computes the product if they are large."""
     assert plan.operation is not None
     ours = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
@@ -167,17 +167,17 @@ def _data(counts: Any, name: str) -> int | None:
     return 1 if name == "copy_" else None
 
 
-def _loops(plan: Planned) -> dict[torch.dtype, Loop | None]:
+def _loops(plan: PlanOfOperation) -> dict[torch.dtype, LoopAddresses | None]:
     """The loops that round results, in place, for each carrier in which that is exact."""
     return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in _CARRIERS}
 
 
-def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> Loop | None:
+def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> LoopAddresses | None:
     if not isinstance(fmt, FloatFormat) or not fmt.signed or rounding is not Rounding.NEAREST_EVEN:
         return None
     if dtype == torch.float32 and fmt.carrier == torch.float64:
         return None
     found = fmt.nearest_loop(dtype)
-    if not isinstance(found, RoundingLoop):
+    if not isinstance(found, Loop):
         return None
-    return Loop(address(found.in_place), found.address)
+    return LoopAddresses(address(found.in_place), found.address)

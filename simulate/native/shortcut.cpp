@@ -139,6 +139,7 @@ thread_local int64_t held = 0;        // this thread computes something for itse
 using Told = void (*)();
 Told told = nullptr;
 thread_local std::vector<IValue>* computed = nullptr;
+thread_local int64_t going_on = 0;  // operations of this thread that Python goes on with
 
 const void* address(int64_t index) {
   const auto& mode = Modes::get_stack_at(index);
@@ -372,8 +373,8 @@ bool round(c10::TensorImpl* x, Plain& plain) {
   auto type = c10::typeMetaToScalarType(x->dtype());
   if (!is_carrier(type)) return true;  // integers and truth
   const Loop& loop = type == at::kFloat ? plain.how.single : plain.how.twofold;
-  const void* numbers = x->data();
-  loop.run(numbers, const_cast<void*>(numbers), x->numel(), loop.parameters);
+  void* numbers = x->mutable_data();  // its own from here on, if it was a lazy copy
+  loop.run(numbers, numbers, x->numel(), loop.parameters);
   plain.rounded.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -404,6 +405,10 @@ void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   computed = &results;
   told();
   computed = nullptr;
+  struct Going {
+    Going() { ++going_on; }
+    ~Going() { --going_on; }
+  } going;
   fallback->callBoxed(op, keys, stack);
 }
 
@@ -423,7 +428,8 @@ void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeyS
   all_tensors(given[0], [&](const c10::TensorImpl* x) {
     const IValue& target = computed.isTensor() ? computed : computed.toListRef()[number++];
     auto root = c10::typeMetaToScalarType(x->dtype()) == at::kFloat ? how.single_root : how.twofold_root;
-    root(x->data(), const_cast<void*>(target.unsafeToTensorImpl()->data()), 0, x->numel());
+    void* into = target.unsafeToTensorImpl()->mutable_data();
+    root(x->data(), into, 0, x->numel());
     return true;
   });
 }
@@ -581,6 +587,9 @@ int64_t roundoff_computed_length(int64_t number) {
   if (value.isTensorList()) return static_cast<int64_t>(value.toListRef().size());
   return value.isTensor() ? -1 : -2;
 }
+
+// Whether Python goes on with an operation of this thread; it may have been interrupted before it did.
+int64_t roundoff_goes_on() { return going_on; }
 
 PyObject* roundoff_computed_tensor(int64_t number, int64_t item) {
   const IValue& value = (*computed)[number];

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 from comparing import same_bits
-from operator_samples import op_db
+from operator_samples import OPERATORS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
@@ -14,19 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import roundoff
 from roundoff.simulate.dispatch.simulation import Simulation
 from roundoff.simulate.native import library
-
-NO_NUMBERS = {
-    "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
-    "new_empty_strided",
-}  # fmt: skip
-
-OPERATORS = [
-    op
-    for op in op_db
-    if torch.float32 in op.supported_dtypes("cpu")
-    and op.formatted_name not in NO_NUMBERS
-    and not op.name.startswith("jiterator")  # CUDA only
-]
 
 
 @pytest.fixture(autouse=True)
@@ -339,6 +326,41 @@ def test_what_is_read_is_told_as_ever(monkeypatch):
         return torch.tensor(said)
 
     assert_same(both_ways(monkeypatch, program, "e5m3"))
+
+
+def test_a_lazy_copy_is_rounded_and_its_source_is_not(monkeypatch):
+    def program():
+        x = torch.linspace(0.1, 0.9, 7)
+        return [y for _ in range(3) for y in (torch._lazy_clone(x), torch._lazy_clone(x).sqrt_(), x)]
+
+    assert_same(both_ways(monkeypatch, program, "e5m3"))
+
+
+@pytest.mark.parametrize("where", ["before", "on the way"])
+def test_what_an_interrupted_operation_has_computed_reaches_no_other(where, monkeypatch):
+    """A sum of one element is computed in C++, and looked at in Python."""
+    dispatch, value, interrupt = Simulation.__torch_dispatch__, library._value, []
+
+    def interrupted(given, function, *args, **kwargs):
+        if interrupt == [given]:
+            interrupt.clear()
+            raise KeyboardInterrupt
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(
+        Simulation, "__torch_dispatch__", lambda *args, **kwargs: interrupted("before", dispatch, *args, **kwargs)
+    )
+    monkeypatch.setattr(library, "_value", lambda *args: interrupted("on the way", value, *args))
+    x = torch.linspace(0.1, 0.9, 5)
+    exponentials = roundoff.round(torch.exp(x), "e5m3")
+    with roundoff.simulate("e5m3"):
+        *_, expected = (x.sum() for _ in range(3))
+        interrupt.append(where)
+        with pytest.raises(KeyboardInterrupt):
+            x.sum()
+        assert not interrupt
+        assert same_bits(torch.exp(x), exponentials)
+        assert same_bits(x.sum(), expected)
 
 
 def test_memory_stays_as_it_is():
