@@ -6,7 +6,7 @@ Many operators are one program, since compiling is what takes time.
 import pytest
 import torch
 from comparing import same_bits
-from operator_samples import op_db
+from operator_samples import OPERATORS
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import roundoff
@@ -17,18 +17,6 @@ from roundoff.simulate.dispatch.graph_writer import FormatsAsData
 SAMPLES = 2
 A_PROGRAM = 16
 
-# Nothing that an operation computed: memory as it was found.
-UNDEFINED = {
-    "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
-    "new_empty_strided",
-}  # fmt: skip
-OPERATORS = [
-    op
-    for op in op_db
-    if torch.float32 in op.supported_dtypes("cpu")
-    and op.formatted_name not in UNDEFINED
-    and not op.name.startswith("jiterator")  # CUDA only
-]
 NAMED = {op.formatted_name: op for op in OPERATORS}
 PROGRAMS = [sorted(NAMED)[i : i + A_PROGRAM] for i in range(0, len(NAMED), A_PROGRAM)]
 
