@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
 _DISTANCE = "_l1"  # after the name of the network
 _VALUES = "q_difference"
-_STATES = 2000
 _NUMBERS = 1 << 22  # of a layer's results at a time
 
 
@@ -53,7 +52,7 @@ def differences_table(experiment: Experiment, warnings: list[str]) -> pd.DataFra
     rows: list[dict[str, Any]] = []
     for reference, run in _pairs(experiment):
         there, here = (experiment.folders[identity] / "snapshots" for identity in (reference, run["id"]))
-        inputs = np.atleast_1d(_load(there / "states.npz", warnings).get("inputs", np.empty(0)))[:_STATES]
+        inputs = np.atleast_1d(_load(there / "states.npz", warnings).get("inputs", np.empty(0)))
         known = {key: run[key] for key in ("task", "format", "seed", "id")} | {"reference": reference}
         files = (path for path in here.glob("*.npz") if _STEP.fullmatch(path.stem))
         for path in sorted(files, key=lambda path: int(path.stem)):
@@ -164,7 +163,8 @@ def _of_values(a: Iterable[list[np.ndarray]], b: Iterable[list[np.ndarray]], inp
         return float("nan")
     total, count = 0.0, 0
     for x, y in pairs:
-        rows = max(1, _NUMBERS // max(1, *(layer.size for layer in (*x, *y))))
+        widest = max(layer.size // max(1, layer.shape[-2]) for layer in (*x, *y))
+        rows = max(1, _NUMBERS // max(1, widest))
         for start in range(0, len(inputs), rows):
             piece = inputs[start : start + rows]
             apart = np.abs(_forward(x, piece) - _forward(y, piece))
