@@ -136,9 +136,9 @@ def ended(pid):
     return os.waitstatus_to_exitcode(status) if done else None
 
 
-def fork_sweep(plan, directory, limit=2, train=None):
+def fork_sweep(plan, directory, limit=2, train=None, watcher=None):
     """A sweep as a process of its own, which has workers of its own; returns its process id."""
-    return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=Silent()))
+    return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=watcher or Silent()))
 
 
 def wait_for(pid, seconds=PATIENCE):

@@ -86,6 +86,9 @@ class ProgressDisplay:
             self._active[run.id] = (run, event.progress)
         elif event.kind == "elsewhere":
             self._active.pop(run.id, None)
+            if event.reason and event.reason not in self._shown:  # it is tried again every few seconds
+                self._shown.add(event.reason)
+                self.notice(f"{run.id} waits: {event.reason}")
         else:
             self._active.pop(run.id, None)
             self._counts[state] += 1

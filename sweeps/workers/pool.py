@@ -41,7 +41,7 @@ class Event:
         run: which.
         progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
             (environment steps per second), ``loss_scale`` or None.
-        reason: why it failed.
+        reason: why it failed, or has to wait.
     """
 
     kind: Literal["started", "progress", "elsewhere", "ended", "failed"]

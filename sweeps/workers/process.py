@@ -7,10 +7,11 @@ user's program has ``"program"`` and ``"metric"`` beside its config. ``imports``
 which they may lie. Of each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, then
 ``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the process of a program did, which may
 do better when it is tried again; or ``"elsewhere"``, if another process was faster to take the lease (``leases.py``),
-or has been silent for so long that it lost the lease and still works in the folder. At ``{"stop": true}``, or
-SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input closes without that, the
-process that started it is gone: it exits at once, and its leases end with it; the runs continue from their last
-checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
+or, with a ``"reason"``, if one works in the folder without a lease: it was silent for too long, or never had one. At
+``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input
+closes without that, the process that started it is gone: it exits at once, and its leases end with it; the runs
+continue from their last checkpoints. It also exits at once when it has lost a lease: another process has taken over
+the run.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ class _HeldRun:
             _send(self._events, run=self._id, event="ended")
             return
         if isinstance(error, FolderInUseError):
-            self.notice("a process that was silent is still at work there; the run waits for it")
+            self.notice("another process is at work there; the run waits for it")
             end = time.monotonic() + BETWEEN_TRIES
             while time.monotonic() < end and not self._stop.made:  # with the lease, so that nobody else tries as often
                 time.sleep(0.1)
@@ -250,7 +251,7 @@ class _HeldRun:
         if isinstance(error, Stopped):
             self.notice(f"{error}, and saved" if error.saved else f"{error}; it begins anew")
         elif isinstance(error, FolderInUseError):
-            _send(self._events, run=self._id, event="elsewhere")
+            _send(self._events, run=self._id, event="elsewhere", reason=str(error))
         elif isinstance(error, RoundoffError):
             _send(self._events, run=self._id, event="failed", reason=str(error))
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from forked import ForkedWorkers, Silent, ended, fork, fork_sweep, wait_for
 from processes import alive, children, wait_until
+from rich.console import Console
 
 from roundoff.agents import train
 from roundoff.agents.errors import FileError
@@ -21,6 +22,7 @@ from roundoff.analysis import read_experiment
 from roundoff.analysis.statistics.summary import summarize
 from roundoff.files import directory_lock
 from roundoff.sweeps import plan_text, run_sweep
+from roundoff.sweeps.display.progress import ProgressDisplay
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.workers import process as worker
 
@@ -115,7 +117,8 @@ def test_a_folder_in_which_a_silent_process_still_works_is_waited_for(undisturbe
 
     holder = fork(hold)
     wait_until(held.exists)
-    sweep = fork_sweep(PLAN, folder)
+    with (tmp_path / "said").open("w", buffering=1) as said:
+        sweep = fork_sweep(PLAN, folder, watcher=ProgressDisplay(Console(file=said, width=500)))
     wait_until(lambda: len(list(folder.glob("runs/*/result.json"))) == len(PLAN.runs) - 1)
     time.sleep(0.5)  # for several tries
     assert ended(sweep) is None
@@ -123,6 +126,9 @@ def test_a_folder_in_which_a_silent_process_still_works_is_waited_for(undisturbe
     os.kill(holder, signal.SIGKILL)
     assert wait_for(sweep) == 0
     wait_for(holder)
+    assert (tmp_path / "said").read_text().count(
+        "another process is working in this folder; wait for it or stop it"
+    ) == 1
     assert results(folder) == undisturbed
 
 
