@@ -48,11 +48,12 @@ def _read(name: str, file: Path) -> Preset:
 def find_sweep(name: str) -> Path:
     """The file meant by an argument: of a preset by its name or its figure (``fig4-quick``), else the path itself."""
     figure, size = subject_and_size(name)
-    if name not in presets() and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
+    files = preset_files()
+    if name not in files and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
         for preset in presets().values():
             if figure in preset.reproduces and preset.size == size:
                 return preset.file
-    return presets()[name].file if name in presets() else Path(name)
+    return files.get(name, Path(name))
 
 
 def presets_table(text: str = "", size: Size | None = None) -> str:

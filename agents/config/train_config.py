@@ -21,6 +21,8 @@ from .quantization_aware import QuantizationAware, read_qat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ...formats import Format
+
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
 
@@ -33,20 +35,24 @@ _LIBRARY_PREFIXES = tuple(name.removesuffix("NAME") for name in LIBRARIES)
 NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 
 
-@cache
 def _canonical_format(name: str) -> str:
-    import torch  # noqa: PLC0415  costs seconds
-
     from ...formats import Format  # noqa: PLC0415  costs seconds
 
     fmt = Format.parse(name)
-    if not (fmt.fits_in(torch.float64) and fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest):
+    if not _can_train(fmt):
         raise ValueError(
             "an agent trains in a format that has a sign, a largest and a smallest number, and rounds each float64 by"
             f" itself, such as fp32, bf16, e4m3, posit16, lns16_8 or q7.8; {fmt} does not: a policy with a rule can"
             " have the operands of products in it"
         )
     return str(fmt)
+
+
+@cache
+def _can_train(fmt: Format) -> bool:
+    import torch  # noqa: PLC0415  costs seconds
+
+    return bool(fmt.fits_in(torch.float64) and fmt.elementwise and fmt.max and fmt.min and fmt.min < 0 and fmt.smallest)
 
 
 def check_policy(policy: Any) -> dict[str, Any]:
