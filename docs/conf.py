@@ -41,6 +41,7 @@ autodoc_preserve_defaults = True
 
 nitpicky = True  # a reference to a name that is not documented is a mistake
 
+_INTERNAL = {"ignore_compile_internals", "load_observer_state", "tells_products_apart", "writing"}
 _PUBLIC = ("formats", "simulate", "agents", "sweeps", "analysis", "testing")
 
 
@@ -53,11 +54,34 @@ def _import_all(_app: Sphinx) -> None:
 
 
 def _google(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings in Google's style as Sphinx reads them; vertical bars are those of an absolute value."""
-    text = [re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line) for line in lines]
+    """Docstrings in Google's style as Sphinx reads them."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+        return
+    text = _read(lines)
     if what not in ("property", "attribute"):  # there napoleon takes what stands before a colon for a type
         text = GoogleDocstring(text, Config(napoleon_use_ivar=True), app, what, name, obj, options).lines()
     lines[:] = text
+
+
+def _read(lines: list[str]) -> list[str]:
+    """Lines of a docstring as Sphinx reads them: formulas (indented paragraphs) as written, bars as those of |x|."""
+    found: list[str] = []
+    is_formula = False
+    for line in lines:
+        if line and not line.startswith("    "):
+            is_formula = False
+        elif line and found and not found[-1] and not is_formula:
+            ahead = next((text for text in reversed(found) if text), " ")
+            is_formula = not ahead.startswith(" ") and not ahead.endswith("::")
+            found += ["::", ""] if is_formula else []
+        found.append(line if is_formula else re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line))
+    return found
+
+
+def _skip(_app: Sphinx, _what: str, name: str, _obj: Any, skip: bool, _options: Any) -> bool:
+    """Whether a member is left out: internals of PyTorch's modes and of the package have no place on the pages."""
+    return skip or name in _INTERNAL
 
 
 def _keys(_app: Sphinx, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
@@ -97,5 +121,6 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", _import_all)
     app.connect("autodoc-process-docstring", _google)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _keys)
     app.connect("missing-reference", _by_last_part)

@@ -220,6 +220,13 @@ def test_links_and_references_lead_somewhere_and_every_public_name_is_documented
     for part in ("formats", "simulate", "agents", "sweeps", "analysis", "testing"):
         names = import_module(f"roundoff.{part}").__all__
         assert {f"roundoff.{part}.{name}" for name in names} <= documented
+    for name in ("checkpoint", "log", "restore"):
+        assert f"roundoff.current_run.{name}" in documented
+    assert "roundoff.sweeps.from_python.sweep" in documented
+    assert "roundoff.simulate.Policy.tells_products_apart" not in documented
+    formula = next((tmp_path / "doctrees/docs/reference").glob("simulate.doctree")).read_bytes()
+    assert b"literal_block" in formula
+    assert b"Alias for field number" not in formula
 
 
 def test_wrong_links_and_references_are_found(tmp_path):
