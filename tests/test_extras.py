@@ -1,6 +1,7 @@
 """What works without the packages of the extras, and what is said where one is missing."""
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -14,9 +15,35 @@ from roundoff.extras import EXTRAS, from_extras, missing, require
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
-# What None stands for cannot be imported, nor found.
-HIDING = "import sys; sys.modules |= dict.fromkeys({hidden})\n"
+# Forks itself for each order, a line of JSON, and answers with what that ended with. It has imported what no order hides
+# and what imports nothing that one hides; what None stands for cannot be imported, nor found.
+SERVER = """
+import json, os, sys, traceback
+import numpy, torch
+for line in sys.stdin:
+    order = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.chdir(order["folder"])
+            for name, number in (("stdout", 1), ("stderr", 2)):
+                os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT), number)
+                setattr(sys, name, os.fdopen(number, "w"))
+            assert not [name for name in sys.modules if name.partition(".")[0] in order["hidden"]]
+            sys.modules |= dict.fromkeys(order["hidden"])
+            exec(compile(order["program"], "<string>", "exec"), {"__name__": "__main__"})
+            status = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
 COMMANDS = """
+import sys
 from roundoff.cli import main
 for line in {commands}:
     sys.argv = ["roundoff", *line.split()]
@@ -33,12 +60,28 @@ def told(extra, package):
     return f'this needs {package}: pip install "roundoff[{extra}]"'
 
 
-def run_without(hidden, program, folder):
-    text = HIDING.format(hidden=list(hidden)) + program
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=folder)
+@pytest.fixture(scope="module")
+def run_without(tmp_path_factory):
+    """Runs a program in a folder without some packages, in a process that has imported nothing but PyTorch."""
+    place = tmp_path_factory.mktemp("printed")
+    outputs = {name: str(place / name) for name in ("stdout", "stderr")}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+
+        def run(hidden, program, folder):
+            for path in map(Path, outputs.values()):
+                path.unlink(missing_ok=True)
+            order = {"hidden": list(hidden), "program": program, "folder": str(folder), **outputs}
+            server.stdin.write(json.dumps(order) + "\n")
+            server.stdin.flush()
+            status = int(server.stdout.readline())
+            return subprocess.CompletedProcess([], status, *(Path(path).read_text() for path in outputs.values()))
+
+        yield run
+        server.stdin.close()
 
 
-def run_commands(hidden, commands, folder):
+def run_commands(run_without, hidden, commands, folder):
     """What a command says, and how it ends, for each."""
     (folder / "tiny.yaml").write_text(SWEEP)
     run = run_without(hidden, COMMANDS.format(commands=commands), folder)
@@ -85,8 +128,8 @@ def run_commands(hidden, commands, folder):
         ("ray", "ray", ["sweep tiny.yaml --executor ray"]),
     ],
 )
-def test_a_missing_package_is_one_message_with_the_command(extra, package, commands, tmp_path):
-    ended, _ = run_commands([package], commands, tmp_path)
+def test_a_missing_package_is_one_message_with_the_command(extra, package, commands, tmp_path, run_without):
+    ended, _ = run_commands(run_without, [package], commands, tmp_path)
     for command, (said, status) in ended.items():
         if "--dry-run" in command:  # which needs no simulator
             assert (said, status) == ("", 0)
@@ -107,13 +150,13 @@ def test_a_missing_package_is_one_message_with_the_command(extra, package, comma
         ("qtorch", "qtorch", "import torch, roundoff; roundoff.round(torch.ones(1), 'e5m2', backend='qtorch')"),
     ],
 )
-def test_a_function_says_so_too(extra, package, statement, tmp_path):
+def test_a_function_says_so_too(extra, package, statement, tmp_path, run_without):
     run = run_without([package], statement, tmp_path)
     assert run.stderr.splitlines()[-1] == f"roundoff.extras.MissingExtraError: {told(extra, package)}"
     assert not list(tmp_path.iterdir())
 
 
-def test_formats_simulate_and_observe_need_no_extra(tmp_path):
+def test_formats_simulate_and_observe_need_no_extra(tmp_path, run_without):
     brought = ("typing_extensions", "pydantic", "rich")  # by torch and typer
     every = [package for packages in EXTRAS.values() for package in packages if package not in brought]
     program = """
@@ -127,7 +170,7 @@ import roundoff.testing
 """
     commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help", "run --format e5m2 script.py"]
     (tmp_path / "script.py").write_text("import torch; print(torch.full((1,), 1.1) * 1)")
-    ended, printed = run_commands(every, commands, tmp_path)
+    ended, printed = run_commands(run_without, every, commands, tmp_path)
     assert {command: ended[command][1] for command in commands} == dict.fromkeys(commands, 0), ended
     assert "e4m3" in printed
     assert "tensor([1.])" in printed
@@ -135,7 +178,7 @@ import roundoff.testing
     assert run.returncode == 0, run.stderr
 
 
-def test_sweeps_are_planned_and_shown_without_a_simulator(tmp_path):
+def test_sweeps_are_planned_and_shown_without_a_simulator(tmp_path, run_without):
     program = """
 from roundoff.agents.config import registry
 from roundoff.agents.config.train_config import TrainConfig
@@ -150,7 +193,7 @@ print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), 
 
 
 def test_a_program_is_swept_without_a_simulator(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(HIDING.format(hidden=list(EXTRAS["rl"])))  # in workers, too
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules |= dict.fromkeys({EXTRAS['rl']})\n")  # in workers, too
     (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
     (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -202,7 +245,7 @@ except roundoff.RoundoffError as error:
 """
 
 
-def test_names_can_be_looked_at_in_the_base_installation(tmp_path):
+def test_names_can_be_looked_at_in_the_base_installation(tmp_path, run_without):
     own = {"typing_extensions"}  # PyTorch needs it, too
     hidden = {package for packages in EXTRAS.values() for package in packages} - own
     run = run_without(hidden, NAMES, tmp_path)
