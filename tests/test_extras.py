@@ -15,8 +15,8 @@ from roundoff.extras import EXTRAS, from_extras, missing, require
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
-# Forks itself for each order, a line of JSON, and answers with what that ended with. It has imported what no order hides
-# and what imports nothing that one hides; what None stands for cannot be imported, nor found.
+# Forks itself for each order, a line of JSON, and answers with the status that the fork ended with. It has imported no
+# package that an order hides. What None stands for cannot be imported, nor found.
 SERVER = """
 import json, os, sys, traceback
 import numpy, torch
@@ -193,7 +193,8 @@ print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), 
 
 
 def test_a_program_is_swept_without_a_simulator(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules |= dict.fromkeys({EXTRAS['rl']})\n")  # in workers, too
+    hiding = f"import sys; sys.modules |= dict.fromkeys({EXTRAS['rl']})\n"
+    (tmp_path / "sitecustomize.py").write_text(hiding)  # in workers, too
     (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
     (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
