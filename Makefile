@@ -43,9 +43,9 @@ test: $(INSTALLED)
 tests-alone: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The learning runs that are too long for every day.
+# The learning runs that are too long for every day, and more random examples of all properties.
 test-slow: $(INSTALLED)
-	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 -m "slow or hypothesis" --hypothesis-profile many $(ARGS)
 
 lint: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports --no-cache --no-logo

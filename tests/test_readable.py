@@ -153,7 +153,7 @@ def test_json_is_readable(value):
     assert json_text(found) == json_text(value)
 
 
-@settings(max_examples=100, **NO_MORE)
+@settings(**NO_MORE)
 @given(place=st.integers(0, 10**6), bits=st.integers(1, 255))
 def test_a_checkpoint_with_damaged_contents_and_right_checksums_is_one_message(tmp_path_factory, place, bits):
     folder = tmp_path_factory.getbasetemp()

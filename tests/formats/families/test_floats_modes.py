@@ -5,7 +5,7 @@ import torch
 from comparing import same_bits
 from families_exact import around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import round_float
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DETERMINISTIC, float32_tensors, float_formats
 
@@ -89,7 +89,6 @@ def test_kernels_and_tensor_operations_agree_on_random_patterns(name, dtype):
         assert same_bits(rounded(fmt, x, **how), on_tensor_path(fmt, x, **how))
 
 
-@settings(max_examples=150)
 @given(float_formats(), float32_tensors(), st.sampled_from(DETERMINISTIC))
 def test_any_format_is_exact_and_lawful(fmt, x, rounding):
     x = x.double()

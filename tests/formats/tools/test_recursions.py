@@ -42,7 +42,6 @@ def problems(draw):
     return format, gain, target, begin
 
 
-@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_it_stops_where_it_is_predicted_to(problem):
     found = settled(*problem)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accumulation_exact import accumulated, dot
 from exact_arithmetic import operands as exact_operands
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from operator_samples import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -257,7 +257,6 @@ def test_sums_of_blocks_are_exact():
         same(accumulate(aten.sum.dim_IntList, (x, [0]), {}, how), expected, signs=False)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     data=st.data(),
     exponent=st.integers(2, 8),

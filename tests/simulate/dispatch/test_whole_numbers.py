@@ -323,7 +323,6 @@ def test_compiled_steps_keep_whole_numbers_too():
 whole = st.integers(-3000, 3000)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(whole, min_size=2, max_size=6),
     st.lists(st.sampled_from(["add", "sub", "mul", "cumsum", "flip", "cat", "clamp", "floor", "number"]), max_size=5),
