@@ -10,17 +10,19 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.opinfo import core
 
-__all__ = ["OPERATORS", "op_db"]
+__all__ = ["OPERATORS", "UNDEFINED", "op_db"]
 
-_UNDEFINED = {
+UNDEFINED = {
     "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
     "new_empty_strided",
 }  # fmt: skip
+"""Operators whose results nothing computed: memory as it was found, or more of the caller's than the caller set."""
+
 OPERATORS = [
     op
     for op in op_db
     if torch.float32 in op.supported_dtypes("cpu")
-    and op.formatted_name not in _UNDEFINED
+    and op.formatted_name not in UNDEFINED
     and not op.name.startswith("jiterator")  # CUDA only
 ]
 """The operators on float32 of which the CPU computes every number; memory as it was found is none."""

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from operator_samples import op_db
+from operator_samples import UNDEFINED, op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -21,10 +21,6 @@ from roundoff.simulate.composites.primitives import composites, decomposition
 aten = torch.ops.aten
 SAMPLES = 12
 FORMAT = "e5m6"
-UNDEFINED = {  # results that nothing computed
-    "as_strided_partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
-    "new_empty_strided",
-}  # fmt: skip
 # Kernels of other devices, and what only they run.
 ELSEWHERE = {
     "aten.cudnn_batch_norm", "aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm",
@@ -105,24 +101,6 @@ def names(operations):
     return {str(operation) for operation in operations} | {str(operation.overloadpacket) for operation in operations}
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
-def test_agrees_with_the_kernel_in_double_precision_and_rounds_every_step(op):
-    for number, sample in enumerate(samples(op, torch.float64, SAMPLES)):
-        mode = Primitive()
-        apart = run(op, sample, mode)
-        if mode.taken_apart:
-            reached.update(mode.taken_apart)
-            for actual, expected in zip(tensors(apart), tensors(run(op, sample, None)), strict=True):
-                assert_same(actual, expected, mode.taken_apart)
-            if number < 2:
-                round_inputs(sample)
-                for x in tensors(run(op, sample, roundoff.simulate(FORMAT, granularity="primitive"))):
-                    assert_of_format(x)
-        elif number == 2:
-            return  # it seems to be primitive
-
-
 def transposed(x):
     return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
 
@@ -176,8 +154,22 @@ def check_layouts(op, layouts, most):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
-def test_results_lie_in_memory_as_those_of_the_kernel(op):
+def test_agrees_with_the_kernel_and_lies_in_memory_as_it_does(op):
+    """Decompositions compute in double precision what the kernel does, and round every step."""
     check_layouts(op, [channels_last], 2)
+    for number, sample in enumerate(samples(op, torch.float64, SAMPLES)):
+        mode = Primitive()
+        apart = run(op, sample, mode)
+        if mode.taken_apart:
+            reached.update(mode.taken_apart)
+            for actual, expected in zip(tensors(apart), tensors(run(op, sample, None)), strict=True):
+                assert_same(actual, expected, mode.taken_apart)
+            if number < 2:
+                round_inputs(sample)
+                for x in tensors(run(op, sample, roundoff.simulate(FORMAT, granularity="primitive"))):
+                    assert_of_format(x)
+        elif number == 2:
+            return  # it seems to be primitive
 
 
 @pytest.mark.slow
