@@ -21,7 +21,7 @@ HALF, BRAIN = torch.float16, torch.bfloat16
 
 
 def operators(*dtypes, without):
-    """Those that take all of some dtypes, by name."""
+    """PyTorch's operators that take all of some dtypes, by name."""
     return {
         op.formatted_name: op
         for op in op_db
@@ -279,7 +279,7 @@ def same(a, b):
 
 
 def the_bits_of_a_float32_program(op):
-    """Over PyTorch's samples of its operators; with the dtypes of results that the program has without simulation."""
+    """Results have the bits of the float32 program, and the dtypes that the program has without simulation."""
     torch.manual_seed(0)  # the sample generators have no other source of randomness
     turn = [*WIDENED].index(op.formatted_name)
     dtype = (HALF, BRAIN)[turn % 2]
