@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _ENOUGH = 0.9
 """Less than this part of a value's horizon is named, and a lag of more than what is left to 1."""
 
+_DISCOUNT = "discount "
+"""What remarks on values begin with."""
+
 _RESULTS_AS_COMPUTED = ("weights", "weight_gradients", "first_moments", "second_moments", "compensations")
 """What `storage` keeps of results that the arithmetic has rounded already."""
 
@@ -160,7 +163,7 @@ def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     horizon = 1 / (1 - config.discount)
     least, most = reach(1 - discount, fmt.significand_bits)
     exact = f"values reach all {horizon:.3g} steps, on average"
-    cause = f"discount {config.discount:g}" + (f" over {steps} steps" if steps > 1 else "")
+    cause = f"{_DISCOUNT}{config.discount:g}" + (f" over {steps} steps" if steps > 1 else "")
     yield Recursion(
         "values",
         cause,
@@ -306,3 +309,8 @@ def said_of(config: Mapping[str, Any]) -> list[str]:
         return remarks(made)
     except (RoundoffError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError):
         return []
+
+
+def is_about_values(remark: str) -> bool:
+    """Whether a remark is the one on values, which says the horizon that is left of a discount."""
+    return remark.startswith(_DISCOUNT)

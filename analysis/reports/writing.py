@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...agents.config.recursions import said_of
+from ...agents.config.recursions import is_about_values, said_of
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
 from ..figures.degradation import are_floats, degradation_table
@@ -16,6 +16,7 @@ from ..runs.files import make_folder, replace_file
 from ..statistics.against_fp32 import against_reference, needed_table
 from ..statistics.equivalence import MARGIN
 from ..statistics.first_failures import first_failures
+from ..statistics.horizons import learned_horizons
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, plural, tick
@@ -111,11 +112,33 @@ def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame)
     parts += [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
     if len(against):
         parts += [element("p", element("b", f"As good as {REFERENCE}?")), tables.same_answers(against, experiment)]
-    said = list(dict.fromkeys(remark for config in experiment.configs.values() for remark in said_of(config)))
+    said = _said(experiment)
     if said:
         parts += [element("p", element("b", "What can the formats not carry?"))]
         parts += [element("ul", *(element("li", remark) for remark in said))]
     return element("div", *parts, class_="answer")
+
+
+def _said(experiment: Experiment) -> list[str]:
+    """The remarks on the runs' configs, once each, and beside what is predicted of values what was learned."""
+    runs_of: dict[str, list[str]] = {}
+    for run, config in experiment.configs.items():
+        for remark in said_of(config):
+            runs_of.setdefault(remark, []).append(run)
+    if not any(map(is_about_values, runs_of)):
+        return list(runs_of)
+    learned = learned_horizons(experiment)
+    return [remark + _learned(learned[runs]) * is_about_values(remark) for remark, runs in runs_of.items()]
+
+
+def _learned(horizons: pd.Series) -> str:
+    """What some runs have learned, in words; nothing where that is not known of any."""
+    known = horizons.dropna()
+    if known.empty:
+        return ""
+    least, middle, most = (f"{value:.3g}" for value in (known.min(), known.median(), known.max()))
+    steps = f"{middle} steps" if least == most else f"{least} to {most} steps, the median {middle}"
+    return f". Learned: {steps} (mean target over mean reward, last tenth of {plural(len(known), 'run')})"
 
 
 def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:

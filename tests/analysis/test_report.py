@@ -365,3 +365,24 @@ def test_a_browser_shows_the_page_well(sweep, tmp_path_factory):
         pdf = browser.pdf()
         assert pdf.startswith(b"%PDF")
         assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 1
+
+
+def test_the_horizon_that_values_have_stands_beside_what_the_format_leaves(tmp_path):
+    """Six runs of 20 episodes of 125 agent steps, each worth 8 environment steps; the last tenth is two episodes."""
+    written = [
+        write_run(tmp_path, "e4m3", seed, algorithm="sac", action_repeat=8, discount=0.99, hidden_units=64)
+        for seed in range(6)
+    ]
+    horizons = [11.0, 12.0, 14.0, 18.0]  # the fifth logs no values, and the values of the sixth are below zero
+    for seed, run in enumerate(written):
+        records = [{"kind": "train", "step": 1000 * i, "episode_return": 500.0 * i} for i in range(1, 21)]
+        for record in records if seed != 4 else ():
+            reward = (500.0 * 19 + 500.0 * 20) / 250
+            record["q"] = -1.0 if seed == 5 else horizons[seed] * reward if record["step"] > 18000 else 1e6
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / "runs" / run["id"] / "metrics.jsonl").write_text(lines)
+    text = page_of(write_sweep(tmp_path, written)).text
+    assert (
+        "discount 0.99 in e4m3, to nearest: values reach 14 to 24 steps of 100; stochastic_targets takes that away."
+        " Learned: 11 to 18 steps, the median 13 (mean target over mean reward, last tenth of 4 runs)" in text
+    )
