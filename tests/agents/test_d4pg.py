@@ -343,8 +343,11 @@ def test_an_observed_run_keeps_its_networks_and_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("format", "more"),
-    [("fp32", {}), ("e5m10", {}), ("e5m10", {"atoms": 1, "v_min": None, "v_max": None})],
-    ids=["d4pg-fp32", "d4pg-e5m10", "ddpg-e5m10"],
+    [
+        pytest.param("fp32", {}, id="d4pg-fp32", marks=pytest.mark.slow),
+        pytest.param("e5m10", {}, id="d4pg-e5m10"),
+        pytest.param("e5m10", {"atoms": 1, "v_min": None, "v_max": None}, id="ddpg-e5m10", marks=pytest.mark.slow),
+    ],
 )
 def test_it_learns(tmp_path, format, more):
     """Always doing the best is worth 20; doing nothing about 15.7."""

@@ -63,7 +63,7 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
 @pytest.mark.parametrize("roles", [["backward", "optimizer"], ["forward", "backward"]], ids="-".join)
 def test_rules_about_roles(tmp_path, roles, uncompiled):
     policy = {"rules": [{"role": roles, "format": "fp32"}]}
-    runs = configs(*MEMBERS[:2], policy=policy, lr=1e-3, steps=800, eval_every=800)
+    runs = configs(*MEMBERS[:2], policy=policy, lr=1e-3, steps=560, eval_every=560)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert outcomes == trained_alone(tmp_path / "alone", runs)
@@ -119,7 +119,7 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
 )
 def test_what_is_trained_one_by_one(tmp_path, keys, compiled, uncompiled, monkeypatch):
     monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
-    runs = configs({}, {"lr": 3e-4}, format="e5m7", steps=400, eval_every=400, **keys)
+    runs = configs({}, {"lr": 3e-4}, format="e5m7", steps=240, eval_every=240, **keys)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))
     assert all(outcome.status == "done" for outcome in outcomes.values())

@@ -209,7 +209,7 @@ def return_on_line(agent):
     return total
 
 
-@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+@pytest.mark.parametrize("format", [pytest.param("fp32", marks=pytest.mark.slow), "e5m10"])
 def test_it_learns_from_what_others_have_done(format):
     """Random actions alone are seen; and since rewards depend on states, they matter by the values of next states."""
     keys = {"hidden_units": 32, "batch_size": 64, "lr": 3e-3, "discount": 0.9, "tau": 0.05, "target_update_every": 1}

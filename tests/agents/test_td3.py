@@ -159,7 +159,7 @@ def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncom
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 
-@pytest.mark.parametrize("format", ["fp32", "e5m10"])
+@pytest.mark.parametrize("format", [pytest.param("fp32", marks=pytest.mark.slow), "e5m10"])
 def test_it_learns(tmp_path, format):
     """Always doing the best is worth 20; doing nothing about 15.7."""
     keys = {"steps": 700, "seed_steps": 200, "eval_every": 700, "eval_episodes": 5, "lr": 3e-3, "discount": 0.0}

@@ -108,7 +108,7 @@ def test_what_cannot_propagate_is_refused():
         roundoff.simulate("fp32", accumulate="e5m10_propagate/8")
 
 
-def test_compiled_steps_know_what_has_no_sign():
+def test_compiled_steps_know_what_has_no_sign(uncompiled):
     x = torch.tensor([-3.0, 0.3, 1e9, torch.inf])
 
     def step(x):

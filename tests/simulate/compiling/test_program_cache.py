@@ -143,6 +143,7 @@ print(step(x).item())
 """
 
 
+@pytest.mark.slow  # two processes compile all, headers too
 def test_a_process_with_fewer_instructions_compiles_for_itself(folder):
     """Loops with AVX2 did not compile where a process that may not use it found them on disk."""
     printed = []
