@@ -16,9 +16,9 @@ results. `make bench-gpu` measures the last sections, on a machine with a GPU. U
 is the median of several rounds in which the contestants take turns in one process, on one thread. Look at the ratios:
 seconds are those of the machine named, which had other work to do.
 
-In short: rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them; an operation on a
-small tensor takes about 10 us longer inside a simulation; a SAC update with 128 units takes 2.3 times as long as in
-plain float32, compiled about as long.
+In short: rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them; a plain
+operation on a small tensor takes about 1 us longer inside a simulation, any other about 10; a SAC update with 128 units
+takes 1.6 times as long as in plain float32, compiled about as long.
 """
 # What each table shows, by the name of its file; a paragraph for each table.
 CAPTIONS = {

@@ -15,12 +15,14 @@ from roundoff.formats import Format
 from roundoff.formats.base import family, first_use
 from roundoff.formats.tools.verify import Check, Report
 from roundoff.simulate.compiling import program
+from roundoff.simulate.native.library import reason_against
 
 doctoring = import_module("roundoff.cli.doctor")
 
 
 @pytest.fixture
 def doctor(capsys, monkeypatch):
+    reason_against()  # has the C++ compiled, before a test takes the compiler or the cache away
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["roundoff", "doctor", *arguments])
         status = 0

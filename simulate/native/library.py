@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
 """The namespaces of plain operations: ATen's, and that by which optimizers name their steps for PyTorch's profiler."""
-_BY_DEFAULT = False
+_BY_DEFAULT = True
 _TOLD = ctypes.CFUNCTYPE(None)
 
 
@@ -132,6 +132,16 @@ _reason = ""
 _suspendable = 0
 _reads_are_told = False
 _lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In a child that was forked while another thread compiled: nobody does there."""
+    global _lock  # noqa: PLW0603  one for the process
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def is_asked_for() -> bool:
