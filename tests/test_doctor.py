@@ -23,6 +23,7 @@ doctoring = import_module("roundoff.cli.doctor")
 @pytest.fixture
 def doctor(capsys, monkeypatch):
     reason_against()  # has the C++ compiled, before a test takes the compiler or the cache away
+
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["roundoff", "doctor", *arguments])
         status = 0

@@ -35,22 +35,23 @@ class Loop:
         body: the loop over a source, a target and their length.
 
     Attributes:
-        in_place: the C function of a source, the target at the same address, their length, and ``address``.
+        copying: the C function of a source, a target, their length, and ``address``.
+        in_place: the same of a target at the source's address.
         address: of the parameters.
     """
 
-    __slots__ = ("_copying", "_parameters", "_size", "address", "in_place")
+    __slots__ = ("_parameters", "_size", "address", "copying", "in_place")
 
     def __init__(self, parameters: Parameters, dtype: torch.dtype, body: Any) -> None:
         self._parameters = parameters  # kept alive: the loop reads it by its address
         self.address = parameters.ctypes.data
         self._size = dtype.itemsize
-        self._copying = compiled(body, dtype)
+        self.copying = compiled(body, dtype)
         self.in_place = compiled(body, dtype, in_place=True)
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
-        n, kernel = source.numel(), self.in_place if target is source else self._copying
+        n, kernel = source.numel(), self.in_place if target is source else self.copying
         start, into = source.data_ptr(), target.data_ptr()
         if n < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1:
             kernel(start, into, n, self.address)

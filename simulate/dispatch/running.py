@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from ..policy.places import Places
     from ..presence.draws import Draws
     from ..watching.last_read import LastRead
 
@@ -94,9 +95,15 @@ class Runner:
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
         self._lock = threading.Lock()
 
-    def take_shortcut(self) -> None:
-        """Has plain operations run without Python from now on, where nothing looks at each."""
+    def take_shortcut(self, places: Places | None) -> None:
+        """Has plain operations run without Python from now on, where nothing looks at each.
+
+        Args:
+            places: what follows modules and optimizers, not entered yet; None if it does not matter where they run.
+        """
         if self._shortcut is not None or self.watchers or self.operands.follows or self._leaves_moves:
+            return
+        if places is not None and places.is_entered():  # by a thread of which nothing could be told any more
             return
         changes, integers, whole = self._changes is not None, self._integers, self.whole
         always, of_counts = (
@@ -104,8 +111,11 @@ class Runner:
         )
         marks = [(of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None]
         with self._lock:
-            self._shortcut = Shortcut.of(self._mode, Notes(whole is not None, changes, always, of_counts), marks)
+            notes = Notes(whole is not None, changes, always, of_counts)
+            self._shortcut = Shortcut.of(self._mode, notes, marks, follows=places is not None)
             if self._shortcut is not None:
+                if places is not None:
+                    places.be_followed(self._shortcut)
                 for plan in self.plans.values():
                     self._describe(plan)
 

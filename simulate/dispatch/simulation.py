@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
 from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_shapes, go_first
+from ..native.library import held_thread
 from ..policy.carriers import on_this_gpu
 from ..policy.places import Places, in_role
 from ..policy.policy import Policy
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_DETACH = torch.ops.aten.detach.default
+"""Autograd calls the mode with it beside PyTorch's dispatcher, so that simulations around would take it for a call of
+their own in C++, which goes by the dispatcher's state."""
 
 
 class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -211,8 +215,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 " make one for each"
             )
         if needed:
-            if self.places is None:
-                self._runner.take_shortcut()
+            self._runner.take_shortcut(self.places)
             _process.enter()
             if self.policy.finfo == Finfo.FORMAT:
                 _finfo.enter()
@@ -404,6 +407,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._runner.run_widened(plan, args, kwargs or {})
         if plan.spares and not this_thread.carrying:
             plan = plan.island or self._runner.island(plan)
+        if func is _DETACH and _len_torch_dispatch_stack():
+            with held_thread():
+                return self._runner.run(plan, args, kwargs or {})
         return self._runner.run(plan, args, kwargs or {})
 
     def _readers(self) -> list[LastRead]:

@@ -23,6 +23,7 @@ from roundoff.errors import FileError
 from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
+_INCLUDED = (Path(__file__).with_name("places.h"),)
 _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
@@ -78,7 +79,8 @@ def _key(with_compiler: str) -> str:
         *(with_compiler, found.st_size, found.st_mtime_ns),
         *_OPTIONS,
     )
-    return hashlib.sha256(repr(about).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    sources = b"".join(path.read_bytes() for path in (SOURCE, *_INCLUDED))
+    return hashlib.sha256(repr(about).encode() + sources).hexdigest()[:16]
 
 
 def _compile(with_compiler: str, path: Path) -> None:

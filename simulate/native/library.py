@@ -52,7 +52,8 @@ class Description(ctypes.Structure):
         ("single_root", ctypes.c_void_p), ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER),
         ("no_single", _NUMBER), ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK),
         ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
-        ("multiplications", _NUMBER),
+        ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
+        ("twofold_operand", LoopAddresses),
     )  # fmt: skip
 
 
@@ -65,12 +66,18 @@ class Counts(ctypes.Structure):
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "start": (_I, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_char_p), _I, ctypes.c_uint64, _TOLD]),
-    "simulation": (_P, []),
+    "simulation": (_P, [_I]),
     "free": (None, [_P]),
     "know": (None, [_P, _P]),
     "forget": (None, [_P]),
-    "describe": (_P, [_P, ctypes.c_char_p, ctypes.POINTER(Description)]),
+    "describe": (_P, [_P, _I, _I, ctypes.c_char_p, ctypes.POINTER(Description)]),
+    "module": (None, [_P, _I, _I]),
+    "optimizers": (None, [_P, _I]),
+    "role": (None, [_I]),
+    "left": (None, [_P]),
+    "here": (_I, [_P]),
     "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
+    "take_seen": (_I, [_P, _I]),
     "mark": (None, [_P, _I, _P, _I]),
     "hold_simulation": (None, [_P, _I]),
     "hold_thread": (None, [_I]),
@@ -251,6 +258,12 @@ def set_suspendable(count: int) -> None:
         _suspendable = count
         if _loaded is not None:
             _loaded.suspendable(count)
+
+
+def set_role(number: int) -> None:
+    """Says which role the code of this thread says it has; -1: none."""
+    if _loaded is not None:
+        _loaded.role(number)
 
 
 def tell_reads() -> None:

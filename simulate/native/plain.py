@@ -17,7 +17,8 @@ from ...formats import FloatFormat, Rounding
 from ...formats.cpu.float_choice import Loop
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
-from ..aten.schemas import schema_of
+from ..aten.contracted_axes import is_operand
+from ..aten.schemas import argument_names, schema_of
 from .library import NAMESPACES, Description, LoopAddresses
 from .stand_ins import StandsFor, address, meaning_of
 
@@ -50,6 +51,7 @@ class PlanOfOperation(Protocol):
     decomposition: Any
     accumulate: bool
     prepares: bool
+    multiplies: bool
     spares: bool
     settles: bool
     passes_on: bool
@@ -77,7 +79,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes) -> Iterator[str]:
     tests = {
         "it is taken apart into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
-        "its operands are looked at before it runs": plan.prepares,
+        "its operands are looked at before it runs": plan.prepares and not _rounds_operands_alone(plan),
         "it is left alone among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
@@ -102,6 +104,7 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
     adds = bool(notes.whole and plan.counts and plan.counts.adds)
     data = _data(plan.counts, plan.name) if notes.whole else -1
     meaning = meaning_of(plan.kernel) or StandsFor()
+    seen = _operand_loops(plan)
     heeds = bool(notes.whole and plan.counts and (plan.counts.making or plan.counts.writes or plan.counts.noted))
     made = Description(
         single=loops[torch.float32] or LoopAddresses(),
@@ -123,6 +126,9 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
+        operands=_places(seen_rounded(plan)) if plan.prepares else 0,
+        single_operand=seen[torch.float32] or LoopAddresses(),
+        twofold_operand=seen[torch.float64] or LoopAddresses(),
     )
     if meaning.roots is not None:
         made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in _CARRIERS)
@@ -130,6 +136,27 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
         made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
         made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
     return made
+
+
+def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
+    """The arguments that are rounded before an operation sees them, where rounding them is all that is done."""
+    assert plan.operation is not None
+    written = {name for _, name in plan.outputs.written}
+    names = enumerate(argument_names(plan.operation))
+    return [(i, name) for i, name in names if name not in written and is_operand(plan.name, name)]
+
+
+def _rounds_operands_alone(plan: PlanOfOperation) -> bool:
+    """Whether the operands are rounded, each by itself and whatever its role, and numbers are left alone."""
+    arithmetic = plan.arithmetic
+    if plan.multiplies or arithmetic.of_operands or arithmetic.operands is None:
+        return False
+    if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_operand_loops(plan).values()):
+        return False
+    assert plan.operation is not None
+    arguments = schema_of(plan.operation).arguments
+    lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
+    return not lists and meaning_of(plan.kernel) is None
 
 
 def _mask(positions: Iterable[int]) -> int:
@@ -172,7 +199,15 @@ def _loops(plan: PlanOfOperation) -> dict[torch.dtype, LoopAddresses | None]:
     return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in _CARRIERS}
 
 
-def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> LoopAddresses | None:
+def _operand_loops(plan: PlanOfOperation) -> dict[torch.dtype, LoopAddresses | None]:
+    """The loops that round operands, from one place to another."""
+    operands = plan.arithmetic.operands
+    if operands is None:
+        return dict.fromkeys(_CARRIERS)
+    return {dtype: _loop(operands, plan.arithmetic.rounding, dtype, in_place=False) for dtype in _CARRIERS}
+
+
+def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype, *, in_place: bool = True) -> LoopAddresses | None:
     if not isinstance(fmt, FloatFormat) or not fmt.signed or rounding is not Rounding.NEAREST_EVEN:
         return None
     if dtype == torch.float32 and fmt.carrier == torch.float64:
@@ -180,4 +215,4 @@ def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype) -> LoopAddresses 
     found = fmt.nearest_loop(dtype)
     if not isinstance(found, Loop):
         return None
-    return LoopAddresses(address(found.in_place), found.address)
+    return LoopAddresses(address(found.in_place if in_place else found.copying), found.address)

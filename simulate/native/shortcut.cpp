@@ -9,8 +9,11 @@
 
 #include <ATen/core/TensorBase.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include "places.h"
 
 #include <atomic>
 #include <cmath>
@@ -29,9 +32,6 @@ using Modes = c10::impl::TorchDispatchModeTLS;
 PyObject* THPVariable_Wrap(const at::TensorBase& x);
 namespace at {
 int get_num_threads();
-}
-namespace torch::autograd {
-int get_current_graph_task_id();
 }
 
 namespace {
@@ -75,6 +75,9 @@ struct Description {
   int64_t large;       // tensors with so many elements are rounded by several threads, if there are
   int64_t product;     // the first of two matrices that another library may multiply, if they are large; or -1
   int64_t multiplications;  // that is so from here on
+  // Arguments that the operation sees rounded: copies, made by these loops from one place to another.
+  uint64_t operands;
+  Loop single_operand, twofold_operand;
 };
 
 struct Counts {
@@ -84,7 +87,9 @@ struct Counts {
 struct Plain {
   const Description how;
   std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
-  explicit Plain(const Description& description) : how(description) {}
+  std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded
+  Plain(const Description& description, size_t arguments)
+      : how(description), seen(description.operands ? arguments : 0) {}
 };
 
 class Lock {  // a forked child can open it, which a mutex does not allow
@@ -103,17 +108,47 @@ class Lock {  // a forked child can open it, which a mutex does not allow
 
 // What is known of one simulation.
 struct Simulation {
-  std::vector<std::atomic<Plain*>> operations;
+  const uint64_t number;  // never given again
+  const bool follows;     // an operation depends on its place; else its role and module are 0
+  std::atomic<uint64_t> round{0};  // how often all threads have left it
+  std::vector<std::atomic<Plain*>> operations;     // where it does not follow
+  std::unordered_map<uint64_t, Plain*> by_place;  // where it does
   std::atomic<bool> holds{false};  // nothing is plain for the time being
   // Memory of which something is known, as in `heeds`.
   std::unordered_map<const void*, int64_t> marked;
   std::atomic<size_t> marks{0};
   mutable Lock lock;
 
-  explicit Simulation(size_t count) : operations(count) {}
+  Simulation(uint64_t number, bool follows, size_t count)
+      : number(number), follows(follows), operations(follows ? 0 : count) {}
   ~Simulation() {
     for (auto& plain : operations) delete plain.load();
+    for (auto& [key, plain] : by_place) delete plain;
   }
+
+  static uint64_t key_of(size_t operation, places::Place place) {
+    return uint64_t(place.module) << 20 | uint64_t(place.role) << 16 | operation;
+  }
+
+  // What is known of an operation where this thread is; null if Python is to be asked.
+  Plain* find(size_t operation) const {
+    if (!follows) return operations[operation].load(std::memory_order_acquire);
+    places::Place place;
+    if (!places::find(places::whereabouts(number, round.load(std::memory_order_relaxed)), &place)) return nullptr;
+    std::lock_guard<Lock> guard(lock);
+    auto found = by_place.find(key_of(operation, place));
+    return found == by_place.end() ? nullptr : found->second;
+  }
+
+  // Describes an operation at a place; null if it has been described before.
+  Plain* describe(size_t operation, places::Place place, const Description& description, size_t arguments) {
+    std::lock_guard<Lock> guard(lock);
+    auto plain = std::make_unique<Plain>(description, arguments);
+    if (follows) return by_place.emplace(key_of(operation, place), plain.get()).second ? plain.release() : nullptr;
+    Plain* nothing = nullptr;
+    return operations[operation].compare_exchange_strong(nothing, plain.get()) ? plain.release() : nullptr;
+  }
+
   int64_t marks_of(const c10::TensorImpl& x) const {
     if (!marks.load(std::memory_order_relaxed) || !x.has_storage()) return 0;
     std::lock_guard<Lock> guard(lock);
@@ -140,6 +175,24 @@ using Told = void (*)();
 Told told = nullptr;
 thread_local std::vector<IValue>* computed = nullptr;
 thread_local int64_t going_on = 0;  // operations of this thread that Python goes on with
+
+std::unordered_map<uint64_t, const Simulation*> living;  // by their numbers; `modes_lock` is theirs, too
+uint64_t latest_number = 0;
+
+// What is at work in this thread for a simulation, to be told of what begins or ends.
+places::Whereabouts& whereabouts(const Simulation& simulation) {
+  uint64_t round = simulation.round;
+  if (auto* found = places::whereabouts(simulation.number, round)) return *found;
+  {
+    std::lock_guard<Lock> guard(modes_lock);
+    std::erase_if(places::here, [](const places::Whereabouts& one) {
+      auto found = living.find(one.simulation);
+      return found == living.end() || found->second->round != one.round;
+    });
+  }
+  places::here.push_back({simulation.number, round});
+  return places::here.back();
+}
 
 const void* address(int64_t index) {
   const auto& mode = Modes::get_stack_at(index);
@@ -291,6 +344,24 @@ bool counts_up(const IValue* given, const Description& how, const Simulation& si
   return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
 }
 
+const Loop& of_operands(const c10::TensorImpl& x, const Description& how) {
+  return c10::typeMetaToScalarType(x.dtype()) == at::kFloat ? how.single_operand : how.twofold_operand;
+}
+
+// Whether an operand is a tensor of numbers in a carrier; others are seen as they are.
+bool is_seen_rounded(const IValue& value) {
+  if (!value.isTensor()) return false;
+  const auto* x = value.unsafeToTensorImpl();
+  return x != c10::UndefinedTensorImpl::singleton() && !x->is_wrapped_number() &&
+         is_carrier(c10::typeMetaToScalarType(x->dtype()));
+}
+
+bool can_be_seen(const IValue& value, const Description& how) {
+  if (!is_seen_rounded(value)) return true;
+  const auto& x = *value.unsafeToTensorImpl();
+  return of_operands(x, how).run && x.is_non_overlapping_and_dense() && (x.numel() == 0 || x.data());
+}
+
 bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count) {
   const Description& how = plain.how;
   auto fits = [&](const c10::TensorImpl* x) { return suits(x, how, simulation); };
@@ -303,6 +374,9 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
           !is_carrier(static_cast<at::ScalarType>(given[i].toInt())))
         return false;
   if (how.product >= 0 && is_large_product(given, how)) return false;
+  if (how.operands)
+    for (size_t i = 0; i < count; ++i)
+      if (has(how.operands, i) && !can_be_seen(given[i], how)) return false;
   if (how.reads && !is_finite(given[0])) return false;
   if (how.root && !has_roots(given[0], how)) return false;
   double power;
@@ -412,6 +486,23 @@ void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   fallback->callBoxed(op, keys, stack);
 }
 
+// Puts rounded copies in the place of operands; returns which.
+uint64_t see(const Description& how, const IValue* given, size_t count, IValue* operands) {
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  uint64_t seen = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!has(how.operands, i) || !is_seen_rounded(given[i])) continue;
+    const at::Tensor& x = given[i].toTensor();
+    at::Tensor rounded = at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
+                                                    std::nullopt);
+    const Loop& loop = of_operands(*x.unsafeGetTensorImpl(), how);
+    if (x.numel()) loop.run(x.const_data_ptr(), rounded.mutable_data_ptr(), x.numel(), loop.parameters);
+    operands[i] = std::move(rounded);
+    seen |= uint64_t(1) << i;
+  }
+  return seen;
+}
+
 // Has PyTorch's kernel, or a loop in its place, replace the arguments on the stack by the results.
 void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack,
              const IValue* given, size_t count, size_t made) {
@@ -447,9 +538,15 @@ void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack
   const Description& how = plain.how;
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
+  uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count) : 0;
   plain.calls.fetch_add(1, std::memory_order_relaxed);
   compute(how, op, keys, stack, given.data(), count, made);
+  auto count_seen = [&] {
+    for (size_t i = 0; seen && i < count; ++i)
+      if (has(seen, i)) plain.seen[i].fetch_add(1, std::memory_order_relaxed);
+  };
   if (!how.rounds || how.reads) {
+    count_seen();
     if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -461,6 +558,7 @@ void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack
     go_on_in_python(op, keys, stack, given.data(), count, made);
     return;
   }
+  count_seen();
   if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
   all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain); });
 }
@@ -470,7 +568,7 @@ class Kernel final : public c10::OperatorKernel {
   explicit Kernel(size_t number) : number_(number) {}
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     if (Simulation* simulation = at_work())
-      if (Plain* plain = simulation->operations[number_].load(std::memory_order_acquire)) {
+      if (Plain* plain = simulation->find(number_)) {
         size_t count = op.schema().arguments().size();
         const IValue* given = stack->data() + stack->size() - count;
         if (takes(*plain, *simulation, given, count)) return run(*plain, op, keys, stack);
@@ -511,7 +609,14 @@ int64_t roundoff_start(const char* const* names, const char* const* overloads, i
   return static_cast<int64_t>(operators.size());
 }
 
-void* roundoff_simulation() { return new Simulation(operators.size()); }
+// `follows`: an operation depends on its place, of which the functions below are told.
+void* roundoff_simulation(int64_t follows) {
+  std::lock_guard<Lock> guard(modes_lock);
+  uint64_t number = ++latest_number;
+  auto* simulation = new Simulation(number, follows != 0, operators.size());
+  living[number] = simulation;
+  return simulation;
+}
 
 // The modes of the simulation are gone, or it is never used again.
 void roundoff_free(void* simulation) {
@@ -520,6 +625,7 @@ void roundoff_free(void* simulation) {
     for (auto it = modes.begin(); it != modes.end();)
       it = it->second == simulation ? modes.erase(it) : std::next(it);
     ++modes_changed;
+    living.erase(static_cast<Simulation*>(simulation)->number);
   }
   delete static_cast<Simulation*>(simulation);
 }
@@ -537,18 +643,38 @@ void roundoff_forget(const void* mode) {
   ++modes_changed;
 }
 
-// Describes an operation as plain in a simulation; null if it has no kernel here.
-void* roundoff_describe(void* simulation, const char* name, const Description* description) {
+// Describes an operation as plain in a simulation, at a place; null if it has no kernel here.
+void* roundoff_describe(void* simulation, int64_t role, int64_t module, const char* name,
+                        const Description* description) {
   auto found = numbered.find(name);
   if (found == numbered.end()) return nullptr;
-  auto& place = static_cast<Simulation*>(simulation)->operations[found->second];
-  auto* plain = new Plain(*description);
-  Plain* nothing = nullptr;
-  if (!place.compare_exchange_strong(nothing, plain)) {
-    delete plain;
-    return nothing;
-  }
-  return plain;
+  size_t arguments = operators[found->second].schema().arguments().size();
+  return static_cast<Simulation*>(simulation)->describe(found->second, {role, module}, *description, arguments);
+}
+
+// Of this thread: a module begins, or (-1) has ended, with so many around it.
+void roundoff_module(void* simulation, int64_t module, int64_t around) {
+  auto& thread = whereabouts(*static_cast<Simulation*>(simulation));
+  if (module < 0) thread.end(around);
+  else thread.begin(module, around);
+}
+
+// How many optimizers' steps this thread is in.
+void roundoff_optimizers(void* simulation, int64_t count) {
+  whereabouts(*static_cast<Simulation*>(simulation)).optimizers = count;
+}
+
+// What the code of this thread says that its role is; -1: nothing.
+void roundoff_role(int64_t role) { places::said = role; }
+
+// No thread is in the simulation any more.
+void roundoff_left(void* simulation) { ++static_cast<Simulation*>(simulation)->round; }
+
+// Where this thread is: 16 times the module, and the role; -1 if C++ does not know.
+int64_t roundoff_here(void* simulation) {
+  auto& of = *static_cast<Simulation*>(simulation);
+  places::Place place;
+  return places::find(places::whereabouts(of.number, of.round), &place) ? place.module << 4 | place.role : -1;
 }
 
 // Gives what was counted since it was asked last.
@@ -559,6 +685,9 @@ void roundoff_take_counts(void* plain, Counts* counts) {
   counts->rounded = from.rounded.exchange(0);
   counts->left_whole = from.left_whole.exchange(0);
 }
+
+// How often an argument was seen rounded since it was asked last.
+int64_t roundoff_take_seen(void* plain, int64_t argument) { return static_cast<Plain*>(plain)->seen[argument].exchange(0); }
 
 // Notes a kind of mark on memory, or that there is none.
 void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {

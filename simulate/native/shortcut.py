@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .library import Counts, library
-from .plain import described
+from .plain import described, seen_rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .plain import Notes
+
+
+_ROLES = ("forward", "backward", "optimizer", "averages", "targets")
+"""Roles of operations, by the numbers that the C++ has for them."""
 
 
 class Marking(Protocol):
@@ -30,14 +35,20 @@ class Shortcut:
     Args:
         loaded: the library.
         mode: the simulation.
+        follows: whether it depends on the place what is done with an operation; see :class:`.policy.places.Follower`,
+            which this is.
         notes: what it takes notes of.
         marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
     """
 
-    def __init__(self, loaded: Any, mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> None:
-        self._loaded, self._notes = loaded, notes
-        self._plain: list[tuple[Any, int]] = []  # plans, with what the C++ counts for them
-        self._handle = loaded.simulation()
+    def __init__(
+        self, loaded: Any, mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], *, follows: bool
+    ) -> None:
+        self._loaded, self._notes, self._follows = loaded, notes, follows
+        self._plain: list[tuple[Any, int, tuple[tuple[int, str], ...]]] = []  # plans, with what the C++ counts for them
+        self._modules = {"": 0}
+        self._lock = threading.Lock()
+        self._handle = loaded.simulation(follows)
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         for marking, kind in marks:
             marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
@@ -45,28 +56,63 @@ class Shortcut:
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
-    def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]]) -> Shortcut | None:
+    def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], *, follows: bool) -> Shortcut | None:
         """Makes the shortcut of a simulation; None where there is no library."""
         loaded = library()
-        return None if loaded is None else Shortcut(loaded, mode, notes, marks)
+        return None if loaded is None else Shortcut(loaded, mode, notes, marks, follows=follows)
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
         description = described(plan, self._notes)
         if description is not None:
-            plain = self._loaded.describe(self._handle, plan.operation.name().encode(), description)
+            role = _ROLES.index(plan.role) if self._follows else 0
+            place = role, self._module(plan.module)
+            plain = self._loaded.describe(self._handle, *place, plan.operation.name().encode(), description)
             if plain:
-                self._plain.append((plan, plain))
+                self._plain.append((plan, plain, tuple(seen_rounded(plan)) if description.operands else ()))
 
     def count(self) -> None:
         """Adds to the plans what has been counted since it was asked last."""
         counts = Counts()
-        for plan, plain in self._plain:
+        for plan, plain, operands in self._plain:
             self._loaded.take_counts(plain, counts)
             plan.calls += counts.calls
             plan.moved += counts.moved
             plan.rounded += counts.rounded
             plan.left_whole += counts.left_whole
+            for position, name in operands:
+                times = self._loaded.take_seen(plain, position)
+                if times:
+                    plan.seen["", name, str(plan.arithmetic.operands)] += times
+
+    def module_begins(self, path: str, around: int) -> None:
+        """See :class:`.policy.places.Follower`."""
+        self._loaded.module(self._handle, self._module(path), around)
+
+    def module_ends(self, around: int) -> None:
+        """See :class:`.policy.places.Follower`."""
+        self._loaded.module(self._handle, -1, around)
+
+    def optimizers(self, count: int) -> None:
+        """See :class:`.policy.places.Follower`."""
+        self._loaded.optimizers(self._handle, count)
+
+    def left(self) -> None:
+        """See :class:`.policy.places.Follower`."""
+        self._loaded.left(self._handle)
+
+    def here(self) -> tuple[str, str] | None:
+        """The role and the module of this thread, as the C++ finds them; None if it does not know."""
+        found = self._loaded.here(self._handle)
+        return None if found < 0 else (_ROLES[found & 15], list(self._modules)[found >> 4])
+
+    def _module(self, path: str) -> int:
+        """The number of a module."""
+        number = self._modules.get(path)
+        if number is None:
+            with self._lock:
+                number = self._modules.setdefault(path, len(self._modules))
+        return number
 
     @contextmanager
     def held(self) -> Iterator[None]:

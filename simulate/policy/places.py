@@ -6,7 +6,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...formats import FormatError
+from ..native.library import set_role
 from .rules import OPERATION_ROLES, Role
 
 if TYPE_CHECKING:
@@ -31,8 +32,28 @@ class _Said(threading.local):
     def __init__(self) -> None:
         self.roles: list[str] = []
 
+    def tell(self) -> None:
+        """Tells the C++ of it."""
+        set_role(OPERATION_ROLES.index(Role(self.roles[-1])) if self.roles else -1)
+
 
 _said = _Said()
+
+
+class Follower(Protocol):
+    """Follows what begins and ends in each thread, beside Python."""
+
+    def module_begins(self, path: str, around: int) -> None:
+        """A module with this path begins its forward pass, inside of so many."""
+
+    def module_ends(self, around: int) -> None:
+        """A module has ended it, inside of so many."""
+
+    def optimizers(self, count: int) -> None:
+        """The thread is in so many optimizers' steps."""
+
+    def left(self) -> None:
+        """What was told of all threads is over."""
 
 
 @contextmanager
@@ -54,9 +75,11 @@ def in_role(role: Role | str) -> Iterator[None]:
         raise FormatError(f"role must be {', '.join(OPERATION_ROLES)}, got {role!r}")
     _said.roles.append(Role(role).value)
     try:
+        _said.tell()
         yield
     finally:
         _said.roles.pop()
+        _said.tell()
 
 
 class _Thread(threading.local):
@@ -107,14 +130,24 @@ class Places:
         self._lock = threading.Lock()
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
+        self._follower: Follower | None = None
 
     @property
     def known(self) -> list[str]:
         """The paths of the modules that it has a name for, whether they were called or not."""
         return sorted(set(self._names.values()))
 
+    def be_followed(self, follower: Follower) -> None:
+        """Has ``follower`` told of what begins and ends from now on; before it is entered."""
+        self._follower = follower
+
+    def is_entered(self) -> bool:
+        """Whether it follows what some thread does."""
+        return self._inside > 0
+
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
+        _said.tell()  # the C++ may have been loaded inside of a block
         with self._lock:
             self._inside += 1
             if self._inside == 1:
@@ -134,6 +167,8 @@ class Places:
                 for handle in self._handles:
                     handle.remove()
                 self._thread = _Thread()
+                if self._follower:
+                    self._follower.left()
 
     def here(self) -> tuple[str, str]:
         """The role and the path of the innermost module of the operation that runs now.
@@ -187,6 +222,8 @@ class Places:
         if self._on_module:
             self._on_module(module)
         self._owner_changes()
+        if self._follower:
+            self._follower.module_begins(modules[-1], len(modules) - 1)
 
     def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
         """Names a module and what is in it, also what had its name from a part that was called earlier."""
@@ -212,16 +249,24 @@ class Places:
             self._thread.modules.pop()
             self._thread.passes.pop()
             self._owner_changes()
+            if self._follower:
+                self._follower.module_ends(len(self._thread.modules))
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._on_step:
             self._on_step(optimizer, False)
         self._thread.optimizers += 1
+        self._tell_optimizers()
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._thread.optimizers = max(0, self._thread.optimizers - 1)
+        self._tell_optimizers()
         if self._on_step:
             self._on_step(optimizer, True)
+
+    def _tell_optimizers(self) -> None:
+        if self._follower:
+            self._follower.optimizers(self._thread.optimizers)
 
 
 def _plain(module: torch.nn.Module) -> torch.nn.Module:

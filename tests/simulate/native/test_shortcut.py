@@ -5,10 +5,10 @@ import threading
 
 import pytest
 import torch
+from both_ways import assert_same, both_ways, forward_and_backward
 from comparing import same_bits
 from operator_samples import OPERATORS
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 import roundoff
@@ -21,28 +21,6 @@ def asked_for(monkeypatch):
     monkeypatch.setenv(library.VARIABLE, "1")
     if library.library() is None:
         pytest.skip(library.reason_against())
-
-
-def both_ways(monkeypatch, program, *args, **how):
-    """What a program returns in C++ and in Python, each with the table of its audit."""
-    found = []
-    for asked in "10":
-        monkeypatch.setenv(library.VARIABLE, asked)
-        torch.manual_seed(0)
-        with roundoff.simulate(*args, **how) as simulation:
-            result = program()
-        found.append((result, simulation.audit().table))
-    return found
-
-
-def assert_same(found):
-    (native, audit), (python, expected) = found
-    leaves = [[x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in (native, python)]
-    for a, b in zip(*leaves, strict=True):
-        if a.layout == torch.strided:
-            assert same_bits(a.detach(), b.detach())
-            assert a.stride() == b.stride()
-    assert audit.to_dict("list") == expected.to_dict("list")
 
 
 @pytest.fixture
@@ -84,24 +62,6 @@ def test_operators_give_the_same_bits_and_audit(op, monkeypatch):
     found = both_ways(monkeypatch, tried, "e5m6")
     assert_same(found)
     assert isinstance(found[0][0], str) == isinstance(found[1][0], str)
-
-
-def forward_and_backward(op, sample):
-    torch.manual_seed(1)
-
-    def fresh(x):
-        return x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-    arguments = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
-    results = tensors_of(op(arguments[0], *arguments[1], **arguments[2]))
-    scalars = [x.abs().sum() for x in results if x.requires_grad]
-    given = [x for x in tensors_of(arguments) if x.requires_grad]
-    gradients = torch.autograd.grad(sum(scalars), given, allow_unused=True) if scalars else ()
-    return [*results, *(x for x in gradients if x is not None)]
-
-
-def tensors_of(tree):
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def network():

@@ -1,0 +1,48 @@
+"""Programs run with plain operations in C++ and through Python: bits and audits must be the same."""
+
+import torch
+from comparing import same_bits
+from torch.utils._pytree import tree_leaves, tree_map
+
+import roundoff
+from roundoff.simulate.native import library
+
+
+def both_ways(monkeypatch, program, *args, **how):
+    """What a program returns in C++ and in Python, each with the table of its audit."""
+    found = []
+    for asked in "10":
+        monkeypatch.setenv(library.VARIABLE, asked)
+        torch.manual_seed(0)
+        with roundoff.simulate(*args, **how) as simulation:
+            result = program()
+        found.append((result, simulation.audit().table))
+    return found
+
+
+def assert_same(found):
+    (native, audit), (python, expected) = found
+    leaves = [[x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in (native, python)]
+    for a, b in zip(*leaves, strict=True):
+        if a.layout == torch.strided:
+            assert same_bits(a.detach(), b.detach())
+            assert a.stride() == b.stride()
+    assert audit.to_dict("list") == expected.to_dict("list")
+
+
+def forward_and_backward(op, sample):
+    torch.manual_seed(1)
+
+    def fresh(x):
+        return x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+    arguments = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
+    results = tensors_of(op(arguments[0], *arguments[1], **arguments[2]))
+    scalars = [x.abs().sum() for x in results if x.requires_grad]
+    given = [x for x in tensors_of(arguments) if x.requires_grad]
+    gradients = torch.autograd.grad(sum(scalars), given, allow_unused=True) if scalars else ()
+    return [*results, *(x for x in gradients if x is not None)]
+
+
+def tensors_of(tree):
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]

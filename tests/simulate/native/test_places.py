@@ -1,0 +1,227 @@
+"""Policies that depend on roles and modules, and rounded operands: in C++ as through Python."""
+
+import threading
+
+import pytest
+import torch
+from both_ways import assert_same, both_ways, forward_and_backward
+from operator_samples import OPERATORS
+from torch.utils.checkpoint import checkpoint
+
+import roundoff
+from roundoff.simulate.dispatch.simulation import Simulation
+from roundoff.simulate.native import library
+
+POLICIES = {
+    "mixed": roundoff.Policy.mixed_precision("e5m10"),
+    "mixed e4m3": roundoff.Policy.mixed_precision("e4m3"),
+    "mixed mx": roundoff.Policy.mixed_precision("mxfp8_e4m3"),
+    "storage": roundoff.Policy.storage("e4m3"),
+    "operands": roundoff.Policy("e5m10", operands="e5m4"),
+    "operands once": roundoff.Policy("e5m10", operands="e5m4", scalars="once"),
+    "operands and numbers": roundoff.Policy("e5m10", operands="e5m4", scalars="rounded"),
+    "roles": roundoff.Policy(
+        "e5m7",
+        rules=(
+            roundoff.Rule(role="backward", format="e5m2"),
+            roundoff.Rule(role="optimizer", format="e5m10"),
+            roundoff.Rule(role="averages", format="e8m3"),
+        ),
+    ),
+    "modules": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="*inner*", format="e4m3", operands="e5m2"),)),
+    "outside": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="", format="e5m4"),)),
+    "nothing else": roundoff.Policy("fp32", rules=(roundoff.Rule("mm", role="backward", format="e4m3"),)),
+    "recipe": roundoff.Policy.fp8("rowwise", "e5m10"),
+}
+
+
+@pytest.fixture(autouse=True)
+def asked_for(monkeypatch):
+    monkeypatch.setenv(library.VARIABLE, "1")
+    if library.library() is None:
+        pytest.skip(library.reason_against())
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(5, 16)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.LayerNorm(16))
+        self.conv = torch.nn.Conv1d(1, 3, 3)
+        self.last = torch.nn.Linear(42, 2)
+
+    def forward(self, x):
+        x = checkpoint(self.inner, self.first(x).relu(), use_reentrant=False)
+        return self.last(self.conv(x[:, None]).flatten(1))
+
+
+def trained(steps=3, net=None):
+    """What is left of a network, and of a moving average of its weights, after some steps."""
+    net = net or Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, eps=1e-3)
+    average = [p.detach().clone() for p in net.parameters()]
+    x, y = torch.linspace(-1, 1, 40).view(8, 5), torch.linspace(-0.3, 0.7, 16).view(8, 2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (net(x) - y).square().mean()
+        (slope,) = torch.autograd.grad(net.last.weight.square().sum() * loss, net.last.weight, create_graph=True)
+        (loss + slope.square().mean()).backward()
+        optimizer.step()
+        with torch.no_grad(), roundoff.in_role("averages"):
+            for mean, p in zip(average, net.parameters(), strict=True):
+                mean.lerp_(p, 0.1)
+    return [*(p.detach() for p in net.parameters()), *average]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", POLICIES)
+def test_training_gives_the_same_bits_and_audit(name, monkeypatch):
+    assert_same(both_ways(monkeypatch, trained, POLICIES[name]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_both_sides_find_the_same_place(monkeypatch):
+    simulation = roundoff.simulate(POLICIES["modules"])
+    dispatch, places = Simulation.__torch_dispatch__, set()
+
+    def comparing(self, *args, **kwargs):
+        assert self._runner._shortcut.here() == self.places.here()
+        places.add(self.places.here())
+        return dispatch(self, *args, **kwargs)
+
+    monkeypatch.setattr(Simulation, "__torch_dispatch__", comparing)
+    with simulation, simulation._runner.held():  # so that every operation comes to Python
+        trained()
+    assert {role for role, _ in places} == {"forward", "backward", "optimizer", "averages"}
+    assert {("backward", "Net.inner.0"), ("backward", "Net.conv"), ("backward", ""), ("averages", "")} <= places
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["mixed", "storage", "modules", "operands"])
+def test_what_is_plain_does_not_come_through_python(name, monkeypatch):
+    net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, seen, dispatch = torch.linspace(-1, 1, 40).view(8, 5), [], Simulation.__torch_dispatch__
+
+    def step():
+        optimizer.zero_grad()
+        torch.autograd.backward(net(x), torch.full((8, 2), 0.3))
+        optimizer.step()
+
+    def seeing(self, func, *args, **kwargs):
+        seen.append(func.overloadpacket.__name__)
+        return dispatch(self, func, *args, **kwargs)
+
+    monkeypatch.setattr(Simulation, "__torch_dispatch__", seeing)
+    with roundoff.simulate(POLICIES[name]):
+        step()
+        assert "addmm" in seen
+        step()
+        seen.clear()
+        step()
+    assert set(seen) <= {"detach", "full"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=[pytest.mark.slow] if i % 12 else [], id=op.formatted_name)
+        for i, op in enumerate(OPERATORS)
+    ],
+)
+def test_operators_with_rounded_operands_give_the_same_bits_and_audit(op, monkeypatch):
+    differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
+    torch.manual_seed(3)
+    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)))
+
+    def tried():
+        try:
+            return [forward_and_backward(op, sample) for _ in range(2)]
+        except roundoff.FormatError as error:
+            return str(error)
+
+    policy = POLICIES["operands"].with_rules(roundoff.Rule(role="backward", operands="e5m2"))
+    found = both_ways(monkeypatch, tried, policy)
+    assert_same(found)
+    assert isinstance(found[0][0], str) == isinstance(found[1][0], str)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_threads_are_in_modules_of_their_own(monkeypatch):
+    def program():
+        found, threads = {}, []
+        for number, net in enumerate([Net(), Net(), Net()]):
+
+            def work(number=number, net=net):
+                with simulation:
+                    found[number] = trained(2, net)
+
+            threads.append(threading.Thread(target=work))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [found[number] for number in range(3)]
+
+    found = []
+    for asked in "10":
+        monkeypatch.setenv(library.VARIABLE, asked)
+        simulation = roundoff.simulate(POLICIES["modules"])
+        found.append((program(), simulation.audit().table))
+    assert_same(found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_is_left_and_entered_again_by_an_exception(monkeypatch):
+    class Failing(torch.nn.Module):
+        def forward(self, x):
+            x = x * 1.1
+            if self.fails:
+                raise ValueError
+            return x
+
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), Failing()), torch.linspace(0.1, 0.9, 6).view(2, 3)
+
+    def program():
+        parts = []
+        for net[1].fails in (False, True, False):
+            try:
+                parts.append(net(x))
+            except ValueError:
+                parts.append(x * 1.7)
+            parts.append(x * 1.3)
+        return parts
+
+    torch.nn.init.constant_(net[0].weight, 0.3)
+    assert_same(both_ways(monkeypatch, program, POLICIES["outside"]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nested_simulations_follow_each_their_modules(monkeypatch):
+    def program():
+        net, x = Net(), torch.linspace(-1, 1, 40).view(8, 5)
+        parts = []
+        for _ in range(2):
+            with roundoff.simulate(POLICIES["mixed e4m3"]):
+                parts.append(net(x))
+            parts.append(net(x))
+            parts[-1].sum().backward()
+        return [*parts, *(p.grad for p in net.parameters())]
+
+    assert_same(both_ways(monkeypatch, program, POLICIES["modules"]))
+
+
+def test_a_role_that_was_said_before_the_library_is_loaded(monkeypatch):
+    x = torch.linspace(0.1, 0.9, 7)
+
+    def program():
+        return [x * x for _ in range(3)]
+
+    with roundoff.in_role("averages"):
+        monkeypatch.setattr(library, "_loaded", library.library())
+        library.set_role(-1)  # as if it had come later
+        found = both_ways(monkeypatch, program, POLICIES["roles"])
+    assert_same(found)
+    assert torch.equal(found[0][0][2], roundoff.round(x * x, "e8m3"))
