@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from roundoff.extras import from_extras
 
 if TYPE_CHECKING:
+    from roundoff.runs.result import Crash, Result
+
     from .algorithms.sac.agent import SAC
     from .algorithms.stochastic_targets import stochastic_projection, stochastic_returns, stochastic_target
     from .coercion import coerce_
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from .optimizers.stochastic_compensation import stochastic_kahan_add_
     from .optimizers.stochastic_moments import stochastic_mean_, stochastic_mean_square_, stochastic_root_
     from .quantization.quantization import Quantization
-    from .run.directory import Crash, Result
     from .run.loop import Progress
     from .training.alone import train
     from .training.export import export
@@ -50,7 +51,7 @@ _MODULES = {
     "TASKS": "environments.tasks",
     "Adam": "optimizers.adam",
     "CompoundLossScaler": "optimizers.compound_loss_scaling",
-    "Crash": "run.directory",
+    "Crash": "roundoff.runs.result",
     "FileError": "errors",
     "HAdam": "optimizers.hadam",
     "Job": "training.together",
@@ -62,7 +63,7 @@ _MODULES = {
     "Progress": "run.loop",
     "Quantization": "quantization.quantization",
     "QuantizedRun": "training.quantize",
-    "Result": "run.directory",
+    "Result": "roundoff.runs.result",
     "RunError": "errors",
     "SquashedNormal": "models.squashed_normal",
     "StoredEMA": "optimizers.kahan_momentum",
@@ -141,4 +142,5 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with from_extras():
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        module = _MODULES[name]
+        return getattr(import_module(module if module.startswith("roundoff") else f"{__name__}.{module}"), name)

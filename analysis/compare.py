@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from roundoff.files import make_directory
+from roundoff.runs.metric import Metric
 
 from .errors import AnalysisError
 from .figures.drawing.style import SIZES
@@ -17,7 +18,6 @@ from .figures.relative import relative_table
 from .plot import FORMATS, Named, about_open_runs, check_known, write_figure
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
-from .runs.metric import Metric
 from .statistics.markdown import table as markdown_table
 from .statistics.summary import REFERENCE, ended, records
 
@@ -72,7 +72,7 @@ def compare(
         raise AnalysisError("\n".join(["there is nothing to compare", *warnings]))
     called = _told_apart([sweep.name for sweep in sweeps])
     lines = pd.concat([_named(sweep.table, name) for sweep, name in zip(sweeps, called, strict=True)])
-    metric = sweeps[0].metric if len({sweep.metric.name for sweep in sweeps}) == 1 else Metric("score")
+    metric = sweeps[0].metric if len({sweep.metric.name for sweep in sweeps}) == 1 else Metric()
     folder = make_directory(out)
     stem = "relative" if size == "screen" else f"relative-{size}"
     files = Named("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in formats])

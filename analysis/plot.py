@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
 
+from roundoff.runs.metric import RETURN, Metric
+
 from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import make_folder, replace_file
-from .runs.metric import RETURN, Metric
 from .statistics import printed
 from .statistics.first_failures import first_failures
 from .statistics.summary import ended, summarize
@@ -150,7 +150,7 @@ def write_figure(
 
 
 def _drawable(metric: Metric) -> Metric:
-    return replace(metric, name=drawable(metric.name), unit=drawable(metric.unit))
+    return metric.model_copy(update={"name": drawable(metric.name), "unit": drawable(metric.unit)})
 
 
 def about_open_runs(path: Path, experiment: Experiment, where: str = "the degradation plot") -> list[str]:

@@ -246,10 +246,7 @@ class _Halving:
     def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
         """The mean gain or cost of runs that have ended."""
         reference = self._references[question.reference][: len(runs)]
-        gained = [
-            store.result(run)["return"] - store.result(other)["return"]
-            for run, other in zip(runs, reference, strict=True)
-        ]
+        gained = [_return(store, run) - _return(store, other) for run, other in zip(runs, reference, strict=True)]
         return math.fsum(gained) / len(gained) * (1 if question.in_fp32 else -1)
 
     def _effects(
@@ -310,7 +307,13 @@ class _Halving:
 
 def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
     """Returns the returns of the runs that have ended, by seed."""
-    return {run.config.seed: store.result(run)["return"] for run in runs if store.has_ended(run)}
+    return {run.config.seed: _return(store, run) for run in runs if store.has_ended(run)}
+
+
+def _return(store: SweepDirectory, run: Run) -> float:
+    score = store.result(run).score
+    assert score is not None  # of agents each run has one
+    return score
 
 
 def _known(interval: Interval) -> tuple[float | None, float | None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundoff.errors import RoundoffError
 from roundoff.files import read_json
+from roundoff.runs.folder import RunDirectory, config_in
 
 from ..agents import TrainConfig
 from ..agents.config.fields import Role
@@ -122,13 +123,11 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
     """What ended runs took, by what they have in common; files that cannot be understood tell nothing."""
     found: dict[str, list[float]] = {}
     for folder in folders:
-        for path in folder.glob("runs/*/timing.json"):
-            with suppress(RoundoffError, OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
-                if (path.parent / "result.json").exists():
-                    seconds = float(read_json(path)["seconds"])
-                    config = read_json(path.parent / "config.json")["config"]
-                    if 0 <= seconds < _LONGEST:
-                        found.setdefault(_speed_key(config, keys_with(Role.TIMELESS)), []).append(seconds)
+        for files in map(RunDirectory, folder.glob("runs/*")):
+            with suppress(RoundoffError, OSError, TypeError, ValueError):
+                seconds, config = files.seconds(), config_in(read_json(files.config))
+                if files.result.exists() and config is not None and seconds < _LONGEST:
+                    found.setdefault(_speed_key(config, keys_with(Role.TIMELESS)), []).append(seconds)
     return found
 
 

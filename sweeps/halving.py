@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from roundoff.runs.result import AnyResult
+
     from .language.plan import Plan
     from .language.run import Run
     from .sweep import Watcher
@@ -188,12 +190,9 @@ class _Search:
         return mean_score([score_of(store.result(run)) for run in self._runs[name][seed]])
 
 
-def score_of(result: Mapping[str, Any]) -> float | None:
+def score_of(result: AnyResult) -> float | None:
     """The score of a run by its result; None if it crashed, which may be scored more than others that ended well."""
-    if result["status"] == "crashed":
-        return None
-    score: float | None = result["return"]
-    return score
+    return None if result.status == "crashed" else result.score
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:

@@ -6,15 +6,16 @@ import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from roundoff.errors import RoundoffError, nearest
+from roundoff.errors import nearest
 from roundoff.files import (
     copy_directory,
     directory_lock,
     make_directory,
     make_directory_inside,
-    read_json,
     remove_temporaries,
+    try_json,
 )
+from roundoff.runs.folder import RunDirectory
 
 from .catalogue import presets
 from .errors import SweepError
@@ -106,13 +107,9 @@ def take_over(plan: Plan, directory: Path) -> int:
 
 
 def _is_finished(folder: Path, run: Run) -> bool:
-    try:
-        status = read_json(folder / "result.json")["status"]
-        config = read_json(folder / "config.json")
-    except (OSError, RoundoffError, LookupError, TypeError):
-        return False
+    files = RunDirectory(folder)
     same = {"config": run.config.as_json(), "version": version("roundoff")}
-    return status in ("done", "crashed") and config == same
+    return files.outcome().result is not None and try_json(files.config)[0] == same
 
 
 def _in_order(name: str) -> tuple[str, str, int]:

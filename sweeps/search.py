@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
+from roundoff.runs.result import Result
 
 from .folder.directory import SweepDirectory
 from .halving import Standings, mean_score, run_halving, score_of
@@ -175,9 +176,10 @@ class _Branch:
     def _unlearned(self, store: SweepDirectory) -> str:
         """Why runs in fp32 have learned nothing, as far as they tell; else empty."""
         results = [store.result(run) for run in self._runs[REFERENCE]]
-        if any(result.get("updates") == 0 for result in results):
+        agents = [result for result in results if isinstance(result, Result)]
+        if any(result.updates == 0 for result in agents):
             return f"{REFERENCE} itself made no update"
-        before = mean_score([result.get("untrained") for result in results])
+        before = mean_score([result.untrained for result in agents])
         after = self._mean(store, REFERENCE)
         if before is None or after is None or after - before > self._margin * abs(after):
             return ""

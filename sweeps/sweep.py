@@ -142,9 +142,9 @@ def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]
     if why := store.damage(event.run):
         return Event("failed", event.run, reason=why), 0.0
     result = store.result(event.run)
-    if isinstance(event.run.config, ProgramConfig) and result["crash"]:
-        event = replace(event, reason=result["crash"]["reason"])
-    return event, result["return"]
+    if isinstance(event.run.config, ProgramConfig) and result.crash:
+        event = replace(event, reason=result.crash.reason)
+    return event, result.score
 
 
 def run_in_rounds(

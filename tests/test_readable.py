@@ -16,11 +16,11 @@ from program_runs import write_run, write_sweep
 
 from roundoff.agents.errors import FileError, RunError
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.directory import RunDirectory
 from roundoff.agents.run.restored import take_over
 from roundoff.analysis import AnalysisError, against, plot, read_experiment, report, table
 from roundoff.analysis.runs.collect import collect
 from roundoff.files import encodable, json_text, parse_json
+from roundoff.runs.folder import RunDirectory
 from roundoff.sweeps import plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.folder.status import read_status

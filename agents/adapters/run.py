@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
+from roundoff.runs.log import MetricsLog
+from roundoff.runs.result import Crash, Result
+
 from ...simulate import exact
 from ...simulate.watching.lost_numbers import OTHER_REASONS, damaged_weight, lost_numbers
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
 from ..quantization.quantization import Quantization
-from ..run.directory import Crash, Result
 from ..run.ending import write_ending
 from ..run.loop import Progress
-from ..run.metrics import MetricsLog
 from ..run.observed import Numerics
 from ..run.profile import Profile
 from ..run.restored import take_over
@@ -33,9 +34,10 @@ from .randomness import seeded
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from roundoff.runs.folder import RunDirectory
+
     from ..environments.parallel import EnvironmentGroup
     from ..quantization.products import Ranges
-    from ..run.directory import RunDirectory
     from ..run.evaluate import Evaluation
     from ..run.stopping import StopRequest
     from .model import Model
@@ -116,7 +118,7 @@ class AdaptedRun:
         for old in self.files.path.glob("tensorboard/events*"):  # of a process that was killed
             old.unlink()
         with (
-            MetricsLog(self.files.path, length=0, step=0) as self._log,
+            MetricsLog(self.files, length=0, step=0) as self._log,
             self._evaluation_group() as self._group,
             seeded(self.device, self.config.seed),
         ):

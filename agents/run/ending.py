@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
-
-from roundoff.files import write_json
-from roundoff.origin import origin
 
 from ..sizes import KnownSizes
 from . import checkpoint
@@ -16,8 +12,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from roundoff.runs.folder import RunDirectory
+    from roundoff.runs.result import Result
+
     from ..sizes import Sizes
-    from .directory import Result, RunDirectory
     from .observed import Numerics
     from .profile import Profile
     from .stopwatch import Stopwatch
@@ -52,7 +50,4 @@ def write_ending(
             numerics.write_table(files.numerics)
     seconds = stopwatch.total
     timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
-    write_json(files.timing, {**timing, **(more or {}), **origin()})
-    write_json(files.result, result.as_json())
-    files.checkpoint.unlink(missing_ok=True)
-    shutil.rmtree(files.learners, ignore_errors=True)
+    files.end(result, {**timing, **(more or {})})

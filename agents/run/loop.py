@@ -11,6 +11,9 @@ import numpy as np
 import torch
 
 from roundoff.errors import RoundoffError
+from roundoff.runs.folder import RunDirectory, check_same_config
+from roundoff.runs.log import MetricsLog, NoLog
+from roundoff.runs.result import Crash, Result
 
 from ...simulate.watching.lost_numbers import lost_numbers
 from ..actors.sampler import RemoteSampler
@@ -20,10 +23,8 @@ from ..learners.single import LearnerLost, SingleLearner
 from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes
 from . import checkpoint
-from .directory import Crash, Result, RunDirectory, check_same_config
 from .ending import write_ending
 from .evaluate import Evaluation, EvaluationPolicy, evaluate
-from .metrics import MetricsLog, NoLog
 from .profile import Profile
 from .snapshots import write_networks, write_states
 from .state import RunState
@@ -327,7 +328,7 @@ class Run:
     def _log(self) -> MetricsLog | NoLog:
         if not self.learners.leads:
             return NoLog()
-        return MetricsLog(self.files.path, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
+        return MetricsLog(self.files, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
 
     def _save(self, log: MetricsLog | NoLog) -> None:
         """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""

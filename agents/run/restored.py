@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from roundoff.files import read_json
+from roundoff.runs.folder import config_in
 
 from ..config.train_config import TrainConfig
 from ..errors import RunError
@@ -17,7 +18,7 @@ from . import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .directory import RunDirectory
+    from roundoff.runs.folder import RunDirectory
 
 
 def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]]:
@@ -32,9 +33,8 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
             f"{files.path}: holds no run (there is no config.json); give the folder of a run that `roundoff train` or a"
             " sweep has left, or of a sweep"
         )
-    content = read_json(files.config)
-    given = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(given, dict) or "task" not in given:
+    given = config_in(read_json(files.config))
+    if given is None or "task" not in given:
         raise RunError(f"{files.config}: is not the config of an agent's run, and only an agent has a policy")
     try:
         config = TrainConfig(**given)
@@ -45,8 +45,9 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
     result = files.read_result()
     if result is None:
         raise RunError(f"{files.path}: has not ended (there is no result.json); bring the run to its end first")
-    if result.crash:
-        raise RunError(f"{files.path}: crashed at step {result.crash.step}, and left no policy that acts")
+    if result.status == "crashed":
+        step = result.crash.step if result.crash else result.step
+        raise RunError(f"{files.path}: crashed at step {step}, and left no policy that acts")
     return config, result.step, checkpoint.load(files.agent)
 
 

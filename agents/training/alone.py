@@ -10,6 +10,8 @@ import torch
 
 from roundoff.extras import require
 from roundoff.files import directory_lock, make_directory, remove_temporaries
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.result import Result
 
 from ..actors.stage import open_stage
 from ..adapters.run import AdaptedRun
@@ -17,7 +19,6 @@ from ..adapters.settings import AdapterConfig
 from ..errors import RunError
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
-from ..run.directory import Result, RunDirectory
 from ..run.loop import Run
 from ..run.parts import check_run, open_environments, opening_of
 from ..run.profile import read_profile
@@ -44,7 +45,7 @@ def train(
     allow_imports: Collection[str] = (),
     on_profile: Callable[[Profile], None] | None = None,
 ) -> Result:
-    """Trains an agent, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
+    """Trains an agent, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
 
     The same config gives the same metrics and weights, bit for bit, on the same machine, however often the run was
     interrupted and continued by calling this again. A run that has ended is not repeated. Whatever stops the
@@ -127,7 +128,7 @@ def open_run(
                         )  # fmt: skip
                 return
     result = files.read_result()
-    assert result is not None
+    assert isinstance(result, Result)
     yield result
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from roundoff.files import read_bytes
+from roundoff.runs.folder import RunDirectory
 
 from ...formats import Format
 from ...simulate.aten.tables import MOVES, plain_name
@@ -101,7 +102,7 @@ def units_of_run(folder: Path, over: str) -> set[str]:
     Raises:
         FileError: its table is missing, or damaged.
     """
-    path = folder / "numerics.csv"
+    path = RunDirectory(folder).numerics
     try:
         table = csv.DictReader(read_bytes(path).decode().splitlines())
         # No agent computes with operations that move, nor brings numbers in by them.

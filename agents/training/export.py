@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from roundoff.files import make_directory, write_bytes
+from roundoff.runs.folder import RunDirectory
 
 from ..acting.c_header import c_header
 from ..acting.from_modules import policy_of
@@ -15,7 +16,6 @@ from ..acting.packed import PackedPolicy
 from ..adapters.settings import AdapterConfig
 from ..errors import RunError
 from ..models.policy_layers import Decision
-from ..run.directory import RunDirectory
 from ..run.restored import read_finished, sizes_known
 from .finished import finished_agent, learner_with, looked_at
 

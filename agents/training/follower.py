@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from roundoff.errors import RoundoffError
+from roundoff.runs.folder import RunDirectory
 
 from ..config.learning_keys import OptimizerKeys
 from ..config.own_algorithms import import_as_told
 from ..config.train_config import TrainConfig
 from ..learners.single import LearnerLost
 from ..run.device import open_device
-from ..run.directory import RunDirectory
 from ..run.loop import Run
 from ..run.parts import open_environments
 from ..run.stopping import Stopped, StopRequest

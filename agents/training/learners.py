@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from roundoff.files import make_directory
+from roundoff.runs.result import Crash
 
 from ..config.learning_keys import OptimizerKeys
 from ..config.own_algorithms import for_others
@@ -24,15 +25,15 @@ from ..errors import RunError
 from ..learners.asynchronous import AsynchronousGroup
 from ..learners.group import LearnerGroup
 from ..learners.single import LearnerLost, SingleLearner
-from ..run.directory import Crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from multiprocessing.connection import Connection
 
+    from roundoff.runs.folder import RunDirectory
+
     from ..config.train_config import TrainConfig
     from ..learners.single import Learners
-    from ..run.directory import RunDirectory
 
 _GRACE = 5.0  # seconds that a process has to end, or to say why it has
 _PAUSE = 0.05

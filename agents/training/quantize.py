@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import torch
 
 from roundoff.extras import require
+from roundoff.runs.folder import RunDirectory
 
 from ...formats import Format
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
 from ..quantization.quantization import Quantization
-from ..run.directory import RunDirectory
 from ..run.evaluate import Evaluation, EvaluationPolicy, evaluate
 from ..run.parts import check_run
 from ..run.restored import read_finished

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from roundoff.runs.result import Result
+
 from ...simulate.compiling.program import reason_against_compiling
 from ..adapters.run import AdaptedRun
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
-from ..run.directory import Result
 from ..run.loop import Run
 from .alone import open_run, train_alone
 

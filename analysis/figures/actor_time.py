@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.actor_times import ACTIVITIES, actor_times
 from ..statistics.summary import records
 from .drawing.legends import legend_under

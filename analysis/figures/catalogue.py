@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.summary import REFERENCE
 from .actor_time import actor_time_table, draw_actor_time
 from .comparison import comparison_table, draw_comparison

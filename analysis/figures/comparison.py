@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.summary import ALL_TASKS, ended, records
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from roundoff.runs.metric import RETURN, Metric
+
 from ..runs.conditions import PLAIN, says_less, without_settled
-from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..statistics.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Patch
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
 from ..statistics.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles

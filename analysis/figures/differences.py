@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from roundoff.files import open_to_read
+from roundoff.runs.folder import RunDirectory
 
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
@@ -51,7 +52,7 @@ def differences_table(experiment: Experiment, warnings: list[str]) -> pd.DataFra
     """
     rows: list[dict[str, Any]] = []
     for reference, run in _pairs(experiment):
-        there, here = (experiment.folders[identity] / "snapshots" for identity in (reference, run["id"]))
+        there, here = (RunDirectory(experiment.folders[identity]).snapshots for identity in (reference, run["id"]))
         inputs = np.atleast_1d(_load(there / "states.npz", warnings).get("inputs", np.empty(0)))
         known = {key: run[key] for key in ("task", "format", "seed", "id")} | {"reference": reference}
         files = (path for path in here.glob("*.npz") if _STEP.fullmatch(path.stem))

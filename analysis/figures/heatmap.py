@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from roundoff.runs.metric import RETURN, Metric
+
 from ..runs.conditions import MAPPINGS, as_text
-from ..runs.metric import RETURN, Metric
 from ..statistics.summary import ALL_TASKS, records
 from .drawing.axes import ordered, titles
 from .drawing.cells import Cells, draw_heat_maps, shades

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
 from ..statistics.summary import REFERENCE, ended
 from .drawing.axes import ordered

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from roundoff.runs.metric import RETURN, Metric
+
 from ...agents.config.fields import Panel
 from ...agents.config.registry import drawn_values, panels
-from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..statistics.summary import REFERENCE, records
 from .curves import thinned

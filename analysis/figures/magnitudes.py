@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patheffects import withStroke
 
+from roundoff.runs.metric import RETURN, Metric
+
 from ...formats import FloatFormat
-from ..runs.metric import RETURN, Metric
 from ..statistics.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.summary import ALL_TASKS, REFERENCE
 from .drawing.axes import titles
 from .drawing.cells import Cells, draw_heat_maps, shades

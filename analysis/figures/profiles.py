@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..runs.metric import RETURN, Metric
+from roundoff.runs.metric import RETURN, Metric
+
 from ..statistics.intervals import generator_for, performance_profile, profile_band
 from ..statistics.summary import ALL_TASKS, REFERENCE, ended, records
 from .drawing.axes import from_wide_to_narrow, score_limits, titles

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from roundoff.runs.metric import RETURN, Metric
+
 from ..runs.conditions import beside
 from ..runs.fp32_runs import NO_POLICY
-from ..runs.metric import RETURN, Metric
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..statistics.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from .drawing.legends import legend_under

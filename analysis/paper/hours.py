@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runs.metric import Metric
+from roundoff.runs.metric import AgentMetric
+
 from ..statistics.run_table import seconds_of
 from ..statistics.summary import records
 from .measured import Measured, spread
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 QUANTITY = "time of 50 million steps"
 _STEPS = 50e6
-_TIME = Metric("time", "minimize", crash=None, unit="h for 50 million steps", of_agents=True)
+_TIME = AgentMetric(name="time", goal="minimize", unit="h for 50 million steps")
 _WITH_LEARNERS = {"learners", "asynchronous", "environments", "batch_size"}  # keys that go with their number
 
 

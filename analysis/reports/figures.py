@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ..runs.metric import Metric
+    from roundoff.runs.metric import Metric
 
 _NO = float("nan")
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from roundoff.files import parse_json, read_bytes
+from roundoff.files import read_bytes, try_json
+from roundoff.runs.folder import RunDirectory
 
 from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
@@ -25,10 +26,10 @@ from .markup import number, percent, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
+
+    from roundoff.runs.metric import Metric
 
     from ..runs.experiment import Experiment
-    from ..runs.metric import Metric
 
 _MADE_WITH = ("python", "torch", "numpy", "processor", "commit")
 _OF_PROGRAMS = {"source": "source", "commit of the program": "program_commit"}
@@ -45,14 +46,14 @@ def environment(experiment: Experiment) -> dict[str, str]:
     ends. What a run of an earlier version does not say is not recorded. Programs have their names, hashes of their
     sources, and the commits that they stood at.
     """
-    folders = [experiment.folders[identity] for identity in experiment.runs["id"]]
-    begun = [_read(folder / "config.json") for folder in folders if (folder / "config.json").exists()]
-    ended = [_read(folder / "timing.json") for folder in folders if (folder / "timing.json").exists()]
+    runs = [RunDirectory(experiment.folders[identity]) for identity in experiment.runs["id"]]
+    begun = [try_json(run.config)[0] for run in runs if run.config.exists()]
+    ended = [run.read_timing() for run in runs if run.timing.exists()]
     found = {}
     if "program" in experiment.runs:
         found = {"program": _counted(list(experiment.runs["program"]))}
         found |= {name: _counted([about.get(key) for about in ended]) for name, key in _OF_PROGRAMS.items()}
-    found["roundoff"] = _counted([about.get("version") for about in begun])
+    found["roundoff"] = _counted([about.get("version") if isinstance(about, dict) else None for about in begun])
     found |= {key: _counted([about.get(key) for about in ended]) for key in _MADE_WITH}
     found["ended"] = _period([about.get("ended") for about in ended])
     if not experiment.metric.of_agents:  # which say it only if it is another than the processor
@@ -75,7 +76,7 @@ def sources(experiment: Experiment) -> list[str]:
     """A warning for each program whose runs were made by different sources."""
     found: dict[str, list[Any]] = {}
     for identity, config in experiment.configs.items():
-        source = _read(experiment.folders[identity] / "timing.json").get("source")
+        source = RunDirectory(experiment.folders[identity]).read_timing().get("source")
         if source is not None:
             found.setdefault(str(config.get("program", "")), []).append(source)
     return [
@@ -99,7 +100,7 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
     """
     tables = []
     for run in records(experiment.runs):
-        path = experiment.folders[run["id"]] / "numerics.csv"
+        path = RunDirectory(experiment.folders[run["id"]]).numerics
         if not path.exists():
             continue
         try:
@@ -180,14 +181,6 @@ def _described(metric: Metric) -> dict[str, Any]:
     content: dict[str, Any] = {"name": metric.name, "goal": metric.goal, "crash": metric.crash}
     content |= {"unit": metric.unit} if metric.unit else {}
     return content | ({"range": list(metric.range)} if metric.range else {})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_bytes(path))
-    except (OSError, ValueError):  # said when the runs were read, or of no consequence
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _text(value: Any) -> str:

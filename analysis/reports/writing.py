@@ -26,8 +26,9 @@ from .provenance import environment, numerics, recipe, settings, sources
 if TYPE_CHECKING:
     import pandas as pd
 
+    from roundoff.runs.metric import Metric
+
     from ..runs.experiment import Experiment
-    from ..runs.metric import Metric
 
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
 

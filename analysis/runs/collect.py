@@ -14,8 +14,9 @@ import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from roundoff.files import parse_json, read_bytes
-from roundoff.unplanned import unplanned_runs
+from roundoff.files import parse_json
+from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
+from roundoff.runs.log import about_damaged_line, read_log
 
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
@@ -66,7 +67,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
         for sweep, folder, config in _find(Path(directory), warnings):
             status = read_outcome(folder, warnings)["status"]
             runs.append({"sweep": sweep, "run": folder.name, "status": status, "config": config})
-            records.add(folder / "metrics.jsonl")
+            records.add(RunDirectory(folder).metrics)
     if not runs:
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
     table = _table(runs, *records.together())
@@ -91,10 +92,10 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
     """The runs in a folder: name of the sweep, folder and config of each."""
     marker, runs = directory / "sweep.json", directory / "runs"
     if not marker.exists():
-        config = read_json(directory / "config.json", warnings)
-        if isinstance(config, dict) and isinstance(config.get("config"), dict):
-            yield "", directory, config["config"]
-        elif config is None:
+        content = read_json(RunDirectory(directory).config, warnings)
+        if (config := config_in(content)) is not None:
+            yield "", directory, config
+        elif content is None:
             warnings.append(f"{directory}: is the folder of no sweep and of no run; left out")
         return
     plan = read_json(marker, warnings)
@@ -120,13 +121,7 @@ class _Records:
 
     def add(self, path: Path) -> None:
         """Reads the file of the next run."""
-        try:
-            content = read_bytes(path)
-        except FileNotFoundError:
-            content = b""  # not begun, which its status says
-        except OSError as error:
-            self._warnings.append(f"{path}: {error.strerror}; left out")
-            content = b""
+        content = read_log(path, self._warnings)
         self._waiting.append((path, content))
         self._bytes += len(content)
         if self._bytes > _AT_ONCE:
@@ -188,8 +183,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
                 raise ValueError  # noqa: TRY301  it is no record
             rows.append(_flat(record))
         except ValueError:
-            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
-            warnings.append(f"{path}:{number}: this line {what}; left out")
+            warnings.append(about_damaged_line(path, number, len(lines)))
     columns = {}
     further = sorted(set().union(*rows) - _RECORD_COLUMNS.keys())
     for name, kind in (_RECORD_COLUMNS | dict.fromkeys(further, pa.float64())).items():

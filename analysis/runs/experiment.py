@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from roundoff.unplanned import unplanned_runs
+from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
+from roundoff.runs.metric import RETURN, Metric, read_metric
+from roundoff.runs.result import MALFORMED
 
 from ...agents.config.registry import implied
 from ..errors import AnalysisError
 from .conditions import Conditions
-from .files import MALFORMED, planned_runs, read_json
+from .files import planned_runs, read_json
 from .fp32_runs import fp32_once, fp32_twice
 from .logged import Logged
-from .metric import RETURN, Metric, read_metric
 from .outcome import COLUMNS, read_outcome
 from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
 
@@ -160,7 +161,7 @@ def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
     """The configs of runs that can be told apart, by id."""
     configs: dict[str, dict[str, Any]] = {}
     for identity, folder in sorted(plan.folders.items()):
-        config = plan.configs.get(identity) or _read_config(folder / "config.json", warnings)
+        config = plan.configs.get(identity) or _read_config(RunDirectory(folder).config, warnings)
         if config is None:
             continue
         task = config.get("program" if is_program(config) else "task")
@@ -189,8 +190,9 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
 def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> Metric:
     """What most runs are scored by."""
     told = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
-    counts = Counter(metric for metric in told if metric is not None)
-    return counts.most_common(1)[0][0] if counts else Metric("score")
+    metrics = {metric.model_dump_json(): metric for metric in told if metric is not None}
+    counts = Counter(metric.model_dump_json() for metric in told if metric is not None)
+    return metrics[counts.most_common(1)[0][0]] if counts else Metric()
 
 
 def _values(outcomes: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
@@ -259,9 +261,6 @@ def _read_plan(path: Path, warnings: list[str]) -> _Plan:
 
 
 def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
-    content = read_json(path, warnings)
-    if isinstance(content, dict) and isinstance(content.get("config"), dict):
-        config: dict[str, Any] = content["config"]
-        return config
-    warnings.append(f"{path}: is not the config of a run; left out")
-    return None
+    config = config_in(read_json(path, warnings))
+    warnings += [f"{path}: is not the config of a run; left out"] * (config is None)
+    return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roundoff.errors import FileError
-from roundoff.files import atomic_writer, is_name, make_directory, parse_json, read_bytes
+from roundoff.files import atomic_writer, is_name, make_directory, try_json
 
 from ..errors import AnalysisError
 
@@ -15,20 +15,10 @@ if TYPE_CHECKING:
     from typing import IO
 
 
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What taking JSON apart raises if it is not what it should be."""
-
-
 def read_json(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
-    try:
-        content = parse_json(read_bytes(path))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not JSON"
-        warnings.append(f"{path}: {reason}; left out")
-        return None
+    content, complaint = try_json(path)
+    warnings += [f"{path}: {complaint}; left out"] * bool(complaint)
     return content
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 import pandas as pd
 
+from roundoff.runs.folder import RunDirectory
+
 from .records import KINDS, Block, read_records
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class Logged:
         gc.disable()  # millions of values are made, none in a circle
         try:
             for number, folder in enumerate(self._folders.values()):
-                for block in read_records(folder / "metrics.jsonl", self._warnings, self._metric):
+                for block in read_records(RunDirectory(folder).metrics, self._warnings, self._metric):
                     found[block.kind].append((number, block))
         finally:
             if collecting:

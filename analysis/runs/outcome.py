@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .files import MALFORMED, read_json
-from .metric import read_metric
+from roundoff.runs.folder import Outcome, RunDirectory
+from roundoff.runs.result import MALFORMED, AnyResult, ProgramResult, Result
+
 from .settings import LARGEST
 
 if TYPE_CHECKING:
@@ -31,20 +32,18 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         agent, what its metric says for that of a program; NaN where there is none. ``updates`` is how many were made,
         and ``untrained`` the return before the first one; NaN where that is not known.
     """
-    path = folder / "result.json"
-    result = read_json(path, warnings)
-    if result is not None:
+    outcome = RunDirectory(folder).outcome()
+    complaint = outcome.complaint
+    if outcome.result:
         try:
-            return _ended(result)
-        except MALFORMED:
-            warnings.append(f"{path}: is not the result of a run; left out")
-    if path.exists():
-        return _open("failed", "result.json is damaged; delete it to repeat the run")
-    failure = read_json(folder / "failed.json", warnings)
-    if failure is None:
-        return _open("waiting")
-    reason = failure.get("reason") if isinstance(failure, dict) else None
-    return _open("failed", str(reason or "unknown"))
+            return _ended(outcome.result)
+        except MALFORMED:  # numbers that tables do not hold
+            outcome = Outcome("failed", "result.json is damaged; delete it to repeat the run")
+            complaint = f"{RunDirectory(folder).result}: is not the result of a run"
+    warnings += [f"{complaint}; left out"] * bool(complaint)
+    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
+    unknown = {"updates": math.nan, "untrained": math.nan}
+    return {"status": outcome.state, **nothing, "reason": outcome.reason, **unknown, "metric": None, "values": {}}
 
 
 def finite(value: Any) -> float:
@@ -54,20 +53,21 @@ def finite(value: Any) -> float:
     return float(value)
 
 
-def _ended(result: dict[str, Any]) -> dict[str, Any]:
-    crash, score, values = result["crash"], result["return"], result.get("values") or {}
-    unscored = score is None and result["status"] == "crashed"
+def _ended(result: AnyResult) -> dict[str, Any]:
+    program = result if isinstance(result, ProgramResult) else None
+    agent = result if isinstance(result, Result) else None
+    crash = result.crash
     return {
-        "status": {"done": "done", "crashed": "crashed"}[result["status"]],
-        "return": math.nan if unscored else finite(score),
-        "return_std": float(result["return_std"]),
-        "step": whole(result["step"]),
-        "crash_step": float(whole(crash["step"])) if crash else math.nan,
-        "reason": str(crash.get("reason", "unknown")) if crash else "",
-        "updates": _if_known(result.get("updates")),
-        "untrained": _if_known(result.get("untrained")),
-        "metric": read_metric(result["metric"]) if result.get("metric") is not None else None,
-        "values": {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))},
+        "status": result.status,
+        "return": math.nan if result.score is None else result.score,
+        "return_std": agent.return_std if agent else 0.0,
+        "step": whole(result.step),
+        "crash_step": float(whole(crash.step)) if crash else math.nan,
+        "reason": crash.reason if crash else "",
+        "updates": _if_known(agent and agent.updates),
+        "untrained": _if_known(agent and agent.untrained),
+        "metric": program and program.metric,
+        "values": program.values if program else {},
     }
 
 
@@ -79,11 +79,5 @@ def whole(value: Any) -> int:
     return number
 
 
-def _if_known(value: Any) -> float:
-    return math.nan if value is None else finite(value)
-
-
-def _open(status: str, reason: str = "") -> dict[str, Any]:
-    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
-    unknown = {"updates": math.nan, "untrained": math.nan}
-    return {"status": status, **nothing, "reason": reason, **unknown, "metric": None, "values": {}}
+def _if_known(value: float | None) -> float:
+    return math.nan if value is None else float(value)

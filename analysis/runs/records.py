@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roundoff.files import parse_json, read_bytes
+from roundoff.files import parse_json
+from roundoff.runs.log import about_damaged_line, read_log
+from roundoff.runs.result import MALFORMED
 
-from .files import MALFORMED
 from .outcome import finite, whole
 
 if TYPE_CHECKING:
@@ -49,13 +50,7 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
         warnings: gets a line for each record that is damaged.
         metric: the value among those that a program logs that its learning curve is made of.
     """
-    try:
-        lines = read_bytes(path).split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        warnings.append(f"{path}: {error.strerror}; left out")
-        return []
+    lines = read_log(path, warnings).split(b"\n")
     try:  # all at once, which is several times as fast as one by one
         written = [line for line in lines if line]
         records = parse_json(b"[%b]" % b",".join(written))
@@ -119,8 +114,7 @@ def _points_of_undamaged(
         try:
             yield from [(number, *point) for point in _points(parse_json(line), metric)] if line else []
         except MALFORMED:
-            what = "is torn (the run was killed as it wrote)" if number == len(lines) else "is damaged"
-            warnings.append(f"{path}:{number}: this line {what}; left out")
+            warnings.append(about_damaged_line(path, number, len(lines)))
 
 
 def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, Any]]]:

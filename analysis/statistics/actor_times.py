@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ..runs.files import MALFORMED, read_json
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.result import MALFORMED
 
 if TYPE_CHECKING:
     from ..runs.experiment import Experiment
@@ -24,7 +25,7 @@ def actor_times(experiment: Experiment) -> pd.DataFrame:
     rows = []
     for identity in experiment.runs["id"]:
         try:
-            actors = _timing(experiment, identity)["actors"]
+            actors = RunDirectory(experiment.folders[identity]).read_timing()["actors"]
             steps = sum(int(actor["steps"]) for actor in actors)
             spent = {name: sum(_seconds(actor["spent"][name]) for actor in actors) for name in ACTIVITIES}
             rows.append({"id": identity, **{name: 1000 * total / steps for name, total in spent.items()}})
@@ -38,15 +39,11 @@ def actor_clocks(experiment: Experiment) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for identity in experiment.runs["id"]:
         try:
-            points = _timing(experiment, identity)["actor_clock"]
+            points = RunDirectory(experiment.folders[identity]).read_timing()["actor_clock"]
             rows += [{"id": identity, "step": int(step), "clock": _seconds(clock)} for step, clock in points]
         except MALFORMED:
             continue
     return pd.DataFrame(rows, columns=["id", "step", "clock"])
-
-
-def _timing(experiment: Experiment, identity: str) -> Any:
-    return read_json(experiment.folders[identity] / "timing.json", []) or {}
 
 
 def _seconds(value: Any) -> float:

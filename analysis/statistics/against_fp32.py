@@ -27,8 +27,9 @@ from .summary import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from roundoff.runs.metric import Metric
+
     from ..runs.experiment import Experiment
-    from ..runs.metric import Metric
     from .sides import ByTask, Scores, Side
 
 _NUMBERS = [f"{name}{end}" for name in ("improvement", "difference", "share") for end in ("", "_low", "_high")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings as python_warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from roundoff.runs.folder import RunDirectory
+
 from ..runs.experiment import read_experiment
-from ..runs.files import read_json
 from .first_failures import first_non_finite
 from .summary import exponent_bits, parsed, significand_bits
 
@@ -92,6 +93,4 @@ def _bits(name: str) -> float:
 
 def seconds_of(experiment: Experiment, identity: str) -> float:
     """The wall-clock time of a run, without that lost to interruptions; NaN where it has not ended, or not said it."""
-    content: Any = read_json(experiment.folders[identity] / "timing.json", [])
-    seconds = content.get("seconds") if isinstance(content, dict) else None
-    return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else math.nan
+    return RunDirectory(experiment.folders[identity]).seconds()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ..runs.metric import Metric
+    from roundoff.runs.metric import Metric
 
     Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of that seed
     ByTask = dict[str, Scores]

@@ -83,8 +83,8 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     ``min``, ``max``, ``drop`` (how much worse this mean is than that of fp32 under the same condition: fp32 minus this,
     or this minus fp32 if less is better). Ordered by :func:`in_order`.
 
-    Crashed runs that have no score (see :class:`~..runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a mean
-    over nothing is NaN.
+    Crashed runs that have no score (see :class:`~roundoff.runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a
+    mean over nothing is NaN.
     """
     runs = experiment.runs[experiment.runs["status"].isin(["done", "crashed", "failed"])]
     keys = experiment.conditions.keys

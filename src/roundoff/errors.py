@@ -20,6 +20,10 @@ class FileError(RoundoffError):
     """A file or folder that cannot be written, read, or understood; the message names it and the next step."""
 
 
+class RunError(RoundoffError):
+    """A run that cannot start or go on as its config and its directory stand."""
+
+
 class FolderInUseError(FileError):
     """A folder in which another process is working at this moment."""
 

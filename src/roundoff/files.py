@@ -263,6 +263,21 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
+def try_json(path: Path) -> tuple[Any, str]:
+    """The JSON in a file, which may be damaged or somebody else's, and why it cannot be read, in words.
+
+    None where there is none; empty where it can, or there is no file.
+    """
+    try:
+        return parse_json(read_bytes(path)), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, str(error.strerror)
+    except ValueError:
+        return None, "is not JSON"
+
+
 def read_json(path: str | Path) -> Any:
     """Reads the JSON in ``path``.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import FileError
 from roundoff.files import (
     is_name,
     is_temporary,
@@ -15,19 +14,22 @@ from roundoff.files import (
     read_json,
     write_json,
 )
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.result import ProgramResult
 
 from ..errors import SweepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from roundoff.runs.metric import Metric
+    from roundoff.runs.result import AnyResult
+
     from ..language.plan import Plan
     from ..language.run import Run
-    from ..subjects.metric import Metric
 
 LAYOUT = 1
 MARKER = "sweep.json"
-FAILURE = "failed.json"
 _OURS = {"runs", MARKER, ".lock"}
 
 State = Literal["running", "waiting", "done", "crashed", "failed"]
@@ -117,34 +119,23 @@ class SweepDirectory:
     def _rescore(self, run: Run, metric: Metric) -> bool:
         """Scores a run that has ended by another metric than before; False if it is the same."""
         result = self.result(run)
-        told = metric.as_json()
-        if result.get("metric") == told:
+        values = result.values if isinstance(result, ProgramResult) else {}
+        if isinstance(result, ProgramResult) and result.metric == metric:
             return False
-        values = result.get("values")
-        value = values.get(metric.name) if values else None
-        if value is None and result["status"] == "done":
-            returned = ", ".join(values) if values else "nothing"
+        value = values.get(metric.name)
+        if value is None and result.status == "done":
             raise SweepError(
-                f"{self.run_path(run)}: has returned {returned}, and no finite {metric.name}, which this sweep is"
-                " scored by; choose another --out, or another metric"
+                f"{self.run_path(run)}: has returned {', '.join(values) or 'nothing'}, and no finite {metric.name},"
+                " which this sweep is scored by; choose another --out, or another metric"
             )
-        score = metric.score(None if result["status"] == "crashed" else value)
-        write_json(self.run_path(run) / "result.json", {**result, "metric": told, "return": score})
+        score = metric.score(None if result.status == "crashed" else value)
+        scored = ProgramResult(result.status, score, result.step, result.crash, values, metric)
+        write_json(self._files(run).result, scored.as_json())
         return True
 
     def state(self, run: Run) -> State:
-        """What has become of a run, from its folder alone.
-
-        One that somebody works on is ``waiting``, too, and one whose result is damaged has ``failed``.
-        """
-        path = self.run_path(run)
-        if (path / "result.json").exists():
-            try:
-                state: State = self.result(run)["status"]
-            except SweepError:
-                return "failed"
-            return state
-        return "failed" if (path / FAILURE).exists() else "waiting"
+        """What has become of a run, from its folder alone; one that somebody works on is ``waiting``, too."""
+        return self._files(run).outcome().state
 
     def has_ended(self, run: Run) -> bool:
         """Whether a run has a result that can be read: it was done, or has crashed."""
@@ -152,37 +143,35 @@ class SweepDirectory:
 
     def damage(self, run: Run) -> str:
         """Why the result of a run cannot be read, in words; empty if it can, or there is none."""
-        if not (self.run_path(run) / "result.json").exists():
-            return ""
         try:
-            self.result(run)
-        except SweepError as error:
+            self._files(run).read_result()
+        except FileError as error:
             return str(error)
         return ""
 
-    def result(self, run: Run) -> dict[str, Any]:
-        """The content of an ended run's ``result.json``.
+    def result(self, run: Run) -> AnyResult:
+        """How an ended run ended.
 
         Raises:
-            SweepError: it is damaged.
+            SweepError: it has not.
+            FileError: its result is damaged.
         """
-        path = self.run_path(run) / "result.json"
-        try:
-            content = read_json(path)
-        except RoundoffError as error:
-            raise SweepError(f"{error}; delete the file to repeat the run") from error
-        if not isinstance(content, dict) or not _is_result(content):
-            raise SweepError(f"{path}: is not the result of a run; delete the file to repeat the run")
-        return content
+        result = self._files(run).read_result()
+        if result is None:
+            raise SweepError(f"{self.run_path(run)}: has no result; run the sweep again")
+        return result
 
     def record_failure(self, run: Run, reason: str) -> None:
         """Keeps the reason why a run could not be brought to its end."""
-        folder = make_directory_inside(self.path / "runs", run.id)
-        write_json(folder / FAILURE, {"reason": reason})
+        make_directory_inside(self.path / "runs", run.id)
+        self._files(run).record_failure(reason)
 
     def forget_failure(self, run: Run) -> None:
         """Called when the run is tried again."""
-        (self.run_path(run) / FAILURE).unlink(missing_ok=True)
+        self._files(run).forget_failure()
+
+    def _files(self, run: Run) -> RunDirectory:
+        return RunDirectory(self.run_path(run))
 
     def read(self) -> dict[str, Any]:
         """The content of ``sweep.json``.
@@ -210,19 +199,6 @@ class SweepDirectory:
         if not whole:
             raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
         return content
-
-
-def _is_result(content: dict[str, Any]) -> bool:
-    """Whether a run has ended so: with a score, which a crash need not have, and with numbers if with any values."""
-    status, score, values = content.get("status"), content.get("return"), content.get("values")
-    scored = _is_number(score) or (score is None and status == "crashed")
-    numbers = values is None or (isinstance(values, dict) and all(map(_is_number, values.values())))
-    return status in ("done", "crashed") and scored and numbers
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is one that is finite as a float."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from roundoff.runs.metric import Metric
+
 from ...agents import TrainConfig
 from ...agents.config.fp32_policies import without_policy
 from ..errors import SweepFileError
-from ..subjects.metric import Metric
 from ..subjects.program_keys import ProgramKeys
 from ..wording import complaint
 from .candidates import candidates

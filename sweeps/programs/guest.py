@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.processes import end_with
+from roundoff.runs.metric import Metric
 
 from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
-from ..subjects.metric import Metric
 from ..user_code import described
 from .run import config_of, run_program
 

@@ -13,16 +13,17 @@ import torch
 
 from roundoff.errors import FileError, RoundoffError
 from roundoff.files import encodable
+from roundoff.runs.log import MetricsLog
 
 from ...agents.run import checkpoint
-from ...agents.run.metrics import MetricsLog
 from ...agents.run.stopwatch import Stopwatch
 from ...simulate import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ...agents.run.directory import RunDirectory
+    from roundoff.runs.folder import RunDirectory
+
     from ...agents.run.observed import Numerics
     from ...agents.run.stopping import StopRequest
     from ...simulate import Simulation
@@ -205,7 +206,7 @@ class Recorder:
     def _opened(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
         """The log. A program that logs before it restores begins anew."""
         if self._log is None:
-            self._log = MetricsLog(self._files.path, length=length, step=step, checksum=checksum)
+            self._log = MetricsLog(self._files, length=length, step=step, checksum=checksum)
         return self._log
 
     def _save(self, state: Any) -> None:

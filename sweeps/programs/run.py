@@ -7,20 +7,19 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from roundoff.current_run import part_of
 from roundoff.errors import FileError, RoundoffError
-from roundoff.files import directory_lock, encodable, make_directory, read_json, remove_temporaries, write_json
-from roundoff.origin import origin
+from roundoff.files import directory_lock, encodable, make_directory, remove_temporaries
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.result import Crash, ProgramResult
 
 from ...agents.run.device import open_device
-from ...agents.run.directory import RunDirectory
 from ...agents.run.observed import Numerics
 from ...agents.run.stopping import Stopped, StopRequest
 from ...simulate import Simulation
@@ -33,48 +32,14 @@ from .recorder import ProgramStopped, Recorder, number, seed_generators
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..subjects.metric import Metric
+    from roundoff.runs.metric import Metric
+
     from ..subjects.program import Program
     from .recorder import ProgramProgress
 
 
 class ProgramError(RoundoffError):
     """A program has failed: what it raised, in one line, and the program's own traceback below."""
-
-
-@final
-@dataclass(frozen=True)
-class ProgramResult:
-    """How a run of a program ended.
-
-    Attributes:
-        status: ``crashed`` if its metric, or what it has logged last, is not finite; or if it raised something after
-            it had met such a number; or, as its metric may say, if it raised anything.
-        score: the metric; of a crash, what the metric says that one counts.
-        step: that it has logged last.
-        reason: of the crash; empty if it is done.
-        values: the finite ones among what it has returned, by name.
-        metric: by which it is judged.
-    """
-
-    status: Literal["done", "crashed"]
-    score: float | None
-    step: int
-    reason: str
-    values: dict[str, float]
-    metric: Metric
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns what ``result.json`` has."""
-        return {
-            "status": self.status,
-            "return": self.score,
-            "return_std": 0.0,
-            "step": self.step,
-            "crash": {"step": self.step, "reason": self.reason} if self.reason else None,
-            "values": self.values,
-            "metric": self.metric.as_json(),
-        }
 
 
 def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
@@ -105,7 +70,7 @@ def run_program(
     on_progress: Callable[[ProgramProgress], None] | None = None,
     stop: StopRequest | None = None,
 ) -> dict[str, Any]:
-    """Runs a program, or continues to, and leaves the run in ``directory`` (see docs/architecture.md).
+    """Runs a program, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
 
     The function runs inside the simulation that the config describes, or is given it as ``arithmetic``. Generators of
     random numbers are seeded before. A program that has ended is not run again.
@@ -137,8 +102,9 @@ def run_program(
             if not files.result.exists():
                 _run(config, metric, files, on_progress, stop or StopRequest())
     files.check(config)
-    result: dict[str, Any] = read_json(files.result)
-    return result
+    result = files.read_result()
+    assert result is not None
+    return result.as_json()
 
 
 def _run(
@@ -156,12 +122,11 @@ def _run(
         if reason and numerics:
             reason += f"; {numerics.first_nonfinite()}"
         score = metric.score(None if reason else values[metric.name])
-        result = ProgramResult("crashed" if reason else "done", score, recorder.step, reason, values, metric)
+        crash = Crash(recorder.step, reason) if reason else None
+        result = ProgramResult("crashed" if reason else "done", score, recorder.step, crash, values, metric)
         recorder.finish()
         seconds = recorder.stopwatch.total
-    write_json(files.timing, {"seconds": seconds, **origin(), **config.program.origin()})
-    write_json(files.result, result.as_json())
-    files.checkpoint.unlink(missing_ok=True)
+    files.end(result, {"seconds": seconds, **config.program.origin()})
 
 
 def _outcome(

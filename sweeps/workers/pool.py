@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roundoff.own_modules import looked_in
+from roundoff.runs.folder import RunDirectory
 
 from ...agents.config import own_algorithms
 from ...agents.environments.tasks import may_import, module_of
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
 
+    from roundoff.runs.metric import Metric
+
     from ..folder.leases import Leases
     from ..language.run import Run
-    from ..subjects.metric import Metric
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop
 _POLL = 0.5  # seconds between two looks at runs that another sweep holds
@@ -234,7 +236,8 @@ class _Pool:
             takeable: list[tuple[Run, int]] = []
             for run in members:
                 number = self._leases.next_number(run.id, numbers)
-                if (self._directories[run.id] / "result.json").exists():  # looked at last: it comes before the release
+                # Looked at last: it comes before the release.
+                if RunDirectory(self._directories[run.id]).result.exists():
                     ended.append(run)
                 elif number is not None:
                     takeable.append((run, number))

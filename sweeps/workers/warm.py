@@ -21,13 +21,13 @@ import time
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import torch
 
 from roundoff.origin import origin
 from roundoff.processes import adopt_orphans, end_children, end_with, in_words
+from roundoff.runs.folder import RunDirectory
 
 from ...simulate import Simulation
 from ..errors import SweepError
@@ -36,6 +36,7 @@ from ..programs.recorder import ProgramProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ...agents.run.stopping import StopRequest
     from ..subjects.program import Program
@@ -195,7 +196,7 @@ class _Warm:
         os.close(saying)
         os.close(stop)
         self._say({"pid": pid})
-        result = Path(order["directory"]) / "result.json"
+        result = RunDirectory(order["directory"]).result
         outcome, status, was_stopped = self._watch(pid, said, stopping, result)
         os.close(said)
         os.close(stopping)

@@ -10,7 +10,8 @@ import torch
 
 from roundoff.agents import FileError
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.metrics import MetricsLog
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.log import MetricsLog
 
 
 def test_checkpoints_go_there_and_back(tmp_path):
@@ -76,7 +77,7 @@ def test_what_is_no_archive_of_pytorch_is_refused_before_it_is_unpacked(tmp_path
 @pytest.mark.parametrize("damage", [lambda text: text.replace(b"1", b"2", 1), lambda text: b"\0" * 9 + text[9:]])
 def test_curves_that_were_changed_below_a_checkpoint_are_not_continued(tmp_path, damage):
     """A flipped digit is JSON, too: no later reader could tell."""
-    with MetricsLog(tmp_path, length=0, step=0) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=0, step=0) as log:
         log.write("train", 1, {"loss": 1.5})
         length, checksum = log.synced_length(), log.checksum
         log.write("train", 2, {"loss": 2.5})  # behind the checkpoint: cut off
@@ -84,9 +85,9 @@ def test_curves_that_were_changed_below_a_checkpoint_are_not_continued(tmp_path,
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     with pytest.raises(FileError, match=r"metrics\.jsonl: was changed or damaged after the run was interrupted"):
-        MetricsLog(tmp_path, length=length, step=1, checksum=checksum)
+        MetricsLog(RunDirectory(tmp_path), length=length, step=1, checksum=checksum)
     path.write_bytes(whole)
-    with MetricsLog(tmp_path, length=length, step=1, checksum=checksum) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=length, step=1, checksum=checksum) as log:
         log.write("train", 2, {"loss": 2.5})
         assert log.checksum == zlib.crc32(whole)
     assert path.read_bytes() == whole
@@ -94,12 +95,12 @@ def test_curves_that_were_changed_below_a_checkpoint_are_not_continued(tmp_path,
 
 def test_a_copy_by_hard_links_stays_as_it_is(tmp_path):
     """``cp -al`` and ``rsync --link-dest`` make copies of this kind."""
-    with MetricsLog(tmp_path, length=0, step=0) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=0, step=0) as log:
         log.write("train", 1, {"loss": 1.5})
     backup = tmp_path / "backup"
     os.link(tmp_path / "metrics.jsonl", backup)
     before = backup.read_bytes()
-    with MetricsLog(tmp_path, length=len(before), step=1) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=len(before), step=1) as log:
         log.write("train", 2, {"loss": 2.5})
     assert backup.read_bytes() == before
     assert (tmp_path / "metrics.jsonl").read_bytes().startswith(before)

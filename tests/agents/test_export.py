@@ -15,13 +15,13 @@ from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.algorithms.learner import Learner
 from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.directory import RunDirectory
 from roundoff.agents.run.parts import open_environments
 from roundoff.agents.run.restored import read_finished
 from roundoff.agents.training.export import export_policy
 from roundoff.agents.training.finished import finished_agent, looked_at
 from roundoff.cli import main
 from roundoff.formats import round
+from roundoff.runs.folder import RunDirectory
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

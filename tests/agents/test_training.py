@@ -19,11 +19,13 @@ import torch
 from processes import TRAINING, wait_until
 from runs import SMALL, config, outcome, weights
 
-from roundoff.agents import FileError, Progress, Result, RunError, TrainConfig, train
+from roundoff.agents import FileError, Progress, RunError, TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.experience.intake import StateIntake
 from roundoff.agents.run import checkpoint
-from roundoff.agents.run.metrics import MetricsLog
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.log import MetricsLog
+from roundoff.runs.result import read_result
 
 
 def records(directory):
@@ -100,7 +102,7 @@ class Interrupter:
             ("os", "fsync"),
             ("pathlib.Path", "replace"),
             ("pathlib.Path", "unlink"),
-            ("roundoff.agents.run.metrics.MetricsLog", "write"),
+            ("roundoff.runs.log.MetricsLog", "write"),
             ("roundoff.agents.algorithms.sac.agent.SAC", "update"),
             ("roundoff.agents.run.loop.Run", "_save"),
             ("roundoff.agents.run.loop.Run", "_evaluate"),
@@ -287,7 +289,7 @@ def test_a_non_finite_action_is_a_crash_and_scores_zero(tmp_path, monkeypatch):
     assert result.crash.step == 1800
     assert "non-finite action in training" in result.crash.reason
     assert json.loads((tmp_path / "result.json").read_text())["crash"]["step"] == 1800
-    assert Result.from_json(json.loads((tmp_path / "result.json").read_text())) == result
+    assert read_result(json.loads((tmp_path / "result.json").read_text())) == result
     assert train(config(), tmp_path) == result
 
 
@@ -495,12 +497,12 @@ def test_the_number_of_threads_is_put_back(tmp_path):
 def test_curves_are_in_the_event_files_and_hidden_points_are_not_repeated(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with MetricsLog(tmp_path, length=0, step=0) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=0, step=0) as log:
         for step in (1, 2, 3):
             log.write("eval", step, {"return_mean": float(step), "returns": [1.0]})
     length = len((tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
     time.sleep(1.1)  # event files are ordered by the second in their name
-    with MetricsLog(tmp_path, length=length, step=1) as log:
+    with MetricsLog(RunDirectory(tmp_path), length=length, step=1) as log:
         log.write("eval", 2, {"return_mean": 20.0, "returns": [float("inf"), 1.0]})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(e.step, e.value) for e in events.Scalars("eval/return_mean")] == [(1, 1.0), (2, 20.0)]

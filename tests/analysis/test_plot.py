@@ -95,9 +95,7 @@ def test_another_folder_may_be_written_into(sweep, tmp_path_factory, capsys):
 def test_records_are_read_once_and_only_by_those_who_need_them(sweep, monkeypatch):
     """A folder of thousands of runs is read within seconds where final scores are all that is asked for."""
     read = []
-    monkeypatch.setattr(
-        "roundoff.analysis.runs.records.read_bytes", lambda path: read.append(path) or path.read_bytes()
-    )
+    monkeypatch.setattr("roundoff.runs.log.read_bytes", lambda path: read.append(path) or path.read_bytes())
     against(sweep)
     plot(sweep, only=["degradation"], formats=["svg"])
     assert read == []

@@ -15,11 +15,11 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.figures.drawing.axes import score_limits
 from roundoff.analysis.reports.provenance import recipe
-from roundoff.analysis.runs.metric import RETURN, Metric, read_metric
 from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
 from roundoff.analysis.statistics.first_failures import first_non_finite
 from roundoff.analysis.statistics.run_table import FIRST
 from roundoff.analysis.statistics.summary import summarize
+from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.simulate.watching.report import Birth
 
 FORMATS = ("fp32", "bf16", "e5m3", "posit16", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "mymodule:ternary")
@@ -62,7 +62,7 @@ def draw(name, experiment):
 def test_the_metric_the_task_and_the_order_of_formats_come_from_the_files(families):
     experiment = read_experiment(families)
     assert experiment.warnings == ()
-    assert experiment.metric == Metric("accuracy", "maximize", 0.0, "", (0, 1))
+    assert experiment.metric == Metric(name="accuracy", goal="maximize", crash=0.0, range=[0, 1])
     assert set(experiment.runs["task"]) == {"train"}
     assert experiment.conditions.keys == []
     assert experiment.formats[:3] == ("mymodule:ternary", "int8", "fp32")

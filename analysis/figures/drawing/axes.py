@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ...runs.metric import Metric
+    from roundoff.runs.metric import Metric
 
 _DECADES = 2  # that positive numbers span at least if their axis is logarithmic
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
-    from ...runs.metric import Metric
+    from roundoff.runs.metric import Metric
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:

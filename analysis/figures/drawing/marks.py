@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from ...runs.metric import Metric
+    from roundoff.runs.metric import Metric
 
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n"]
 _MARKS += ["crashed", "failed", "return", "ci_low", "ci_high"]

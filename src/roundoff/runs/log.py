@@ -10,14 +10,26 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 from zlib import crc32
 
-from roundoff.files import cannot_be_written, json_text, make_directory_inside, open_to_append, open_to_read, separate
-
-from ..errors import FileError
+from roundoff.errors import FileError
+from roundoff.files import (
+    cannot_be_written,
+    json_text,
+    make_directory_inside,
+    open_to_append,
+    open_to_read,
+    parse_json,
+    read_bytes,
+    separate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
+
+    from .folder import RunDirectory
+
+_TAIL = 4096  # bytes that are looked at for the last records
 
 
 @final
@@ -27,7 +39,7 @@ class MetricsLog:
     A number that is not finite is written as null, since JSON has no other word for it.
 
     Args:
-        directory: the run's.
+        files: of the run.
         length: bytes of ``metrics.jsonl`` that are kept; what a killed run wrote after its checkpoint is cut off.
         step: environment steps of that moment; later points in earlier event files are hidden.
         checksum: what :attr:`checksum` was then; None: not known.
@@ -39,8 +51,8 @@ class MetricsLog:
         FileError: the file is shorter than ``length``, is damaged, or cannot be written.
     """
 
-    def __init__(self, directory: Path, *, length: int, step: int, checksum: int | None = None) -> None:
-        self._path = path = directory / "metrics.jsonl"
+    def __init__(self, files: RunDirectory, *, length: int, step: int, checksum: int | None = None) -> None:
+        self._path = path = files.metrics
         with self._writing():
             separate(path)
             self._file = open_to_append(path)
@@ -61,7 +73,7 @@ class MetricsLog:
             if size > length:
                 self._file.truncate(length)
                 self._file.seek(length)
-            self._events = _event_file(make_directory_inside(directory, "tensorboard"))
+            self._events = _event_file(make_directory_inside(files.path, files.tensorboard.name))
             if step > 0:
                 self._hide_points_after(step)
 
@@ -179,3 +191,44 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
+
+
+def last_records(path: Path, named: dict[str, str]) -> dict[str, Any]:
+    """The step of the last whole record, and the last values of some names.
+
+    Args:
+        path: of ``metrics.jsonl``, which may be written at this moment.
+        named: what each value is called in records, by what it is to be called.
+    """
+    found: dict[str, Any] = {}
+    try:
+        with open_to_read(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).split(b"\n")[:-1]
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            record = parse_json(line)
+            found["step"] = record["step"]
+        except (ValueError, KeyError, TypeError):
+            continue  # the first is cut
+        found |= {ours: record[theirs] for ours, theirs in named.items() if theirs in record}
+    return found
+
+
+def read_log(path: Path, warnings: list[str]) -> bytes:
+    """The content of ``metrics.jsonl``; empty if the run has not begun, or, with a warning, if it cannot be read."""
+    try:
+        return read_bytes(path)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        warnings.append(f"{path}: {error.strerror}; left out")
+        return b""
+
+
+def about_damaged_line(path: Path, number: int, count: int) -> str:
+    """A warning about a line of ``metrics.jsonl`` that is no record; the last of ``count`` was being written."""
+    what = "is torn (the run was killed as it wrote)" if number == count else "is damaged"
+    return f"{path}:{number}: this line {what}; left out"

@@ -1,0 +1,203 @@
+"""The folder of a run: whose it is, what it holds, what has become of the run, and runs that no plan lists."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
+
+from roundoff.errors import FileError, RunError
+from roundoff.files import make_directory, read_json, try_json, write_json
+from roundoff.origin import origin
+
+from .result import MALFORMED, AnyResult, read_result
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+
+class Outcome(NamedTuple):
+    """What a folder says of its run.
+
+    Attributes:
+        state: ``done`` and ``crashed`` are results; ``failed`` is tried again; ``waiting`` is every other run, also one
+            that somebody works on.
+        reason: of a crash or a failure; else empty.
+        result: of a run that has ended.
+        complaint: about a damaged file, with its path; empty if there is none.
+    """
+
+    state: Literal["waiting", "done", "crashed", "failed"]
+    reason: str = ""
+    result: AnyResult | None = None
+    complaint: str = ""
+
+
+class Config(Protocol):
+    """What a run is given."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what ``config.json`` has."""
+
+    def later_keys(self) -> dict[str, Any]:
+        """Keys that are left out of it at their defaults, and these, since runs existed before them."""
+
+
+@final
+class RunDirectory:
+    """Names and meaning of the files of a run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.agent = self.path / "agent.pt"
+        self.result = self.path / "result.json"
+        self.failure = self.path / "failed.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.tensorboard = self.path / "tensorboard"
+        self.numerics = self.path / "numerics.csv"
+        self.timing = self.path / "timing.json"
+        self.snapshots = self.path / "snapshots"
+        self.learners = self.path / "learners"
+
+    def checkpoint_of(self, learner: int, step: int) -> Path:
+        """What a learner that follows another one saves with the checkpoint of a step."""
+        return self.learners / f"{learner}-{step}.pt"
+
+    def room_for_checkpoint_of(self, learner: int, step: int) -> Path:
+        """Makes room for :meth:`checkpoint_of`; keeps the newest older one, which the leader's checkpoint may need."""
+        make_directory(self.learners)
+        for old in sorted(self.learners.glob(f"{learner}-*.pt"), key=lambda path: int(path.stem.split("-")[1]))[:-1]:
+            old.unlink()
+        return self.checkpoint_of(learner, step)
+
+    def claim(self, config: Config) -> None:
+        """Makes the folder the one of the run with ``config``, or checks that it is.
+
+        Raises:
+            RunError: it is another run's, or holds something else.
+            FileError: it cannot be read or written.
+        """
+        if self.config.exists():
+            self.check(config)
+            return
+        strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        if strangers:
+            raise RunError(
+                f"{self.path}: holds {strangers[0]} but no config.json, so it is no run's folder;"
+                " choose an empty or a new one"
+            )
+        write_json(self.config, {"config": config.as_json(), "version": version("roundoff")})
+
+    def check(self, config: Config) -> None:
+        """Raises RunError if the folder is the one of a run with another config, naming the keys that differ."""
+        found = config_in(read_json(self.config))
+        if found is None:
+            raise FileError(f"{self.config}: is not the config of a run; delete the folder to start the run anew")
+        check_same_config(found, config, str(self.config))
+
+    def end(self, result: AnyResult, timing: Mapping[str, Any]) -> None:
+        """Writes how the run ended, and what it took; removes its checkpoints.
+
+        The result comes last, since it says that all else is there.
+        """
+        write_json(self.timing, {**origin(), **timing})
+        write_json(self.result, result.as_json())
+        self.checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.learners, ignore_errors=True)
+
+    def read_result(self) -> AnyResult | None:
+        """How the run ended; None if it has not.
+
+        Raises:
+            FileError: the file is damaged.
+        """
+        if not self.result.exists():
+            return None
+        try:
+            return read_result(read_json(self.result))
+        except FileError as error:
+            raise FileError(f"{error}; delete the file to repeat the run") from error
+        except MALFORMED as error:
+            raise FileError(f"{self.result}: is not the result of a run; delete the file to repeat the run") from error
+
+    def outcome(self) -> Outcome:
+        """What has become of the run, whatever the files are like."""
+        content, complaint = try_json(self.result)
+        if content is not None:
+            try:
+                result = read_result(content)
+                return Outcome(result.status, result.crash.reason if result.crash else "", result)
+            except MALFORMED:
+                complaint = "is not the result of a run"
+        if complaint or self.result.exists():
+            reason = "result.json is damaged; delete it to repeat the run"
+            return Outcome("failed", reason, None, f"{self.result}: {complaint or 'is empty'}")
+        if not self.failure.exists():
+            return Outcome("waiting")
+        content, complaint = try_json(self.failure)
+        reason = str((isinstance(content, dict) and content.get("reason")) or "unknown")
+        return Outcome("failed", reason, None, complaint and f"{self.failure}: {complaint}")
+
+    def record_failure(self, reason: str) -> None:
+        """Keeps the reason why the run could not be brought to its end."""
+        write_json(self.failure, {"reason": reason})
+
+    def forget_failure(self) -> None:
+        """Called when the run is tried again."""
+        self.failure.unlink(missing_ok=True)
+
+    def read_timing(self) -> dict[str, Any]:
+        """What the run took, with which versions, and where; empty if it has not ended, or the file is damaged."""
+        content, _ = try_json(self.timing)
+        return content if isinstance(content, dict) else {}
+
+    def seconds(self) -> float:
+        """The wall-clock time of the run, without that lost to interruptions; NaN where it does not say it."""
+        seconds = self.read_timing().get("seconds")
+        return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else math.nan
+
+
+def config_in(content: Any) -> dict[str, Any] | None:
+    """The config in the content of ``config.json``; None if that is something else."""
+    config = content.get("config") if isinstance(content, dict) else None
+    return config if isinstance(config, dict) else None
+
+
+def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
+    """Warnings about what looks like a run and is none of those planned; other things may lie there.
+
+    Args:
+        runs: the folder that holds the folders of runs; it may be missing.
+        planned: the ids of the runs in ``sweep.json``.
+    """
+    if not runs.is_dir():
+        return []
+    strangers = [path for path in sorted(runs.iterdir()) if path.name not in planned and _looks_like_a_run(path)]
+    return [f"{path}: is not in sweep.json; left out" for path in strangers]
+
+
+def _looks_like_a_run(folder: Path) -> bool:
+    files = RunDirectory(folder)
+    return any(os.path.lexists(path) for path in (files.config, files.metrics, files.result))
+
+
+def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:
+    """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
+    defaults = config.later_keys()
+    there, here = defaults | found, defaults | config.as_json()
+    differing = [
+        f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+    if differing:
+        raise RunError(f"{place}: belongs to another run: {'; '.join(differing)}; choose another folder")

@@ -1,0 +1,121 @@
+"""What runs are scored by: the return of an agent, or one of the values that a program returns."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Metric(BaseModel):
+    """The value of a program by which its runs are judged.
+
+    Attributes:
+        name: of the value in the mapping that the program returns; what a number that it returns is called.
+        goal: whether more of it is better.
+        crash: what a run counts for that has crashed; None: it has no score, and is worse than every run that has one.
+            0 if the goal is ``maximize``.
+        error: whether a run in which the program raises something has crashed, too, or has failed, and is tried again.
+            After a number that is not finite it has crashed in either case.
+        unit: in which it is told.
+        range: the smallest and the largest value that it can have, for axes.
+        of_agents: whether it is the return of an agent, whose range its task decides.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    of_agents: ClassVar[bool] = False
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] = "score"
+    goal: Literal["maximize", "minimize"] = "maximize"
+    crash: _Finite | None = None
+    error: Literal["fail", "crash"] = "fail"
+    unit: Annotated[str, Field(max_length=40)] = ""
+    range: Annotated[list[_Finite], Field(min_length=2, max_length=2)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"name": given}
+        if isinstance(given, dict) and given.get("goal", "maximize") == "maximize":
+            return {"crash": 0.0, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.range and not self.range[0] < self.range[1]:
+            raise ValueError(f"range must be [lowest, highest], the lower one first, got {self.range}")
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the metric as files have it; without ``error`` at its default, which came later than other keys."""
+        return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
+
+    def score(self, value: float | None) -> float | None:
+        """What a run counts for: the value, or ``crash`` for one that has crashed (None)."""
+        return self.crash if value is None or not math.isfinite(value) else value
+
+    @property
+    def label(self) -> str:
+        """The label of an axis: the name, with the unit if there is one."""
+        if self.of_agents and not self.unit:
+            return "return per episode"
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    @property
+    def title(self) -> str:
+        """The name at the beginning of a sentence."""
+        return self.name[:1].upper() + self.name[1:]
+
+    @property
+    def steps(self) -> str:
+        """What steps are called on an axis."""
+        return "environment steps" if self.of_agents else "step"
+
+    @property
+    def sign(self) -> int:
+        """What a score is multiplied by so that more is better."""
+        return 1 if self.goal == "maximize" else -1
+
+    @property
+    def worst(self) -> float:
+        """What a crashed run counts as in comparisons: its score, or an infinity where it has none."""
+        return -self.sign * math.inf if self.crash is None else self.crash
+
+    @property
+    def scored(self) -> str:
+        """How a crashed run is scored, in words."""
+        return "no score" if self.crash is None else f"scored {self.crash:g}"
+
+    @property
+    def better(self) -> str:
+        """The side on which better scores lie, in words."""
+        return "above" if self.goal == "maximize" else "below"
+
+    def shown(self, score: float) -> str:
+        """A score where space is dear."""
+        return f"{score:.0f}" if self.of_agents else f"{score:.3g}"
+
+
+@final
+class AgentMetric(Metric):
+    """What agents are scored by: the return, or a quantity that is shown as one."""
+
+    of_agents: ClassVar[bool] = True
+
+
+RETURN = AgentMetric(name="return")
+"""What agents are scored by."""
+
+
+def read_metric(content: Any) -> Metric:
+    """The metric that ``sweep.json`` or a result describes, which a later version may have written.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it describes none.
+    """
+    told = {key: content[key] for key in Metric.model_fields if content.get(key) is not None}
+    return Metric.model_validate({"crash": None, "name": content["name"], "goal": content["goal"], **told})

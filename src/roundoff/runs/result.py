@@ -1,0 +1,145 @@
+"""How a run ended, as ``result.json`` says it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from .metric import Metric, read_metric
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Status = Literal["done", "crashed"]
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What taking JSON apart raises if it is not what it should be."""
+
+
+@final
+@dataclass(frozen=True)
+class Crash:
+    """When (environment steps) and why a run crashed."""
+
+    step: int
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        status: ``"done"``, or ``"crashed"`` by a non-finite action.
+        return_mean: mean return of the final evaluation; 0 for a crash.
+        return_std: standard deviation of its episodes' returns; 0 for a crash.
+        step: environment steps taken.
+        crash: when and why, if it crashed.
+        quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
+        updates: how many were made, of several learners by the first; None where a library does not tell, and in the
+            results of older versions.
+        untrained: mean return before the first update, in runs that others are compared with: those in fp32; None
+            where it was not looked at, or was not finite.
+    """
+
+    status: Status
+    return_mean: float
+    return_std: float
+    step: int
+    crash: Crash | None = None
+    quantized: dict[str, float] = field(default_factory=dict)
+    updates: int | None = None
+    untrained: float | None = None
+
+    @property
+    def score(self) -> float:
+        """What the run is judged by: the mean return."""
+        return self.return_mean
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what ``result.json`` has."""
+        return {
+            **_common(self),
+            "return_std": self.return_std,
+            "updates": self.updates,
+            **({} if self.untrained is None else {"untrained": self.untrained}),
+            **({"in": self.quantized} if self.quantized else {}),
+        }
+
+
+@final
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a run of a program ended.
+
+    Attributes:
+        status: ``crashed`` if its metric, or what it has logged last, is not finite; or if it raised something after
+            it had met such a number; or, as its metric may say, if it raised anything.
+        score: the metric; of a crash, what the metric says that one counts.
+        step: that it has logged last.
+        crash: when and why, if it crashed.
+        values: the finite ones among what it has returned, by name.
+        metric: by which it is judged.
+    """
+
+    status: Status
+    score: float | None
+    step: int
+    crash: Crash | None
+    values: dict[str, float]
+    metric: Metric
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what ``result.json`` has."""
+        return {**_common(self), "return_std": 0.0, "values": self.values, "metric": self.metric.as_json()}
+
+
+AnyResult: TypeAlias = Result | ProgramResult
+
+
+def _common(result: AnyResult) -> dict[str, Any]:
+    crash = {"step": result.crash.step, "reason": result.crash.reason} if result.crash else None
+    return {"status": result.status, "return": result.score, "step": result.step, "crash": crash}
+
+
+def read_result(value: Any) -> AnyResult:
+    """The result that ``as_json`` has told.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: it is none.
+    """
+    status: Status = {"done": "done", "crashed": "crashed"}[value["status"]]  # type: ignore[assignment]
+    told, step = value.get("crash"), _whole(value["step"])
+    crash = Crash(_whole(told["step"]), str(told.get("reason", "unknown"))) if told else None
+    values, metric = _numbers(value.get("values")), value.get("metric")
+    if metric is not None:
+        score = None if status == "crashed" and value["return"] is None else _real(value["return"])
+        return ProgramResult(status, score, step, crash, values, read_metric(metric))
+    updates, untrained = value.get("updates"), value.get("untrained")
+    return Result(
+        status,
+        _real(value["return"]),
+        _real(value.get("return_std", 0.0)),
+        step,
+        crash,
+        _numbers(value.get("in")),
+        None if updates is None else _whole(updates),
+        None if untrained is None else _real(untrained),
+    )
+
+
+def _numbers(told: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: _real(value) for name, value in ({} if told is None else told).items()}
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError
+    return float(value)
