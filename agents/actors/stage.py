@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.errors import RoundoffError
+from roundoff.processes import ChildProcess
 from roundoff.ray_cluster import connect
 
 from ..config.actor_keys import WithActors
@@ -73,17 +73,13 @@ def guarded_folder() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="roundoff-ray-", dir="/tmp" if long else None)  # noqa: S108  nobody else's
     reading, writing = os.pipe()
     command = [sys.executable, "-I", "-S", guardian.__file__, str(reading), folder]
-    process = subprocess.Popen(command, pass_fds=(reading,), start_new_session=True, stdin=subprocess.DEVNULL)  # noqa: S603  our own interpreter
+    process = ChildProcess(command, descriptors=(reading,))
     os.close(reading)
     try:
         yield f"{folder}/r"
     finally:
         os.close(writing)
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.end(_GRACE)
 
 
 @contextmanager

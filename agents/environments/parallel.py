@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import signal
-import subprocess
-import sys
 import time
-from multiprocessing import Pipe
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import numpy as np
+
+from roundoff.processes import GRACE, ONE_THREAD, ChildProcess
 
 from ..errors import RunError
 from .opening import open_environment
@@ -23,11 +20,8 @@ from .tasks import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from multiprocessing.connection import Connection
 
     from numpy.typing import NDArray
-
-_GRACE = 5.0  # seconds that a process has to end
 
 
 class Steps(NamedTuple):
@@ -279,13 +273,9 @@ class _Processes:
     def close(self) -> None:
         for worker in self._workers:
             worker.connection.close()
-        end = time.monotonic() + _GRACE
+        end = time.monotonic() + GRACE
         for worker in self._workers:
-            try:
-                worker.process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+            worker.process.end(end - time.monotonic())
         self._workers = []
 
     def _reply(self, worker: _Worker) -> dict[str, Any]:
@@ -325,11 +315,10 @@ class _Processes:
         process, count = worker.process, len(self._workers)
         number = self._workers.index(worker) + 1
         self.close()
-        code = process.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         return RunError(
-            f"environment worker {number} of {count} (process {process.pid}) {how}; if nobody killed it, memory may"
-            " have run out: choose fewer environments or environment_workers, and continue from the last checkpoint"
+            f"environment worker {number} of {count} (process {process.pid}) {process.death()}; if nobody killed it,"
+            " memory may have run out: choose fewer environments or environment_workers, and continue from the last"
+            " checkpoint"
         )
 
 
@@ -341,16 +330,6 @@ class _Worker:
         self.groups = groups
         self.slots = {slot for group in groups for slot in group}
         self.finished: set[int] = set()
-        self.connection: Connection
-        self.connection, other = Pipe()
-        # It imports what this process can, and nothing from the folder it is started in (-P); knows one thread, and
-        # leaves Ctrl-C to this process.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        module = "roundoff.agents.environments.process"
-        command = [sys.executable, "-P", "-m", module, str(other.fileno()), str(memory)]
-        with other:
-            self.process = subprocess.Popen(  # noqa: S603  our own interpreter
-                command, pass_fds=(other.fileno(), memory), env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=2,  # what libraries print is no result
-            )  # fmt: skip
+        self.process, self.connection = ChildProcess.asked_through_socket(
+            "roundoff.agents.environments.process", str(memory), descriptors=(memory,), environment=ONE_THREAD
+        )

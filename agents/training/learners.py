@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from roundoff.files import make_directory
+from roundoff.processes import GRACE, ChildProcess
 from roundoff.runs.result import Crash
 
 from ..config.learning_keys import OptimizerKeys
@@ -28,14 +24,12 @@ from ..learners.single import LearnerLost, SingleLearner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from multiprocessing.connection import Connection
 
     from roundoff.runs.folder import RunDirectory
 
     from ..config.train_config import TrainConfig
     from ..learners.single import Learners
 
-_GRACE = 5.0  # seconds that a process has to end, or to say why it has
 _PAUSE = 0.05
 
 
@@ -122,7 +116,7 @@ def _why_lost(followers: list[Follower]) -> Crash | None:
     Raises:
         RunError: it has failed, or died.
     """
-    end = time.monotonic() + _GRACE
+    end = time.monotonic() + GRACE
     while time.monotonic() < end:
         for follower in followers:
             crash = follower.last_words()
@@ -164,16 +158,9 @@ class Follower:
         self.here = self.gone = False
         self.crash: Crash | None = None
         self.rank, self.count = rank, order["config"]["learners"]
-        self.connection: Connection
-        self.connection, other = Pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-        command = [sys.executable, "-P", "-m", "roundoff.agents.training.follower", str(other.fileno())]
-        handed_down = (other.fileno(),) if memory is None else (other.fileno(), memory)
-        with other:
-            self.process = subprocess.Popen(  # noqa: S603  our own interpreter
-                command, pass_fds=handed_down, env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=2,  # what libraries print is no result
-            )  # fmt: skip
+        self.process, self.connection = ChildProcess.asked_through_socket(
+            "roundoff.agents.training.follower", descriptors=() if memory is None else (memory,)
+        )
         with suppress(OSError):  # it has died already, which is noticed later
             self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
 
@@ -194,13 +181,11 @@ class Follower:
             return Crash(**said["crash"])
         if "error" in said:
             raise RunError(said["error"])
-        code = self.process.poll()
-        if code is None or code == 0:
+        if not self.process.status():  # it lives, or has ended well
             return None
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         raise Killed(
-            f"learner {self.rank + 1} of {self.count} (process {self.process.pid}) {how}; if nobody killed it, memory"
-            " may have run out; the same command goes on from the last checkpoint"
+            f"learner {self.rank + 1} of {self.count} (process {self.process.pid}) {self.process.death()}; if nobody"
+            " killed it, memory may have run out; the same command goes on from the last checkpoint"
         )
 
 
@@ -208,10 +193,6 @@ def end_all(followers: list[Follower]) -> None:
     """Closes the sockets, and ends who does not end by that."""
     for follower in followers:
         follower.connection.close()
-        follower.process.terminate()
+        follower.process.ask_to_end()
     for follower in followers:
-        try:
-            follower.process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            follower.process.kill()
-            follower.process.wait()
+        follower.process.end()

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from roundoff.processes import ChildProcess
 
 from ...formats import FormatError
 from ..blame import HIGH, Blame, BlameError, Over, rule_for, search
@@ -175,19 +176,14 @@ class _Trials:
 def _ran(order: Order, script: Script, limit: float | None) -> tuple[int | None, str]:
     """The exit status of a trial, None if it was stopped after ``limit`` seconds, and what it printed."""
     with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(  # noqa: S603  what the user named
+        process = ChildProcess(
             [*COMMAND, json.dumps(asdict(order)), script.target, *script.arguments],
-            stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # both in the order in which they are printed
+            stdout=printed, stderr=subprocess.STDOUT,
+            environment={"PYTHONUNBUFFERED": "1"},  # both in the order in which they are printed
         )  # fmt: skip
         try:
-            status: int | None = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = process.status(limit)
         finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.end(0.0, session=True)
         printed.seek(0)
         return status, printed.read().decode(errors="replace")

@@ -1,17 +1,122 @@
-"""Processes that are started by others, and what is left of them: ended with their parent, adopted, ended together."""
+"""Processes that others start: started, asked, waited for, ended, also with their parent; and how they died."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self, final
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.connection import Connection
+
+GRACE = 5.0
+"""Seconds that a process has to end by itself."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+"""What keeps a process to one thread: two on two busy cores make a small update ten times slower."""
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _PATIENCE = 5.0  # seconds for processes that start others faster than they are ended
+
+
+@final
+class ChildProcess:
+    """A process in a session of its own: Ctrl-C is for this one, which decides when its children stop.
+
+    Args:
+        command: what it runs.
+        descriptors: which of this process's it is handed down.
+        environment: what it has beside this process's.
+        stdin: its standard input, as ``subprocess.Popen`` takes it; nothing by default.
+        stdout: its standard output; this process's by default.
+        stderr: its standard error; this process's by default.
+
+    Attributes:
+        pid: its process id.
+        stdin: this end of its standard input, if that is a pipe.
+        stdout: this end of its standard output, if that is a pipe.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        descriptors: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] | None = None,
+        stderr: int | IO[bytes] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  our own interpreter, or what the user named
+            command, pass_fds=descriptors, env={**os.environ, **(environment or {})}, start_new_session=True,
+            stdin=stdin, stdout=stdout, stderr=stderr,
+        )  # fmt: skip
+        self.pid, self.stdin, self.stdout = self._process.pid, self._process.stdin, self._process.stdout
+
+    @classmethod
+    def asked_through_socket(
+        cls, module: str, *arguments: str, descriptors: Sequence[int] = (), environment: Mapping[str, str] | None = None
+    ) -> tuple[Self, Connection]:
+        """Starts a module, whose first argument is a socket; returns this end of that, too, which it ends by.
+
+        The process imports what this one can. What libraries print there is no result, and goes to standard error.
+        """
+        ours, theirs = Pipe()
+        path = {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        with theirs:
+            child = cls(
+                [*command_of(module), str(theirs.fileno()), *arguments],
+                descriptors=(theirs.fileno(), *descriptors),
+                environment={**path, **(environment or {})},
+                stdout=2,
+            )
+        return child, ours
+
+    def status(self, seconds: float | None = 0.0) -> int | None:
+        """Its exit status, negative for the signal that killed it; None: it lives.
+
+        Args:
+            seconds: that are waited for it; None: as long as it takes.
+        """
+        try:
+            return self._process.poll() if seconds == 0 else self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def ask_to_end(self) -> None:
+        """Sends it SIGTERM."""
+        self._process.terminate()
+
+    def end(self, seconds: float = GRACE, *, session: bool = False) -> int:
+        """Waits for its end, and enforces it after so many seconds; returns its exit status.
+
+        Args:
+            seconds: that it is given.
+            session: whether what it has started is killed with it.
+        """
+        if (status := self.status(max(0.0, seconds))) is not None:
+            return status
+        with suppress(ProcessLookupError):
+            (os.killpg if session else os.kill)(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def death(self) -> str:
+        """How it has ended, in words."""
+        return in_words(self._process.wait())
+
+
+def command_of(module: str) -> tuple[str, ...]:
+    """What runs a module by this interpreter.
+
+    Without -P, a file random.py in the folder that this process was started in would be imported as Python's own.
+    """
+    return (sys.executable, "-P", "-m", module)
 
 
 def end_with(parent: int | None) -> None:

@@ -6,23 +6,18 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, final
 
 from roundoff.files import open_to_append, separate
-from roundoff.processes import in_words
+from roundoff.processes import ONE_THREAD, ChildProcess, command_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _POLL = 0.5  # seconds between two looks at whether a worker lives
-# One thread a worker: two threads on two busy cores make a small update ten times slower.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-
-# -P: without it, a file random.py in the folder that the sweep is started in would be imported as Python's own.
-_COMMAND = (sys.executable, "-P", "-m", "roundoff.sweeps.workers.process")
+_COMMAND = command_of("roundoff.sweeps.workers.process")
 
 
 @final
@@ -59,11 +54,9 @@ class WorkerProcess:
         self._log = log
         separate(log)
         with open_to_append(log) as errors:
-            self._process = subprocess.Popen(  # noqa: S603  our own interpreter
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                env={**os.environ, **_ENVIRONMENT},
-                start_new_session=True,  # Ctrl-C is for the parent, which tells its workers to stop
-            )  # fmt: skip
+            self._process = ChildProcess(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, environment=ONE_THREAD
+            )
         threading.Thread(target=self._listen, args=(say,), daemon=True).start()
 
     def send(self, order: dict[str, Any]) -> None:
@@ -82,23 +75,20 @@ class WorkerProcess:
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and enforces it."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.end(seconds)
 
     def death(self) -> str:
         """How it died."""
-        code = self._process.wait()
-        return f"the worker process {in_words(code)}" + (f"; its last words are in {self._log}" if code >= 0 else "")
+        how = f"the worker process {self._process.death()}"
+        killed = (self._process.status() or 0) < 0
+        return how if killed else f"{how}; its last words are in {self._log}"
 
     def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
         """Passes on what it says, until it has ended: also if a process that it has started keeps its pipe open."""
         assert self._process.stdout is not None
         pipe, rest = self._process.stdout.fileno(), b""
         while True:
-            ended = self._process.poll() is not None
+            ended = self._process.status() is not None
             if select.select([pipe], [], [], 0.0 if ended else _POLL)[0]:
                 said = os.read(pipe, 1 << 16)
                 *lines, rest = (rest + said).split(b"\n")
