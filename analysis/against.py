@@ -50,7 +50,9 @@ def against(
     if table.empty:
         name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
-    return table, markdown.table([_in_words(row, experiment) for row in records(table)]), tuple(warnings)
+    known = bool(table["asked"].any())
+    rows = [_in_words(row, experiment, learning=known) for row in records(table)]
+    return table, markdown.table(rows), tuple(warnings)
 
 
 def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
@@ -69,7 +71,7 @@ def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) ->
     return values
 
 
-def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+def _in_words(row: dict[str, Any], experiment: Experiment, *, learning: bool) -> dict[str, str]:
     cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"], "format": row["format"]}
     cells |= {"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {}
     cells |= {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
@@ -78,8 +80,14 @@ def _in_words(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
     cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}
-    cells |= {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
-    return cells
+    cells |= {"p of equivalence": _p(row["p_equivalent"])}
+    if learning:
+        asked = row["asked"]
+        shares = f" ({_between(row, 'unlearned', _share)})" if asked else ""
+        cells |= {"did not learn": f"{row['unlearned']} of {asked}{shares}" if asked else ""}
+        cells |= {"difference of those that did": _number(row["learned_difference"])}
+        cells |= {"its 95 % interval": _between(row, "learned", _number)}
+    return cells | {"answer": row["answer"]}
 
 
 def _between(row: dict[str, Any], name: str, shown: Callable[[float], str]) -> str:
@@ -93,6 +101,10 @@ def _number(value: float) -> str:
 
 def _percent(share: float) -> str:
     return "" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f} %"
+
+
+def _share(share: float) -> str:
+    return "" if math.isnan(share) else f"{round(100 * share, 1):g} %"
 
 
 def _p(value: float) -> str:

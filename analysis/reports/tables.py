@@ -135,6 +135,26 @@ def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
     return _of_formats(caption, columns, rows, against, experiment)
 
 
+def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """How often each format does not learn where fp32 does, and the returns of runs that did; None if not known."""
+    known = against[against["asked"] > 0]
+    if known.empty:
+        return None
+    columns = [Column("did not learn"), Column("of"), Column("90\u2009% interval of the share")]
+    columns += [Column("difference of those that did"), Column("95\u2009% interval"), Column("pairs")]
+    rows = [
+        [str(row["unlearned"]), row["asked"], _between(row["unlearned_low"], row["unlearned_high"]),
+         number(row["learned_difference"]), interval(row["learned_low"], row["learned_high"]),
+         row["learned_pairs"] or None]
+        for row in _in_order(known)
+    ]  # fmt: skip
+    caption = (
+        "Does a run learn whose seed learned in fp32, and what do those return that did? A run has learned"
+        " that ends beyond half of the way from fp32\u2019s policies before learning to its median at the end."
+    )
+    return _of_formats(caption, columns, rows, known, experiment)
+
+
 def _of_formats(
     caption: str, columns: list[Column], rows: list[list[object]], against: pd.DataFrame, experiment: Experiment
 ) -> Safe:

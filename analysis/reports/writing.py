@@ -226,8 +226,9 @@ def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
         " shown by p (Holm), equivalence by the p of its row, whose 90\u2009% interval then lies within the margin;"
         " whoever claims it of several rows at once takes p (Holm)."
     )
-    shown = (tables.against_table(against, experiment), tables.equivalence_table(against, experiment))
-    return [element("p", text), *shown]
+    shown = [tables.against_table(against, experiment), tables.equivalence_table(against, experiment)]
+    learned = tables.learning_table(against, experiment)
+    return [element("p", text), *shown, *([learned] if learned else [])]
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:

@@ -12,6 +12,7 @@ from ..runs.conditions import as_text
 from .comparisons import Difference, difference, holm, probability_of_improvement
 from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
+from .learning import UNKNOWN, Learning, learning
 from .needed_bits import needed_bits
 from .sides import selections, sides, why_unsaid
 from .summary import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _NUMBERS = [f"{name}{end}" for name in ("improvement", "difference", "share") for end in ("", "_low", "_high")]
 _NUMBERS += ["p", "p_equivalent"]
+_LEARNING = ["asked", "unlearned", "unlearned_low", "unlearned_high"]
+_LEARNING += ["learned_difference", "learned_low", "learned_high", "learned_pairs"]
 
 
 def against_reference(
@@ -51,7 +54,10 @@ def against_reference(
     of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no
     difference) and ``p_holm``; ``share`` with ``share_low`` and ``share_high`` (the difference as a share of fp32's
     mean, 90 %), ``p_equivalent`` (of :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``;
-    ``margin``; ``answer``, in words.
+    ``margin``; ``answer``, in words. Of single tasks of agents also :func:`~.learning.learning`: ``asked`` (runs whose
+    seed learned in fp32), ``unlearned`` with ``unlearned_low`` and ``unlearned_high`` (how many of them did not learn,
+    and the 90 % interval of the share), ``learned_difference`` with ``learned_low`` and ``learned_high`` and
+    ``learned_pairs`` (of the scores of those that learned, 95 %).
 
     A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
     Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
@@ -93,6 +99,7 @@ def against_reference(
                     **_with_ends("share", same.share, same.interval),
                     "p_equivalent": same.p,
                     "margin": margin,
+                    **_of_learning(UNKNOWN if unsaid or len(names) > 1 else learning(side, plain, task), experiment),
                 }
             )
     for row in _all_failed(experiment, margin):
@@ -101,7 +108,7 @@ def against_reference(
     columns = ["task", "format", *keys, "reference", "runs", "crashed", "failed"]
     columns += [f"{name}{end}" for name in ("improvement", "difference") for end in ("", "_low", "_high")]
     columns += ["pairs", "p", "p_holm", "share", "share_low", "share_high"]
-    columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer"]
+    columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer", *_LEARNING]
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
@@ -132,7 +139,8 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
         if (runs["status"] == "failed").all():
             nothing = dict.fromkeys(_NUMBERS, float("nan"))
             named = {"reference": "", "runs": 0, "crashed": 0, "failed": len(runs)}
-            yield {**dict(zip(keys, where, strict=True)), **named, **nothing, "pairs": 0, "margin": margin}
+            unknown = _of_learning(UNKNOWN, experiment)
+            yield {**dict(zip(keys, where, strict=True)), **named, **nothing, "pairs": 0, "margin": margin, **unknown}
 
 
 def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
@@ -186,6 +194,15 @@ def _family(name: str) -> tuple[int | str, int]:
         return int(exponent_bits(name)), int(significand_bits(name))
     numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
     return (f"{numbered[1]}X", int(numbered[2])) if numbered else (name, 0)
+
+
+def _of_learning(found: Learning, experiment: Experiment) -> dict[str, float]:
+    """What was found of learning as columns, the difference as the metric is measured."""
+    apart = found.apart
+    if experiment.metric.sign < 0:
+        apart = apart._replace(value=-apart.value, interval=_turned(apart.interval))
+    values = [found.runs, found.unlearned, *found.interval, apart.value, *apart.interval, apart.pairs]
+    return dict(zip(_LEARNING, values, strict=True))
 
 
 def _with_ends(name: str, value: float, interval: Interval) -> dict[str, float]:

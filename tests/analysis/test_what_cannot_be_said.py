@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from scipy import stats
 
 from roundoff.analysis import against, report
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
+from roundoff.analysis.statistics.learning import share_interval
 
 BIRTH = "first non-finite result: infinity in addcdiv_ (optimizer) at agent.py:116 in step: self.move()"
 
@@ -88,3 +90,36 @@ def test_a_reference_that_crashed_is_none(tmp_path):
         write(tmp_path, "fp32", seed, None if seed else -150.0, updates=900)
         write(tmp_path, "e5m10", seed, -150.0, updates=900)
     assert answers(tmp_path) == {"e5m10": "cannot be said: fp32 itself crashed (1 of 2)"}
+
+
+def test_how_often_a_format_does_not_learn_is_apart_from_what_it_returns(tmp_path):
+    """Half of the way from -1400 to the median of fp32, -152, is -776; seed 4 has not learned in fp32 itself."""
+    for seed in range(5):
+        write(tmp_path, "fp32", seed, -1300.0 if seed == 4 else -150.0 - seed, updates=900, untrained=-1400.0)
+        write(tmp_path, "e5m10", seed, [-160.0, -161.0, -1300.0, None, -160.0][seed], updates=900)
+        write(tmp_path, "e5m7", seed + 10, -776.0 - (seed > 0), updates=900)
+    table = against_reference(read_experiment(tmp_path)).set_index("format")
+    names = ["asked", "unlearned", "learned_difference", "learned_pairs"]
+    assert table.loc["e5m10", names].tolist() == [4, 2, -10, 2]  # of seeds 0 and 1
+    assert table.loc["e5m7", ["asked", "unlearned", "learned_pairs"]].tolist() == [5, 4, 0]  # no seed is shared
+    exact = stats.binomtest(2, 4).proportion_ci(0.9, method="exact")
+    assert table.loc["e5m10", ["unlearned_low", "unlearned_high"]].tolist() == pytest.approx([exact.low, exact.high])
+    header, *_, row = [line for line in against(tmp_path)[1].splitlines() if "format" in line or "e5m10" in line]
+    cells = {name.strip(): cell.strip() for name, cell in zip(header.split("|"), row.split("|"), strict=True)}
+    assert cells["did not learn"] == "2 of 4 (9.8 % to 90.2 %)"
+    assert cells["difference of those that did"] == "-10"
+    assert "Does a run learn whose seed learned in fp32" in report(tmp_path)[0].read_text()
+
+
+@pytest.mark.parametrize("of", [1, 2, 4, 10, 16, 40])
+def test_the_interval_of_a_share_covers_it_as_often_as_it_says(of):
+    intervals = [share_interval(count, of) for count in range(of + 1)]
+    for share in (0.0, 0.01, 0.1, 0.3, 0.5, 0.77, 0.95, 1.0):
+        likely = stats.binom.pmf(range(of + 1), of, share)
+        assert sum(likely[[low <= share <= high for low, high in intervals]]) >= 0.9
+        assert sum(likely[[share < low for low, _ in intervals]]) <= 0.05 + 1e-12  # either end is a bound of 95 %
+
+
+def test_ten_that_all_learn_leave_a_quarter_that_may_not():
+    assert share_interval(0, 10) == pytest.approx((0, 1 - 0.05**0.1))
+    assert share_interval(10, 10) == pytest.approx((0.05**0.1, 1))
