@@ -37,15 +37,18 @@ COMPILING = [
 # The longest of the others come next, from long to short: short files at the end let both processes end together.
 LONG = [
     "test_docs.py",
-    "agents/test_learners.py",
     "test_cli.py",
     "agents/test_pixel_training.py",
     "agents/actors/test_runs_with_actors.py",
     "formats/cpu/test_float_choice.py",
     "agents/test_td3.py",
     "agents/test_training.py",
+    "simulate/test_every_operator.py",
     "simulate/compiling/test_cuda_programs.py",
+    "simulate/composites/test_primitives.py",
+    "agents/test_learners.py",
     "agents/test_sac.py",
+    "test_extras.py",
     "formats/families/test_floats_modes.py",
     "agents/test_on_a_device.py",
     "statement1/test_agents.py",
@@ -66,6 +69,7 @@ LONG = [
     "simulate/rounded_once/test_results.py",
     "formats/tools/test_verify.py",
 ]
+assert all((Path(__file__).parent / name).exists() for name in COMPILING + LONG)
 PLACES = {name: place for place, name in enumerate(COMPILING + LONG)}
 HERE = Path(__file__).parent
 
