@@ -79,7 +79,7 @@ class ChildProcess:
         return child, ours
 
     def status(self, seconds: float | None = 0.0) -> int | None:
-        """Its exit status, negative for the signal that killed it; None: it lives.
+        """The exit status, negative for the signal that killed it; None: it lives.
 
         Args:
             seconds: that are waited for it; None: as long as it takes.
