@@ -12,7 +12,6 @@ from ..algorithms.arithmetic import change_to, simulation_of
 from ..quantization.products import QuantizedProducts
 from ..run.evaluate import Evaluation, evaluate
 from ..streams import Stream, sequence
-from .finite import LastOutput
 from .randomness import seeded
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class ModelEvaluation:
             simulation.step = STEPS_OF_TRAINING + step % STEPS_OF_TRAINING
         seed = int(sequence(config.seed, Stream.EVALUATION, step).generate_state(1)[0])
         modes = {module: module.training for module in model.network.modules()}
-        output, discrete = LastOutput(model.network), not hasattr(model.action_space, "low")
+        output, discrete = _LastOutput(model.network), not hasattr(model.action_space, "low")
         model.begin(config.eval_episodes)
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
@@ -139,3 +138,31 @@ def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Ite
         with torch.no_grad():
             for tensor, was in zip(tensors, kept, strict=True):
                 tensor.copy_(was)
+
+
+@final
+class _LastOutput:
+    """The last tensor that any layer of a network has returned: what an action was chosen by.
+
+    Args:
+        network: whose layers are listened to.
+    """
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        self._last: torch.Tensor | None = None
+        self._hooks = [
+            layer.register_forward_hook(self._note) for layer in network.modules() if not list(layer.children())
+        ]
+
+    def is_finite(self) -> bool:
+        """Whether all its numbers are; an action can be chosen by NaN without being NaN."""
+        return self._last is None or bool(torch.isfinite(self._last).all())
+
+    def remove(self) -> None:
+        """Listens no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, _layer: Any, _inputs: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and output.is_floating_point():
+            self._last = output.detach()
