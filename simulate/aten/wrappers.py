@@ -29,6 +29,11 @@ def is_shape(x: object) -> bool:
     return isinstance(x, FakeTensor) and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is None
 
 
+def are_plain(types: Sequence[type]) -> bool:
+    """Whether all classes that an operation is dispatched for are PyTorch's own: autograd names them, too."""
+    return all(x in _PLAIN for x in types)
+
+
 def are_shapes(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
     """Whether :func:`is_shape` is true of an operand."""
     return any(is_shape(x) for x in tree_leaves((args, kwargs)))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import (
 
 from ...formats import Format, FormatError
 from ..aten.products import reason_against
-from ..aten.wrappers import are_shapes, go_first
+from ..aten.wrappers import are_plain, are_shapes, go_first
 from ..native.library import held_thread
 from ..policy.carriers import on_this_gpu
 from ..policy.places import Places, in_role
@@ -393,7 +393,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
         if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
             return func(*args, **kwargs) if kwargs else func(*args)
-        if types:
+        if types and not are_plain(types):
             if are_shapes(args, kwargs):
                 return func(*args, **kwargs) if kwargs else func(*args)
             if go_first(types, args, kwargs):

@@ -20,7 +20,7 @@ from ..aten.tables import plain_name
 from ..aten.whole_numbers import ABOVE_ZERO, AUXILIARY, FROM_ZERO_TO_ONE, MAKING, STEPS, making_of
 from ..policy.rules import Whole
 from ..presence.entering import this_thread
-from ..watching.integers import NOTED
+from ..watching.integers import NOTED, computes_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ class WholeNumbers:
         ):
             return False
         # Gradients are data: one of ones that is summed, too. A checkpoint computes positions again, with its mode on.
-        return torch.is_grad_enabled() or torch._C._current_autograd_node() is None  # noqa: SLF001  no other access
+        return not computes_gradients()
 
     def note(
         self, counts: OfCounts, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool

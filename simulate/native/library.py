@@ -47,7 +47,8 @@ class Description(ctypes.Structure):
 
     _fields_ = (
         ("single", LoopAddresses), ("twofold", LoopAddresses), ("rounds", _NUMBER), ("results", _MASK),
-        ("written", _MASK), ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER), ("counts", _NUMBER),
+        ("written", _MASK), ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER),
+        ("heeds_in_gradients", _NUMBER), ("counts", _NUMBER),
         ("counts_up", _NUMBER), ("reads", _NUMBER), ("power", _NUMBER), ("root", _NUMBER),
         ("single_root", ctypes.c_void_p), ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER),
         ("no_single", _NUMBER), ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK),

@@ -105,7 +105,9 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
     data = _data(plan.counts, plan.name) if notes.whole else -1
     meaning = meaning_of(plan.kernel) or StandsFor()
     seen = _operand_loops(plan)
-    heeds = bool(notes.whole and plan.counts and (plan.counts.making or plan.counts.writes or plan.counts.noted))
+    counts = plan.counts if notes.whole else None
+    heeds = bool(counts and (counts.making or counts.writes or counts.noted))
+    noted = NOTED * bool(plan.rounds and plan.counts and plan.counts.noted)
     made = Description(
         single=loops[torch.float32] or LoopAddresses(),
         twofold=loops[torch.float64] or LoopAddresses(),
@@ -114,7 +116,8 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
         written=_mask(position for position, _ in outputs.written),
         dtypes=_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
         data=-1 if data is None else data,
-        heeds=WHOLE * heeds + NOTED * bool(plan.rounds and plan.counts and plan.counts.noted),
+        heeds=WHOLE * heeds + noted,
+        heeds_in_gradients=WHOLE * bool(counts and counts.writes) + noted,
         counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
         reads=meaning.reads,
         power=meaning.power,

@@ -60,6 +60,7 @@ struct Description {
   uint64_t dtypes;       // arguments that choose a dtype: they must be left out, or be a carrier's
   int64_t data;          // the argument that must be a floating-point tensor, or a list that begins with one; or -1
   int64_t heeds;         // marks that must not be on its arguments: 1: of whole numbers; 2: of those that are noted
+  int64_t heeds_in_gradients;  // the same where autograd computes gradients, which count nothing
   int64_t counts;        // 1: adds a number, which must not be a whole one added to one number; 2: or in place
   int64_t counts_up;     // whether it adds a number in place, which may be a step of a count
   int64_t reads;         // whether it reads a number, of which nothing is said if it is finite
@@ -238,6 +239,9 @@ bool is_large(const c10::TensorImpl& x, const Description& how) {
   return x.numel() >= how.large && at::get_num_threads() > 1;
 }
 
+// As in watching/integers.py.
+bool computes_gradients() { return !at::GradMode::is_enabled() && torch::autograd::get_current_node(); }
+
 bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& simulation) {
   if (x == c10::UndefinedTensorImpl::singleton()) return true;
   if (!is_plain(*x) || is_large(*x, how)) return false;
@@ -256,7 +260,9 @@ bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& s
     default:
       return false;
   }
-  return !how.heeds || !(simulation.marks_of(*x) & how.heeds);
+  if (!how.heeds) return true;
+  int64_t marks = simulation.marks_of(*x) & how.heeds;
+  return !marks || (!(marks & how.heeds_in_gradients) && computes_gradients());
 }
 
 // Calls `each` with every tensor of a value, until it returns false.

@@ -26,6 +26,7 @@ class Clipping:
     def __init__(self, in_role: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._in_role = in_role
         self._exchanged: list[tuple[Any, Callable[..., Any]]] = []
+        self._made: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # of which function, by name
 
     def begin(self) -> None:
         """Exchanges them."""
@@ -34,8 +35,11 @@ class Clipping:
             names = wrapper.__code__.co_freevars if hasattr(wrapper, "__code__") else ()
             if "func" in names:
                 cell = wrapper.__closure__[names.index("func")]
-                self._exchanged.append((cell, cell.cell_contents))
-                cell.cell_contents = self._in_role(cell.cell_contents)
+                plain = cell.cell_contents
+                self._exchanged.append((cell, plain))
+                if name not in self._made or self._made[name][0] is not plain:
+                    self._made[name] = plain, self._in_role(plain)
+                cell.cell_contents = self._made[name][1]
 
     def end(self) -> None:
         """Puts them back."""

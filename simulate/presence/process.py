@@ -130,8 +130,9 @@ class Process:
         self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
         eval_frame._set_stance(self._stance)  # noqa: SLF001  the only access there is
         self._hook = register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: self._before_step(optimizer))
-        self._plain = threading.Thread.start
-        self._start = watched(self._plain, self._at_work)
+        if self._start is None or self._plain is not threading.Thread.start:
+            self._plain = threading.Thread.start
+            self._start = watched(self._plain, self._at_work)
         threading.Thread.start = self._start  # type: ignore[method-assign]
         self._generators.begin()
         self._clipping.begin()

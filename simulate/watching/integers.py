@@ -99,8 +99,11 @@ class Integers:
 
     def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> NumbersBefore | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
-        of_counts = name in _CHANGING and any(map(self._is_count, args))
-        of_counts = of_counts or (name in _PRODUCTS and self._are_any() and any(map(self._is_count, args)))
+        of_counts = (
+            (name in _CHANGING or (name in _PRODUCTS and self._are_any()))
+            and any(map(self._is_count, args))
+            and not computes_gradients()
+        )
         changes = name in _ALWAYS or (of_counts and name in _CHANGING)
         if not changes and not of_counts and not self._changed and not self._angles:
             return None
@@ -177,6 +180,11 @@ class Integers:
         first = _first_numbers(x)
         reaches_beyond = bool((first.abs() > 2.0 ** (fmt.significand_bits + 1)).any())
         return reaches_beyond and torch.equal(round(first, fmt), first)
+
+
+def computes_gradients() -> bool:
+    """Whether autograd computes gradients, which are data, also where one of ones is: it counts nothing."""
+    return not torch.is_grad_enabled() and torch._C._current_autograd_node() is not None  # noqa: SLF001  no other access
 
 
 def counted(name: str, args: Sequence[Any]) -> torch.Tensor | None:

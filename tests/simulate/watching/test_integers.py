@@ -34,7 +34,15 @@ def test_integers_of_rounded_numbers_are_spoken_of(name):
     assert "roundoff.exact()" in text
 
 
+def gradient():
+    """That of a mean, which is made of a number that is one and of how many there are."""
+    x = torch.full((77,), 0.3, requires_grad=True)
+    x.square().mean().backward()
+    return x.grad
+
+
 NOT_CHANGED = {
+    "gradients": lambda: torch.bucketize(gradient(), torch.tensor([0.0, 0.01])),
     "counts": lambda: torch.arange(1000.0).long(),
     "a sum of counts": lambda: (torch.arange(1000) > 7).float().sum().int(),
     "exact division": lambda: (torch.tensor([2400, 100]) / 100).ceil().int(),
