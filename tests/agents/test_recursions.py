@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 from statistics import mean
@@ -247,6 +248,24 @@ def test_the_figure_of_the_paper_rests_on_its_table():
 
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_agents_learn_the_horizon_that_is_predicted():
+    with (DOCS / "figures/horizon.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    learned = {(row["targets"], float(row["discount"]), int(row["m"])): float(row["learned"]) for row in rows}
+    assert len(rows) == len(learned) == 42
+    for (targets, discount, m), value in learned.items():
+        horizon = 1 / (1 - discount)
+        least, most = (part * horizon for part in reach(1 - discount, m))
+        if targets == "nearest":
+            assert least <= value <= most + 2 * 2.0 ** (math.floor(math.log2(most)) - m)
+            assert value < learned["stochastic", discount, m] + 0.01
+    assert abs(learned["stochastic", 0.99, 3] - 63) < 0.5
+    assert all(
+        learned["stochastic", discount, 10] == pytest.approx(1 / (1 - discount), rel=0.01)
+        for discount in (0.9, 0.99, 0.997)
+    )
 
 
 def test_the_page_about_critics_in_bfloat16_rests_on_its_table():

@@ -1,0 +1,83 @@
+"""The horizon that rounding leaves DQN, predicted and learned: docs/figures/horizon.csv and .png.
+
+``python -m bench.horizon`` runs ``bench/horizon.yaml`` in ``results/horizon``, which can be killed and goes on, and
+takes a quarter of an hour on one core. DQN learns a reward of 1 at every step of ``bench/constant_reward.py``.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+from roundoff.analysis import read_experiment
+from roundoff.analysis.statistics.horizons import learned_horizons
+from roundoff.formats import FloatFormat, Format
+from roundoff.formats.tools.recursions import reach
+
+ROOT = Path(__file__).parents[1]
+FIGURE = ROOT / "docs" / "figures" / "horizon"
+RESULTS = ROOT / "results" / "horizon"
+NEAREST, STOCHASTIC = "nearest", "stochastic"
+LABELS = {NEAREST: "targets to the nearest", STOCHASTIC: "stochastic targets"}
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """One for each run that has ended: what was predicted and learned, in steps."""
+    experiment = read_experiment(folder)
+    learned = learned_horizons(experiment)
+    found: list[dict[str, str]] = []
+    for run in experiment.runs[experiment.runs["status"] == "done"].to_dict("records"):
+        fmt = Format.parse(run["format"])
+        assert isinstance(fmt, FloatFormat)
+        m, discount = fmt.significand_bits, float(run["discount"])
+        least, most = (share / (1 - discount) for share in reach(1 - discount, m))
+        row = {
+            "discount": f"{discount:g}",
+            "targets": STOCHASTIC if "stochastic_targets" in run["fixes"] else NEAREST,
+            "m": str(m),
+            "predicted_least": f"{least:.4g}",
+            "predicted_most": f"{most:.4g}",
+            "learned": f"{learned[run['id']]:.4g}",
+        }
+        found.append(row)
+    return sorted(found, key=lambda row: (row["discount"], row["targets"], int(row["m"])))
+
+
+def draw(table: list[dict[str, str]]) -> None:
+    """Prediction beside what was learned: a panel for each discount."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415  the table needs none
+
+    discounts = sorted({float(row["discount"]) for row in table})
+    canvas, axes = plt.subplots(1, len(discounts), figsize=(9, 3.2), layout="constrained", squeeze=False)
+    for discount, axis in zip(discounts, axes[0], strict=True):
+        here = [row for row in table if float(row["discount"]) == discount]
+        band = {int(row["m"]): (float(row["predicted_least"]), float(row["predicted_most"])) for row in here}
+        axis.fill_between(list(band), *zip(*band.values(), strict=True), alpha=0.3, label="predicted, to the nearest")
+        for (targets, label), marker in zip(LABELS.items(), "os", strict=True):
+            points = [(int(row["m"]), float(row["learned"])) for row in here if row["targets"] == targets]
+            axis.plot(*zip(*points, strict=True), marker, label=label)
+        axis.axhline(1 / (1 - discount), color="0.4", linewidth=1)
+        axis.set_title(f"discount {discount:g}", fontsize="medium")
+        axis.set_xlabel("significand bits m")
+        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("horizon of values, in steps")
+    axes[0, 0].legend(fontsize="small")
+    canvas.savefig(FIGURE.with_suffix(".png"), dpi=130, metadata={"Software": None})
+
+
+def main() -> None:
+    """Runs what has not ended, and writes the table and the figure."""
+    command = [sys.executable, "-m", "roundoff", "sweep", "bench/horizon.yaml", "--out", str(RESULTS)]
+    subprocess.run([*command, "--allow-import", "bench.constant_reward"], cwd=ROOT, check=True)
+    table = rows(RESULTS)
+    with FIGURE.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    draw(table)
+
+
+if __name__ == "__main__":
+    main()
