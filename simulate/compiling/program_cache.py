@@ -14,7 +14,7 @@ import platform
 import shutil
 import tempfile
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from roundoff.caches import cache_folder
-from roundoff.errors import FileError
+from roundoff.caches import advise, cache_folder
+from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, parse_json, read_bytes, write_json
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _RECORD = ".kept.json"
 _LOCKS = "locks"
+_PATIENCE = 600.0  # seconds
 _ALSO_WRITTEN_WHEN_RUN = "triton"  # results of tuning, of which no process here is told
 
 # By path within the folder: size, time of the last change in nanoseconds, checksum.
@@ -43,7 +44,8 @@ _Files = dict[str, tuple[int, int, int]]
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     """What ``compile_program`` returns, which calls inductor.
 
-    Of the processes of a user one compiles at a time: those that wait find on disk what it has compiled.
+    Of the processes of a user one compiles at a time: those that wait find on disk what it has compiled. One that has
+    waited for ten minutes, since another is stopped, say, warns, and compiles in a folder that ends with it.
 
     Args:
         compile_program: is called a second time if it fails because of files that were damaged meanwhile.
@@ -51,8 +53,7 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     Raises:
         Exception: what ``compile_program`` raises.
     """
-    folder = folder_of_programs()
-    with _kept_in(folder), directory_lock(folder, wait=True):
+    with _locked_folder() as folder, _kept_in(folder):
         repair(folder)
         try:
             result = compile_program()
@@ -63,6 +64,20 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
         with suppress(FileError):  # a full disk: files that are not written down are made anew
             _write_down(folder, _known(folder)[1])
         return result
+
+
+@contextmanager
+def _locked_folder() -> Iterator[Path]:
+    """The folder of programs, which no other process uses within the block."""
+    folder = folder_of_programs()
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(directory_lock(folder, wait=_PATIENCE))
+        except FolderInUseError:
+            advise(f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?")
+            folder = _of_this_process()
+            lock.enter_context(directory_lock(folder, wait=True))
+        yield folder
 
 
 def folder_of_programs() -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from roundoff.caches import cache_folder
-from roundoff.errors import FileError
+from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
@@ -28,6 +28,7 @@ _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 _SECONDS = 600
+_PATIENCE = 300.0  # seconds, while another process builds it
 
 
 class BuildError(Exception):
@@ -59,9 +60,11 @@ def built() -> Path:
     if _is_sound(path):
         return path
     try:
-        with directory_lock(folder, wait=True):
+        with directory_lock(folder, wait=_PATIENCE):
             if not _is_sound(path):  # another process may have been faster
                 _compile(with_compiler, path)
+    except FolderInUseError as error:
+        raise BuildError(f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?") from error
     except (FileError, OSError) as error:
         raise BuildError(f"it cannot be written ({error})") from error
     return path

@@ -18,7 +18,7 @@ from roundoff.processes import ChildProcess
 from ...formats import FormatError
 from ..blame import HIGH, Blame, BlameError, Over, rule_for, search
 from ..policy.policy import Policy
-from .trial import COMMAND, Order, Outcome
+from .trial import COMMAND, Order, TrialOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,7 +148,7 @@ class _Trials:
         order = Order(**{**asdict(self._order), "policy": policy.as_json(), "learn": learn})
         Path(order.outcome).unlink(missing_ok=True)
         status, output = _ran(order, self._script, self._limit)
-        outcome = Outcome.read(Path(order.outcome))
+        outcome = TrialOutcome.read(Path(order.outcome))
         self._units |= set(outcome.units)
         if outcome.refusal is not None:
             raise FormatError(outcome.refusal)

@@ -51,13 +51,13 @@ class Order:
     parent: int
     """The process that started it, and with which it ends."""
     outcome: str
-    """Path of the file to leave an :class:`Outcome` in."""
+    """Path of the file to leave an :class:`TrialOutcome` in."""
     learn: bool
     """Whether to find out what is at work; else moves pass on what they get."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What a trial has left: nothing of it, if the process was killed."""
 
     units: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Outcome:
     """What was not finite when the script had ended, though it may have printed nothing of it."""
 
     @classmethod
-    def read(cls, path: Path) -> Outcome:
+    def read(cls, path: Path) -> TrialOutcome:
         """The one in a file."""
         return cls(**read_json(path)) if path.exists() else cls()
 
@@ -112,6 +112,6 @@ def main() -> None:
     units = sorted(units_of(simulation, order.over)) if order.learn else []
     lost = left_behind(simulation.last_read, stepped)
     refusal = str(error) if isinstance(error, RoundoffError) else None
-    write_json(order.outcome, asdict(Outcome(units, logged.values, refusal, lost)))
+    write_json(order.outcome, asdict(TrialOutcome(units, logged.values, refusal, lost)))
     show_as_python(error)
     end_as_python(error)

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LARGEST = 1 << 30
 """Bytes of a file that is read as a whole, at most."""
 
+_BETWEEN_TRIES = 0.1  # seconds
 _TEMPORARY = re.compile(r"\.roundoff-[0-9a-f]{16}\.tmp")
 
 
@@ -330,17 +332,18 @@ def is_name(text: object) -> bool:
 
 
 @contextmanager
-def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
+def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[None]:
     """Keeps every other process out of the folder ``path`` for the length of the block.
 
     The lock is the operating system's and ends with the process, however that ends.
 
     Args:
         path: the folder.
-        wait: until another process that holds it has given it back.
+        wait: until another process that holds it has given it back; a number is the most seconds to wait.
 
     Raises:
-        FolderInUseError: another process holds it.
+        FolderInUseError: another process holds it, or has held it for as long as was waited. One that is stopped, as by
+            Ctrl-Z, holds it until it is continued.
         FileError: the lock file cannot be made.
     """
     lock = Path(path) / ".lock"
@@ -350,12 +353,26 @@ def directory_lock(path: str | Path, *, wait: bool = False) -> Iterator[None]:
         raise FileError(f"{lock}: cannot be written ({error.strerror}); choose another folder") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _lock(file, wait)
         except OSError as error:
             raise FolderInUseError(
                 f"{path}: another process is working in this folder; wait for it or stop it"
             ) from error
         yield
+
+
+def _lock(file: IO[Any], wait: bool | float) -> None:
+    """Locks a file, after waiting or not; raises OSError where another process holds it."""
+    last = time.monotonic() + (0 if wait is True else wait)
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait is True else fcntl.LOCK_NB))
+        except OSError:
+            if time.monotonic() >= last:
+                raise
+            time.sleep(_BETWEEN_TRIES)
+        else:
+            return
 
 
 def sync(path: Path) -> None:

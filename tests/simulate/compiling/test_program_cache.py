@@ -14,6 +14,8 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 from torch._inductor.utils import clear_caches
 
 import roundoff
+from roundoff import caches
+from roundoff.files import directory_lock
 from roundoff.simulate import simulate
 from roundoff.simulate.compiling import program_cache
 from roundoff.simulate.compiling.program_cache import compiled_on_disk
@@ -161,6 +163,18 @@ def test_without_any_folder_programs_live_as_long_as_the_process(monkeypatch):
     made = compiled_on_disk(compiler)
     assert made.parents[1].stat().st_mode & 0o777 == 0o700
     assert compiled_on_disk(compiler) == made
+
+
+def test_a_process_that_holds_the_folder_for_ever_keeps_no_other_one_waiting(folder, monkeypatch):
+    """A stopped process holds what it has locked; another one, once its patience has ended, compiles for itself."""
+    monkeypatch.setattr(program_cache, "_PATIENCE", 0.2)
+    caches.advise.cache_clear()
+    with directory_lock(program_cache.folder_of_programs()):
+        with pytest.warns(caches.CacheWarning, match=r"another process has held .* is it stopped\?"):
+            made = compiled_on_disk(compiler)
+        assert folder not in made.parents
+        assert compiled_on_disk(compiler) == made  # said once
+    assert folder in compiled_on_disk(compiler).parents
 
 
 @pytest.mark.slow  # it compiles three times

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import roundoff
+from roundoff.files import directory_lock
 from roundoff.simulate.native import building, library
 
 
@@ -61,6 +62,15 @@ def test_it_is_compiled_once_and_again_where_it_is_damaged(quick_compiler):
     path.with_suffix(".sha256").unlink()
     building.built()
     assert quick_compiler() == 3
+
+
+def test_a_process_that_holds_the_folder_for_ever_keeps_no_other_one_waiting(unloaded, quick_compiler, monkeypatch):
+    monkeypatch.setattr(building, "_PATIENCE", 0.2)
+    with (
+        directory_lock(building.folder_of_natives()),
+        pytest.warns(library.NativeWarning, match=r"another process has held .* is it stopped\?"),
+    ):
+        assert library.library() is None
 
 
 def test_another_source_is_another_library(quick_compiler, monkeypatch, tmp_path):
