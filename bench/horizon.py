@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from roundoff.analysis import read_experiment
-from roundoff.analysis.statistics.horizons import learned_horizons
+from roundoff.analysis.runs.horizons import learned_horizons
 from roundoff.formats import FloatFormat, Format
 from roundoff.formats.tools.recursions import reach
 

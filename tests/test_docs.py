@@ -197,7 +197,7 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     (line,) = re.findall(r"^(roundoff sweep .*--dry-run) ", readme, re.MULTILINE)
     run_command(f"{line} --no-estimate", monkeypatch)
-    assert "45 runs" in capsys.readouterr().out
+    assert "75 runs" in capsys.readouterr().out
 
 
 def test_the_page_about_performance_shows_what_was_measured(monkeypatch):

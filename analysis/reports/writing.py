@@ -13,10 +13,10 @@ from ..figures.magnitudes import magnitudes_table
 from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import make_folder, replace_file
+from ..runs.horizons import learned_horizons
 from ..statistics.against_fp32 import against_reference, needed_table
 from ..statistics.equivalence import MARGIN
 from ..statistics.first_failures import first_failures
-from ..statistics.horizons import learned_horizons
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, plural, tick

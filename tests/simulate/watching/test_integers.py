@@ -35,7 +35,7 @@ def test_integers_of_rounded_numbers_are_spoken_of(name):
 
 
 def gradient():
-    """That of a mean, which is made of a number that is one and of how many there are."""
+    """The gradient of a mean, which PyTorch makes of a number that is one and of how many there are."""
     x = torch.full((77,), 0.3, requires_grad=True)
     x.square().mean().backward()
     return x.grad

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from ..runs.experiment import Experiment
+    from .experiment import Experiment
 
 _LAST = 0.1  # of training
 _COLUMNS = ["id", "step", "q", "episode_return"]
