@@ -1,7 +1,8 @@
-"""The horizon that rounding leaves DQN, predicted and learned: docs/figures/horizon.csv and .png.
+"""The horizon that rounding leaves DQN, predicted and learned: docs/figures/horizon.csv and .png, horizon-dqn.csv.
 
-``python -m bench.horizon`` runs ``bench/horizon.yaml`` in ``results/horizon``, which can be killed and goes on, and
-takes a quarter of an hour on one core. DQN learns a reward of 1 at every step of ``bench/constant_reward.py``.
+``python -m bench.horizon`` runs ``bench/horizon.yaml`` and ``bench/horizon-dqn.yaml`` in ``results/``, which can be
+killed and goes on, and takes half an hour on one core. DQN learns a reward of 1 at every step of
+``bench/constant_reward.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from roundoff.formats.tools.recursions import reach
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "horizon"
-RESULTS = ROOT / "results" / "horizon"
 NEAREST, STOCHASTIC = "nearest", "stochastic"
 LABELS = {NEAREST: "targets to the nearest", STOCHASTIC: "stochastic targets"}
 
@@ -45,6 +45,18 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return sorted(found, key=lambda row: (row["discount"], row["targets"], int(row["m"])))
 
 
+def rows_of_cases(folder: Path) -> list[dict[str, str]]:
+    """One for each run that has ended, with the name of its case."""
+    experiment = read_experiment(folder)
+    learned = learned_horizons(experiment)
+    done = experiment.runs[experiment.runs["status"] == "done"].to_dict("records")
+    found = [
+        {"case": experiment.cases[run["id"]], "seed": str(run["seed"]), "learned": f"{learned[run['id']]:.4g}"}
+        for run in done
+    ]
+    return sorted(found, key=lambda row: (row["case"], int(row["seed"])))
+
+
 def draw(table: list[dict[str, str]]) -> None:
     """Prediction beside what was learned: a panel for each discount."""
     from matplotlib import pyplot as plt  # noqa: PLC0415  the table needs none
@@ -68,15 +80,18 @@ def draw(table: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Runs what has not ended, and writes the table and the figure."""
-    command = [sys.executable, "-m", "roundoff", "sweep", "bench/horizon.yaml", "--out", str(RESULTS)]
-    subprocess.run([*command, "--allow-import", "bench.constant_reward"], cwd=ROOT, check=True)
-    table = rows(RESULTS)
-    with FIGURE.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    draw(table)
+    """Runs what has not ended, and writes the tables and the figure."""
+    tables = {}
+    for name, table_of in (("horizon", rows), ("horizon-dqn", rows_of_cases)):
+        folder = ROOT / "results" / name
+        command = [sys.executable, "-m", "roundoff", "sweep", f"bench/{name}.yaml", "--out", str(folder)]
+        subprocess.run([*command, "--allow-import", "bench.constant_reward"], cwd=ROOT, check=True)
+        table = tables[name] = table_of(folder)
+        with FIGURE.with_name(f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+    draw(tables["horizon"])
 
 
 if __name__ == "__main__":

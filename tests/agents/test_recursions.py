@@ -268,6 +268,23 @@ def test_agents_learn_the_horizon_that_is_predicted():
     )
 
 
+def test_what_else_moves_the_values_of_dqn_is_as_the_page_says():
+    with (DOCS / "figures/horizon-dqn.csv").open(encoding="utf-8") as file:
+        values = {}
+        for row in csv.DictReader(file):
+            values.setdefault(row["case"], []).append(float(row["learned"]))
+    page = (DOCS / "next-fix.md").read_text(encoding="utf-8")
+    names = {"two actions in fp32": "two actions, in fp32", "one action without fixes": "one action, without fixes"}
+    names["one action without fixes, optimizer in fp32"] = "one action, without fixes, the optimizer in fp32"
+    for case, found in values.items():
+        assert len(found) == 5
+        assert f"| {names.get(case, case)} | {min(found):.1f} to {max(found):.1f} |" in page
+    least, most = (100 * part for part in reach(0.01, 7))
+    for case in ("one action", "one action without fixes, optimizer in fp32"):
+        assert least <= min(values[case]) <= max(values[case]) <= most
+    assert len(values) == 5
+
+
 def test_the_page_about_critics_in_bfloat16_rests_on_its_table():
     with (DOCS / "figures/bf16-critics.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
