@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 
@@ -29,8 +30,10 @@ def within(asked: str | None, body):
     return run
 
 
-def asking(asked: str | None, call):
-    """``call``, which enters a simulation of its own, with or without C++."""
+def asking(asked: str | None, make):
+    """What ``make`` makes, which enters a simulation of its own, with or without C++."""
+    os.environ[VARIABLE] = asked or ""  # agents ask once, when they are made
+    call = make()
 
     def run():
         os.environ[VARIABLE] = asked or ""
@@ -78,7 +81,9 @@ def main() -> None:
     measured = [
         (what, {name: within(asked, made()) for name, asked in _WAYS.items()}, calls) for what, made, calls in cases
     ]
-    sac = {name: asking(asked, updates(FORMAT if asked else "fp32", 128, 128)) for name, asked in _WAYS.items()}
+    sac = {
+        name: asking(asked, partial(updates, FORMAT if asked else "fp32", 128, 128)) for name, asked in _WAYS.items()
+    }
     rows = []
     for what, contestants, calls in [*measured, ("SAC update, 128 units, batch 128", sac, 1)]:
         taken = interleaved(contestants, rounds=15, seconds=0.1, clock=time.process_time)
