@@ -39,8 +39,9 @@ def test_the_table_of_the_experiment_so_far_is_that_of_the_kept_runs():
         returns.setdefault((*case, config["task"]), {})[config["seed"]] = row["result"]["return"]
     page = PAGE.read_text(encoding="utf-8")
     assert f"{len(rows)} of its 192 runs have ended" in page
-    assert all(sorted(seeds) == [4, 5, 6, 7] for seeds in returns.values())
+    complete = sorted(set.intersection(*(set(seeds) for seeds in returns.values())))
+    assert complete == [4, 5, 6, 7]
     for form, fixes in dict.fromkeys(key[:2] for key in returns):
         tasks = [returns[form, fixes, task] for task in ("cartpole_swingup", "ball_in_cup_catch")]
-        cells = [", ".join(f"{seeds[seed]:.0f}" for seed in sorted(seeds)) for seeds in tasks]
+        cells = [", ".join(f"{seeds[seed]:.0f}" for seed in complete) for seeds in tasks]
         assert f"| {form}, {fixes} | {cells[0]} | {cells[1]} |" in page
