@@ -91,7 +91,7 @@ def _keys(_app: Sphinx, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str,
 
 @cache
 def _all_names() -> set[str]:
-    """Of every module that was imported, of what is in it, and of the members of its classes."""
+    """The names of every module that was imported, of what is in it, and of the members of its classes."""
     modules = [module for name, module in sys.modules.items() if name.startswith("roundoff.")]
     objects = [vars(module) for module in modules]
     members = [dir(entry) for names in objects for entry in names.values() if isinstance(entry, type)]

@@ -1,7 +1,9 @@
 """Programs run with plain operations in C++ and through Python: bits and audits must be the same."""
 
+import pytest
 import torch
 from comparing import same_bits
+from operator_samples import OPERATORS
 from torch.utils._pytree import tree_leaves, tree_map
 
 import roundoff
@@ -28,6 +30,31 @@ def assert_same(found):
             assert same_bits(a.detach(), b.detach())
             assert a.stride() == b.stride()
     assert audit.to_dict("list") == expected.to_dict("list")
+
+
+def one_operator_in(count):
+    """PyTorch's operators as parameters of a test, of which one in so many is not slow."""
+    return [
+        pytest.param(op, marks=[pytest.mark.slow] if i % count else [], id=op.formatted_name)
+        for i, op in enumerate(OPERATORS)
+    ]
+
+
+def check_operator(monkeypatch, op, policy):
+    """An operator's first sample, forward and backward, or what is said of it where it is refused."""
+    differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
+    torch.manual_seed(3)
+    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)))
+
+    def tried():
+        try:
+            return [forward_and_backward(op, sample) for _ in range(2)]  # the first call describes what is plain
+        except roundoff.FormatError as error:
+            return str(error)
+
+    found = both_ways(monkeypatch, tried, policy)
+    assert_same(found)
+    assert isinstance(found[0][0], str) == isinstance(found[1][0], str)
 
 
 def forward_and_backward(op, sample):

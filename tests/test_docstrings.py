@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("formats", "simulate", "agents", "analysis", "sweeps", "src/roundoff", "bench", "examples", "tests")
+FOLDERS = ("formats", "simulate", "agents", "analysis", "sweeps", "src/roundoff", "bench", "docs", "examples", "tests")
 FRAGMENT = re.compile(
     r"(Of|Which|Whose|Where|Nor|Those|Their|Its|They|Such|It|As|So|And|But|Or|Then|Likewise|By|Without|Along|None:|"
     r"In which|That|The same|The latter)(?!\w)"

@@ -1,12 +1,13 @@
 """Files are complete or absent and never somebody else's, and whatever is wrong with them is one message."""
 
+import errno
 import multiprocessing
 import os
 
 import pytest
 
 from roundoff import files
-from roundoff.errors import FileError
+from roundoff.errors import FileError, FolderInUseError
 
 
 def test_json_goes_there_and_back_and_is_sorted(tmp_path):
@@ -87,6 +88,21 @@ def test_one_process_at_a_time(tmp_path):
     finally:
         process.kill()
         process.join()
+
+
+@pytest.mark.parametrize("wait", [False, 60, True])
+def test_a_file_system_without_locks_is_told_from_a_folder_in_use_at_once(tmp_path, monkeypatch, wait):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(files.time, "sleep", lambda _: pytest.fail("it waits for nothing"))
+    with (
+        pytest.raises(FileError, match=r"\.lock: cannot be locked \(No locks available\)") as raised,
+        files.directory_lock(tmp_path, wait=wait),
+    ):
+        pass
+    assert not isinstance(raised.value, FolderInUseError)
 
 
 def test_what_stands_in_the_way_is_never_written_through(tmp_path):

@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 
-from roundoff.processes import ChildProcess, command_of
+from roundoff.processes import ChildProcess, command_of, in_words
 
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 FAMILY = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
@@ -55,3 +55,9 @@ def test_a_child_imports_nothing_from_the_folder_it_is_started_in(tmp_path, monk
     with connection:
         assert connection.recv_bytes() == b"hello"
     assert child.end(60.0) == 0
+
+
+def test_how_a_process_has_ended_is_said_of_every_signal():
+    assert in_words(3) == "ended with status 3"
+    assert in_words(-9) == "was killed by SIGKILL"
+    assert in_words(-40) == "was killed by signal 40"  # one that has no name

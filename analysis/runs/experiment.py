@@ -262,5 +262,6 @@ def _read_plan(path: Path, warnings: list[str]) -> _Plan:
 
 def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     config = config_in(read_json(path, warnings))
-    warnings += [f"{path}: is not the config of a run; left out"] * (config is None)
+    if config is None:
+        warnings.append(f"{path}: is not the config of a run; left out")
     return config

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def read_json(path: Path, warnings: list[str]) -> Any:
     """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
     content, complaint = try_json(path)
-    warnings += [f"{path}: {complaint}; left out"] * bool(complaint)
+    if complaint:
+        warnings.append(f"{path}: {complaint}; left out")
     return content
 
 

@@ -27,14 +27,17 @@ def learned_horizons(experiment: Experiment) -> pd.Series:
     found = pd.Series(np.nan, index=pd.Index(experiment.runs["id"], name="id"))
     if not set(_COLUMNS) <= set(training) or "action_repeat" not in experiment.runs:
         return found
-    repeats = experiment.runs.set_index("id")["action_repeat"].astype(float)
+    repeats = pd.to_numeric(experiment.runs.set_index("id")["action_repeat"], errors="coerce")
     logged = training[_COLUMNS].dropna(subset="episode_return")
     for name, rows in logged.groupby("id", sort=False):
         run = str(name)
         last = rows[rows["step"] > (1 - _LAST) * rows["step"].max()]
         before = rows["step"][rows["step"] < last["step"].min()]
         if last["q"].notna().any() and len(before):
-            reward = last["episode_return"].sum() * repeats[run] / (last["step"].max() - before.max())
-            horizon = last["q"].mean() / reward if reward else np.nan
+            steps = float(last["step"].max()) - float(before.max())
+            with np.errstate(all="ignore"):  # numbers near the largest one
+                reward = float(last["episode_return"].sum()) * float(repeats[run]) / steps
+                value = float(last["q"].mean())
+            horizon = value / reward if reward else np.nan
             found[run] = horizon if np.isfinite(horizon) and horizon > 0 else np.nan
     return found

@@ -40,7 +40,8 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         except MALFORMED:  # numbers that tables do not hold
             outcome = Outcome("failed", "result.json is damaged; delete it to repeat the run")
             complaint = f"{RunDirectory(folder).result}: is not the result of a run"
-    warnings += [f"{complaint}; left out"] * bool(complaint)
+    if complaint:
+        warnings.append(f"{complaint}; left out")
     nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
     unknown = {"updates": math.nan, "untrained": math.nan}
     return {"status": outcome.state, **nothing, "reason": outcome.reason, **unknown, "metric": None, "values": {}}

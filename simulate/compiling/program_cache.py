@@ -73,8 +73,9 @@ def _locked_folder() -> Iterator[Path]:
     with ExitStack() as lock:
         try:
             lock.enter_context(directory_lock(folder, wait=_PATIENCE))
-        except FolderInUseError:
-            advise(f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?")
+        except FileError as error:
+            held = f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?"
+            advise(held if isinstance(error, FolderInUseError) else str(error))
             folder = _of_this_process()
             lock.enter_context(directory_lock(folder, wait=True))
         yield folder

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
 """The namespaces of plain operations: ATen's, and that by which optimizers name their steps for PyTorch's profiler."""
-_BY_DEFAULT = True
 _TOLD = ctypes.CFUNCTYPE(None)
 
 
@@ -153,9 +152,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_asked_for() -> bool:
-    """Whether ``ROUNDOFF_NATIVE`` asks for it: ``1`` does, ``0`` does not; else it is as by default."""
-    asked = os.environ.get(VARIABLE, "")
-    return asked != "0" if asked else _BY_DEFAULT
+    """Whether it is wanted: unless ``ROUNDOFF_NATIVE`` is ``0``."""
+    return os.environ.get(VARIABLE) != "0"
 
 
 def library() -> Library | None:
@@ -172,8 +170,7 @@ def library() -> Library | None:
 def reason_against() -> str:
     """Why operations run in Python; empty if they need not."""
     if not is_asked_for():
-        asked = os.environ.get(VARIABLE)
-        return f"{VARIABLE} is {asked}" if asked else f"it is off by default: set {VARIABLE}=1"
+        return f"{VARIABLE} is 0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reason is returned
         return "" if library() else _reason

@@ -344,7 +344,7 @@ def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[
     Raises:
         FolderInUseError: another process holds it, or has held it for as long as was waited. One that is stopped, as by
             Ctrl-Z, holds it until it is continued.
-        FileError: the lock file cannot be made.
+        FileError: the lock file cannot be made, or its file system has no locks.
     """
     lock = Path(path) / ".lock"
     try:
@@ -354,20 +354,22 @@ def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[
     with file:
         try:
             _lock(file, wait)
-        except OSError as error:
+        except BlockingIOError as error:
             raise FolderInUseError(
                 f"{path}: another process is working in this folder; wait for it or stop it"
             ) from error
+        except OSError as error:
+            raise FileError(f"{lock}: cannot be locked ({error.strerror}); choose a folder on another disk") from error
         yield
 
 
 def _lock(file: IO[Any], wait: bool | float) -> None:
-    """Locks a file, after waiting or not; raises OSError where another process holds it."""
+    """Locks a file, after waiting or not; raises BlockingIOError where another process holds it."""
     last = time.monotonic() + (0 if wait is True else wait)
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait is True else fcntl.LOCK_NB))
-        except OSError:
+        except BlockingIOError:
             if time.monotonic() >= last:
                 raise
             time.sleep(_BETWEEN_TRIES)

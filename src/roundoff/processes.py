@@ -188,4 +188,7 @@ def let_go(descriptors: list[int]) -> None:
 
 def in_words(status: int) -> str:
     """How a process has ended, by its exit status, negative for the signal that killed it."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    if status >= 0:
+        return f"ended with status {status}"
+    named = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if named else f'signal {-status}'}"

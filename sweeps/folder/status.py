@@ -77,7 +77,8 @@ def read_status(directory: str | Path) -> SweepStatus:
     for entry in content["runs"]:
         identity, files = entry["id"], RunDirectory(store.path / "runs" / entry["id"])
         outcome = files.outcome()
-        warnings += [outcome.complaint] * bool(outcome.complaint)
+        if outcome.complaint:
+            warnings.append(outcome.complaint)
         lease = held.get(identity)
         seen = None if lease is None or lease.holder is None else alive(lease.holder)
         state: State = outcome.state

@@ -386,3 +386,19 @@ def test_the_horizon_that_values_have_stands_beside_what_the_format_leaves(tmp_p
         "discount 0.99 in e4m3, to nearest: values reach 14 to 24 steps of 100; stochastic_targets takes that away."
         " Learned: 11 to 18 steps, the median 13 (mean target over mean reward, last tenth of 4 runs)" in text
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "episode", "settings"),
+    [(None, 7.0, {}), (1e308, 1e-308, {}), (-1e308, 1e308, {}), (5.0, 0.0, {}), ("a", "b", {}), (5.0, 7.0, {"action_repeat": 0}),
+     (5.0, 7.0, {"action_repeat": "x"}), (5.0, 7.0, {"action_repeat": None})],
+)  # fmt: skip
+def test_a_horizon_that_cannot_be_told_is_left_out(tmp_path, value, episode, settings):
+    keys = {"algorithm": "sac", "discount": 0.99, "hidden_units": 64, "action_repeat": 8} | settings
+    run = write_run(tmp_path, "e4m3", 0, **keys)
+    records = [{"kind": "train", "step": 1000 * i, "episode_return": episode, "q": value} for i in range(1, 21)]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "runs" / run["id"] / "metrics.jsonl").write_text(lines)
+    text = page_of(write_sweep(tmp_path, [run])).text
+    assert "values reach 14 to 24 steps of 100" in text
+    assert "Learned:" not in text

@@ -7,26 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import Convolutional, Draw, Graph, Mixture, Recurrent, UNet
-from torch.utils._pytree import tree_map
 
 import roundoff
 from roundoff import FormatError, Policy, PolicyWarning, Rule, simulate
 from roundoff.formats import Format
-from roundoff.simulate.dispatch.narrow_tensors import NARROW
 from roundoff.simulate.policy.carriers import holds
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 HELD = {HALF: ["e5m10", "e5m7", "e4m3", "e4m6_saturate", "q3.4"], BRAIN: ["e8m7", "e5m7", "e4m3", "posit8"]}
 PAIRS = [(dtype, fmt) for dtype, formats in HELD.items() for fmt in formats]
-
-
-def widened(tree):
-    def widen(x):
-        if isinstance(x, torch.Tensor) and x.dtype in NARROW:
-            return x.detach().float()
-        return torch.float32 if isinstance(x, torch.dtype) and x in NARROW else x
-
-    return tree_map(widen, tree)
 
 
 def same(a, b):

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 import torch
-from both_ways import assert_same, both_ways, forward_and_backward
+from both_ways import assert_same, both_ways, check_operator, one_operator_in
 from comparing import same_bits
-from operator_samples import OPERATORS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -38,30 +37,9 @@ def through_python(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(op, marks=[pytest.mark.slow] if i % 6 else [], id=op.formatted_name)
-        for i, op in enumerate(OPERATORS)
-    ],
-)
+@pytest.mark.parametrize("op", one_operator_in(6))
 def test_operators_give_the_same_bits_and_audit(op, monkeypatch):
-    differentiable = torch.float32 in op.supported_backward_dtypes("cpu")
-    torch.manual_seed(3)
-    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable)))
-
-    def twice():
-        return [forward_and_backward(op, sample) for _ in range(2)]  # the first call describes what is plain
-
-    def tried():
-        try:
-            return twice()
-        except roundoff.FormatError as error:
-            return str(error)
-
-    found = both_ways(monkeypatch, tried, "e5m6")
-    assert_same(found)
-    assert isinstance(found[0][0], str) == isinstance(found[1][0], str)
+    check_operator(monkeypatch, op, "e5m6")
 
 
 def network():
