@@ -390,8 +390,10 @@ def test_the_horizon_that_values_have_stands_beside_what_the_format_leaves(tmp_p
 
 @pytest.mark.parametrize(
     ("value", "episode", "settings"),
-    [(None, 7.0, {}), (1e308, 1e-308, {}), (-1e308, 1e308, {}), (5.0, 0.0, {}), ("a", "b", {}), (5.0, 7.0, {"action_repeat": 0}),
-     (5.0, 7.0, {"action_repeat": "x"}), (5.0, 7.0, {"action_repeat": None})],
+    [
+        (None, 7.0, {}), (1e308, 1e-308, {}), (-1e308, 1e308, {}), (5.0, 0.0, {}), ("a", "b", {}),
+        (5.0, 7.0, {"action_repeat": 0}), (5.0, 7.0, {"action_repeat": "x"}), (5.0, 7.0, {"action_repeat": None}),
+    ],
 )  # fmt: skip
 def test_a_horizon_that_cannot_be_told_is_left_out(tmp_path, value, episode, settings):
     keys = {"algorithm": "sac", "discount": 0.99, "hidden_units": 64, "action_repeat": 8} | settings
