@@ -50,7 +50,7 @@ def against(
     if table.empty:
         name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
-    known = bool(table["asked"].any())
+    known = bool(table["learnable"].any())
     rows = [_in_words(row, experiment, learning=known) for row in records(table)]
     return table, markdown.table(rows), tuple(warnings)
 
@@ -82,11 +82,11 @@ def _in_words(row: dict[str, Any], experiment: Experiment, *, learning: bool) ->
     cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}
     cells |= {"p of equivalence": _p(row["p_equivalent"])}
     if learning:
-        asked = row["asked"]
-        shares = f" ({_between(row, 'unlearned', _share)})" if asked else ""
-        cells |= {"did not learn": f"{row['unlearned']} of {asked}{shares}" if asked else ""}
+        learnable = row["learnable"]
+        shares = f" ({_between(row, 'unlearned', _share)})" if learnable else ""
+        cells |= {"did not learn": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
         cells |= {"difference of those that did": _number(row["learned_difference"])}
-        cells |= {"its 95 % interval": _between(row, "learned", _number)}
+        cells |= {"its 95 % interval": _between(row, "learned_difference", _number)}
     return cells | {"answer": row["answer"]}
 
 

@@ -137,14 +137,14 @@ def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
 
 def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """How often each format does not learn where fp32 does, and the returns of runs that did; None if not known."""
-    known = against[against["asked"] > 0]
+    known = against[against["learnable"] > 0]
     if known.empty:
         return None
     columns = [Column("did not learn"), Column("of"), Column("90\u2009% interval of the share")]
     columns += [Column("difference of those that did"), Column("95\u2009% interval"), Column("pairs")]
     rows = [
-        [str(row["unlearned"]), row["asked"], _between(row["unlearned_low"], row["unlearned_high"]),
-         number(row["learned_difference"]), interval(row["learned_low"], row["learned_high"]),
+        [str(row["unlearned"]), row["learnable"], _between(row["unlearned_low"], row["unlearned_high"]),
+         number(row["learned_difference"]), interval(row["learned_difference_low"], row["learned_difference_high"]),
          row["learned_pairs"] or None]
         for row in _in_order(known)
     ]  # fmt: skip

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _NUMBERS = [f"{name}{end}" for name in ("improvement", "difference", "share") for end in ("", "_low", "_high")]
 _NUMBERS += ["p", "p_equivalent"]
-_LEARNING = ["asked", "unlearned", "unlearned_low", "unlearned_high"]
-_LEARNING += ["learned_difference", "learned_low", "learned_high", "learned_pairs"]
+_LEARNING = ["learnable", "unlearned", "unlearned_low", "unlearned_high"]
+_LEARNING += ["learned_difference", "learned_difference_low", "learned_difference_high", "learned_pairs"]
 
 
 def against_reference(
@@ -54,10 +54,10 @@ def against_reference(
     of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no
     difference) and ``p_holm``; ``share`` with ``share_low`` and ``share_high`` (the difference as a share of fp32's
     mean, 90 %), ``p_equivalent`` (of :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``;
-    ``margin``; ``answer``, in words. Of single tasks of agents also :func:`~.learning.learning`: ``asked`` (runs whose
-    seed learned in fp32), ``unlearned`` with ``unlearned_low`` and ``unlearned_high`` (how many of them did not learn,
-    and the 90 % interval of the share), ``learned_difference`` with ``learned_low`` and ``learned_high`` and
-    ``learned_pairs`` (of the scores of those that learned, 95 %).
+    ``margin``; ``answer``, in words. Of single tasks of agents also :func:`~.learning.learning`: ``learnable`` (runs
+    whose seed learned in fp32), ``unlearned`` with ``unlearned_low`` and ``unlearned_high`` (how many of them did not
+    learn, and the 90 % interval of the share), ``learned_difference`` with ``learned_difference_low`` and
+    ``learned_difference_high`` and ``learned_pairs`` (of the scores of those that learned, 95 %).
 
     A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
     Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
@@ -201,7 +201,7 @@ def _of_learning(found: Learning, experiment: Experiment) -> dict[str, float]:
     apart = found.apart
     if experiment.metric.sign < 0:
         apart = apart._replace(value=-apart.value, interval=_turned(apart.interval))
-    values = [found.runs, found.unlearned, *found.interval, apart.value, *apart.interval, apart.pairs]
+    values = [found.learnable, found.unlearned, *found.interval, apart.value, *apart.interval, apart.pairs]
     return dict(zip(_LEARNING, values, strict=True))
 
 

@@ -23,14 +23,14 @@ class Learning(NamedTuple):
     Attributes:
         threshold: the score that a run needs to have learned: half of the way from the reference's mean before
             learning to its median after it.
-        runs: how many runs are asked: those whose seed has learned in the reference, or all if no seed is shared.
+        learnable: how many runs have a seed that has learned in the reference; or all, if no seed is shared.
         unlearned: how many of them have not learned, crashes among them.
         interval: Clopper and Pearson's interval of the share that does not learn, 90 %; 16 of 16 leave up to 17 %.
         apart: the difference of scores among those that have learned: of pairs if both of a seed have, 95 %.
     """
 
     threshold: float
-    runs: int
+    learnable: int
     unlearned: int
     interval: Interval
     apart: Difference
@@ -63,10 +63,10 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     threshold = (start + best) / 2
     there, here = (_learned(of, threshold) for of in (after, scores))
     shared = after.keys() & scores.keys()
-    asked = shared & there.keys() if shared else scores.keys()
-    missed = len(asked - here.keys())
+    learnable = shared & there.keys() if shared else scores.keys()
+    missed = len(learnable - here.keys())
     apart = difference([here], [there]) if here and there else UNKNOWN.apart
-    return Learning(threshold, len(asked), missed, share_interval(missed, len(asked)), apart)
+    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), apart)
 
 
 def share_interval(count: int, of: int, level: float = _LEVEL) -> Interval:

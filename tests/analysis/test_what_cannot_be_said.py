@@ -99,9 +99,9 @@ def test_how_often_a_format_does_not_learn_is_apart_from_what_it_returns(tmp_pat
         write(tmp_path, "e5m10", seed, [-160.0, -161.0, -1300.0, None, -160.0][seed], updates=900)
         write(tmp_path, "e5m7", seed + 10, -776.0 - (seed > 0), updates=900)
     table = against_reference(read_experiment(tmp_path)).set_index("format")
-    names = ["asked", "unlearned", "learned_difference", "learned_pairs"]
+    names = ["learnable", "unlearned", "learned_difference", "learned_pairs"]
     assert table.loc["e5m10", names].tolist() == [4, 2, -10, 2]  # of seeds 0 and 1
-    assert table.loc["e5m7", ["asked", "unlearned", "learned_pairs"]].tolist() == [5, 4, 0]  # no seed is shared
+    assert table.loc["e5m7", ["learnable", "unlearned", "learned_pairs"]].tolist() == [5, 4, 0]  # no seed is shared
     exact = stats.binomtest(2, 4).proportion_ci(0.9, method="exact")
     assert table.loc["e5m10", ["unlearned_low", "unlearned_high"]].tolist() == pytest.approx([exact.low, exact.high])
     header, *_, row = [line for line in against(tmp_path)[1].splitlines() if "format" in line or "e5m10" in line]
