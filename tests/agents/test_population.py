@@ -3,6 +3,8 @@
 import json
 import time
 from collections import defaultdict
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +12,12 @@ from roundoff.agents import TrainConfig, train
 from roundoff.agents.errors import FileError
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs import population
+from roundoff.agents.run.loop import Run
 from roundoff.agents.run.stopping import StopRequest
+from roundoff.agents.training import together
 from roundoff.agents.training.together import Job, train_together
 from roundoff.files import directory_lock
+from roundoff.runs.result import Result
 from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.step import reason_against_compiling
 
@@ -155,3 +160,26 @@ def test_seconds_are_those_of_each(tmp_path):
     for timing in timings[:2]:
         assert {"updates", "first update", "environment"} <= timing["spent"].keys()
         assert sum(timing["spent"].values()) <= timing["seconds"] + 0.01
+
+
+def test_the_time_of_an_update_is_shared_by_those_who_took_part(monkeypatch):
+    class Waiting(Run):
+        def __init__(self, updates):
+            self.updates = updates
+
+        def training(self):
+            for _ in range(self.updates):
+                seconds = yield "a batch"
+                told.append(seconds)
+            return Result("done", None, 0)
+
+    class Updated:
+        def update(self, batches):
+            return dict.fromkeys(batches)
+
+    told = []
+    clock = iter(range(0, 1000, 12))
+    monkeypatch.setattr(together, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    runs = [together._Open(i, None, Waiting(updates), ExitStack()) for i, updates in enumerate((1, 1, 3))]
+    assert sorted(number for number, _ in together._train(Updated(), runs)) == [0, 1, 2]
+    assert told == [(None, 4.0), (None, 4.0), (None, 4.0), (None, 12.0), (None, 12.0)]

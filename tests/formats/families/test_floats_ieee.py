@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+from families_exact import on_tensor_path, rounded
 from formats_exact import round_float
 from hypothesis import given
 from hypothesis import strategies as st
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError
+from roundoff.formats.base.modes import Overflow
 
 NATIVE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 IEEE = [FloatFormat(e, m) for e in (2, 3, 4, 5, 6, 7, 8) for m in (0, 1, 2, 3, 5, 7, 9, 10, 13, 22, 23)]
@@ -176,3 +178,10 @@ def test_facts_are_torchs():
         fmt, info = Format.parse(name), torch.finfo(dtype)
         assert (fmt.bits, fmt.max, fmt.eps) == (info.bits, info.max, info.eps)
         assert (fmt.smallest_normal, fmt.smallest_subnormal) == (info.tiny, info.tiny * info.eps)
+
+
+def test_infinity_alone_propagates_where_what_is_too_large_saturates():
+    x = torch.tensor([math.inf, -math.inf, 1e30, -1e30, 1.0])
+    for path in (rounded, on_tensor_path):
+        found = path(Format.parse("e4m3"), x, overflow=Overflow.PROPAGATE)
+        assert found.tolist() == [math.inf, -math.inf, 240.0, -240.0, 1.0]

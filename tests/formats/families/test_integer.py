@@ -354,3 +354,11 @@ def test_values_are_those_of_the_carrier():
         wide = fmt.values(torch.float64)
         assert same_bits(rounded(fmt, wide), wide)
     assert (IntegerFormat(8, scale=0.1).values() != IntegerFormat(8, scale=0.1).values(torch.float64)).any()
+
+
+def test_a_row_longer_than_a_piece_has_the_scales_of_all_its_columns():
+    """The loops take 1024 numbers at a time."""
+    x = torch.randn(3, 2500, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 2501)
+    fmt = IntegerFormat(6, axis=1, symmetric=False)
+    for mode in (Rounding.NEAREST_EVEN, Rounding.UP):
+        assert same_bits(rounded(fmt, x, rounding=mode), on_tensor_path(fmt, x, rounding=mode))

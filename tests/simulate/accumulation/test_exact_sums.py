@@ -201,3 +201,11 @@ def test_exact_means_are_divided_before_they_are_rounded():
         with simulate(fmt, accumulate="exact", rounding=mode):
             found = x.mean(1).tolist()
         assert found == [round_exactly(sum(map(Fraction, row)) / 17, fmt, mode) for row in x.tolist()]
+
+
+def test_no_bit_is_too_far_down_to_count():
+    for distance in range(1, 400):
+        x = torch.tensor([[1.0, 2.0 ** -(distance // 2)]], dtype=torch.float64)
+        y = torch.tensor([[1.0], [2.0 ** -(distance - distance // 2)]], dtype=torch.float64)
+        up = accumulate(aten.mm.default, (x, y), {}, EXACT, lambda _: CarrierRounding(Rounding.UP))
+        assert up.item() == 1 + max(2.0**-distance, 2.0**-52), distance

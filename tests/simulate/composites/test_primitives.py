@@ -309,6 +309,7 @@ def distances(order):
 
 X, Y, Z = (numbers(4, 3, seed=seed) for seed in (21, 22, 23))
 SQUARE, LINE = numbers(3, 3), numbers(3)
+IMAGES, BITS = numbers(2, 8, 4, 5), torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
 CALLS = {
     "add with alpha": lambda: torch.add(X, Y, alpha=0.3),
     "add a number with alpha": lambda: torch.add(X, 2.0, alpha=0.3),
@@ -383,6 +384,14 @@ CALLS = {
     "fused sgd, first step": lambda: sgd(is_first_step=True),
     "fused sgd, nesterov": lambda: sgd(nesterov=True, maximize=True, dampening=0.0),
     "fused adagrad": adagrad,
+    "binary cross-entropy at the ends": lambda: aten.binary_cross_entropy(BITS, BITS.flip(0)),
+    "cross-entropy with logits, weighted": lambda: aten.binary_cross_entropy_with_logits(
+        X, Y.sigmoid(), None, positive(3), 0
+    ),
+    "derivative of elu by its result": lambda: aten.elu_backward(Y, 1.5, 0.7, 1.2, True, X),
+    "group norm of images": lambda: aten.native_group_norm(channels_last(IMAGES), None, None, 2, 8, 20, 4, 1e-5),
+    "derivative of a squared error": lambda: aten.mse_loss_backward(transposed(Z), transposed(X), transposed(Y), 0),
+    "logsumexp of infinities": lambda: torch.logsumexp(torch.tensor([[-math.inf, -math.inf], [math.inf, 1.0]]), 1),
 }
 
 

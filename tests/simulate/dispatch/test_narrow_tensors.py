@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import Convolutional, Draw, Graph, Mixture, Recurrent, UNet
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import roundoff
 from roundoff import FormatError, Policy, PolicyWarning, Rule, simulate
@@ -390,3 +391,25 @@ def test_nested_simulations_and_copies():
             inner = x * 1.1
     assert torch.equal(plain, x * 1.1)
     assert same(inner.float(), roundoff.round(inner.float(), "e5m3"))
+
+
+def test_a_softmax_that_converts_to_float32_is_rounded_there():
+    x = (torch.arange(8) / 4 - 1).to(HALF)
+    with simulate("e4m3"):
+        found = torch.ops.aten._softmax(x, 0, True)
+        expected = x.float().softmax(0)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+def test_what_writes_returns_the_memory_that_it_has_written_to():
+    class Outer(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            returned.append(result is args[0])
+            return result
+
+    x, returned = torch.ones(3, dtype=HALF), []
+    with simulate("e4m3"), Outer():
+        x.add_(1)
+    assert returned == [True]

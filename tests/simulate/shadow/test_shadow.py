@@ -12,6 +12,7 @@ import roundoff
 from roundoff.formats import FormatError
 from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
+from roundoff.simulate.shadow.widening import make_wide, outcomes, run_wide
 from roundoff.simulate.watching.watcher import Call, Place
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-300}
@@ -502,3 +503,26 @@ def test_other_precisions_are_refused():
 
 def test_an_empty_report_can_be_read():
     assert "0 operations" in str(Shadow().report())
+
+
+def test_an_operation_in_float64_leaves_the_twins_of_its_operands_alone():
+    x, twin = normal(4), normal(4, dtype=torch.float64)
+    (found,) = run_wide(torch.ops.aten.mul_.Tensor, (x, 2.0), {}, lambda _: twin)
+    assert torch.equal(found, 2 * twin)
+    assert torch.equal(twin, normal(4, dtype=torch.float64))
+
+
+def test_what_is_float64_beside_floats():
+    whole, pair = torch.tensor([1, 2]), torch.tensor([1 + 2j, 3j], dtype=torch.complex64)
+    aten = torch.ops.aten
+    (quotient,) = run_wide(aten.div.Tensor, (whole, torch.tensor([3, 7])), {}, lambda x: x)
+    assert torch.equal(quotient, torch.tensor([1 / 3, 2 / 7], dtype=torch.float64))
+    (total,) = run_wide(aten.add.out, (pair, pair), {"out": pair.clone()}, lambda x: x.to(torch.complex128))
+    assert total.dtype == torch.complex128
+    (made,) = make_wide(aten.full.default, ([2], 0.1), {"dtype": torch.complex64}, torch.full((2,), 0.1) + 0j)
+    assert torch.equal(made, torch.full((2,), 0.1, dtype=torch.complex128))
+
+
+def test_of_what_an_operation_returns_views_are_not_its_outcomes():
+    x, tangent = normal(2), normal(2, seed=1)
+    assert outcomes(torch.ops.aten._unpack_dual.default, (x, 0), {}, (x, tangent)) == [tangent]
