@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator
 
 from roundoff.errors import check_name
 
 from ..config.fields import Panel, key
+from ..config.rules import Rule, complaint
 from ..config.train_config import TrainConfig
 from .parts import check_parts
 from .signatures import default, parameters
@@ -17,6 +18,8 @@ from .signatures import default, parameters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_OWN_AGENTS = ("native", "keep_networks", "random_start", "clip_rewards")
+"""Keys that other libraries know nothing of."""
 _LARGEST_SEED = 2**32 - 1
 """What NumPy's global generator takes, which the libraries seed."""
 
@@ -35,6 +38,16 @@ class AdapterConfig(TrainConfig):
 
     acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
     reason_not_compiled: ClassVar[str | None] = "its algorithm is another library's"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(lambda c: complaint(c.check_names_of_options), "options", "{found}"),
+        Rule(lambda c: next((name for name in _OWN_AGENTS if getattr(c, name)), None), "options",
+             "{found} is for roundoff's own agents, not for {c.algorithm}; leave it out"),
+        Rule(lambda c: c.seed + c.environments > _LARGEST_SEED, "seed",
+             "seed must be below 2^32 - environments for {c.algorithm}, got {c.seed}"),
+        Rule(lambda c: c.before_learning() if (c.before_learning() or -1) >= c.transitions else None, "steps",
+             "nothing would be learned: {c.algorithm} takes {found} steps before it learns (its learning_starts), and"
+             " the run has {c.transitions}; allowed are more steps, or options.learning_starts below {c.transitions}"),
+    )  # fmt: skip
     only: ClassVar[Mapping[str, str]]
     """The kind of actions of algorithms that can choose no other."""
     places: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -67,14 +80,13 @@ class AdapterConfig(TrainConfig):
         """The kinds of actions that the algorithm can choose."""
         return (self.only[self.name],) if self.name in self.only else self.acts
 
-    @model_validator(mode="after")
-    def _check_own_algorithm(self) -> Self:
+    def check_algorithm(self) -> None:
+        """Raises ValueError if the library has no algorithm of that name."""
         library = self.library()
         check_name("algorithm", self.algorithm, [f"{library}:{name}" for name in self.places])
-        return self
 
-    @model_validator(mode="after")
-    def _check_own_options(self) -> Self:
+    def check_names_of_options(self) -> None:
+        """Raises ValueError if the library's constructor takes no option of a name, or the run hands it that."""
         taken = [parameters(place) for place in self.places.get(self.name, ())]
         known = {*self.own_options, *(name for names in taken for name in names or ())} - {*self.set_by_run}
         for option in self.options:
@@ -82,39 +94,18 @@ class AdapterConfig(TrainConfig):
                 raise ValueError(f"options.{option} is set by the run: {self.set_by_run[option]}")
             if taken and None not in taken:  # else it is not installed, and nobody can tell
                 check_name(f"option of {self.algorithm}", option, sorted(known))
-        return self
-
-    @model_validator(mode="after")
-    def _check_what_is_ours(self) -> Self:
-        for name in ("native", "keep_networks", "random_start", "clip_rewards"):
-            if getattr(self, name):
-                raise ValueError(f"{name} is for roundoff's own agents, not for {self.algorithm}; leave it out")
-        if self.seed + self.environments > _LARGEST_SEED:
-            raise ValueError(f"seed must be below 2^32 - environments for {self.algorithm}, got {self.seed}")
-        return self
 
     @property
     def steps_before_learning(self) -> int:
         """Agent steps before the first update, as far as the library's constructor tells."""
-        return self._before_learning() or 0
+        return self.before_learning() or 0
 
-    def _before_learning(self) -> int | None:
+    def before_learning(self) -> int | None:
         """``learning_starts``; None where there is none, or nobody can tell."""
         given = self.options.get("learning_starts", self.own_defaults.get("learning_starts"))
         if given is None and self.name in self.places:
             given = default(self.places[self.name][0], "learning_starts")
         return given if type(given) is int else None
-
-    @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        before = self._before_learning()
-        if before is not None and before >= self.transitions:
-            raise ValueError(
-                f"nothing would be learned: {self.algorithm} takes {before} steps before it learns (its"
-                f" learning_starts), and the run has {self.transitions}; allowed are more steps, or"
-                f" options.learning_starts below {self.transitions}"
-            )
-        return self
 
     @classmethod
     def library(cls) -> str:

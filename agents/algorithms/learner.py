@@ -16,7 +16,7 @@ from ..coercion import coerce_
 from ..config.baselines import BASELINES
 from ..config.fixes import STOCHASTIC_TARGETS, is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
-from ..config.train_config import NATIVE_FORMATS
+from ..config.rules import NATIVE_FORMATS
 from ..errors import RunError
 from ..experience.replay import batch_of
 from ..models.stored_layers import StoredLayers

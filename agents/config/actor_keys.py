@@ -8,12 +8,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from .fields import Positive, PositiveFloat, Role, key
 from .learning_keys import OffPolicyKeys, format_with_codes
+from .rules import check
 
 if TYPE_CHECKING:
     from .train_config import TrainConfig
-
-ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
-"""The formats of engines that have not all of them."""
 
 
 @final
@@ -50,22 +48,8 @@ class ActorKeys(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _check_noise(self) -> Self:
-        if self.noise_of is not None and (self.format, self.engine) != ("fp32", "simulated"):
-            raise ValueError(
-                "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format:"
-                f" {self.format} and engine: {self.engine}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_engine(self) -> Self:
-        allowed = ENGINE_FORMATS.get(self.engine)
-        if allowed and self.format not in allowed:
-            raise ValueError(
-                f"engine: {self.engine} computes in {' or '.join(allowed)}, got format: {self.format}; use one of them,"
-                " or engine: simulated"
-            )
+    def _check_rules(self) -> Self:
+        check(self)
         return self
 
 
@@ -90,54 +74,23 @@ class WithActors(OffPolicyKeys):
         " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert`,"
         " `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless it is given. Such"
         " runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
-        Role.OUTSIDE_UPDATES,
-        since="0.2",
+        Role.OUTSIDE_UPDATES | Role.LATER,
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _follow_actors(cls, data: Any) -> Any:
-        """Implies as many environments as actors, and the training intensity that they say, where none is given."""
-        if not isinstance(data, dict) or data.get("actors") is None:
-            return data
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given, as many environments as actors, and the training intensity that they say."""
+        given = super().completed(given)
         try:
-            actors = parse_actors(data["actors"])
+            actors = parse_actors(given.get("actors"))
         except ValueError:
-            return data  # the field says why
+            return given  # the field says why
         if not isinstance(actors, ActorKeys):
-            return data
-        implied: dict[str, Any] = {"environments": actors.count}
+            return given
+        following: dict[str, Any] = {"environments": actors.count}
         if actors.samples_per_insert is not None:
-            implied["training_intensity"] = actors.samples_per_insert
-        return implied | data
-
-    @model_validator(mode="after")
-    def _check_actors(self) -> Self:
-        actors = self.actors
-        if actors is None:
-            return self
-        if self.environments % actors.count:
-            raise ValueError(
-                f"actors.count is {actors.count}, and each actor has as many of the {self.environments} environments;"
-                " allowed are divisors of environments"
-            )
-        if self.learners > 1:
-            raise ValueError(f"actors serve one learner, got learners: {self.learners}; leave actors or learners out")
-        if actors.samples_per_insert not in (None, self.training_intensity):
-            raise ValueError(
-                f"actors.samples_per_insert is {actors.samples_per_insert:g}, and training_intensity says the same with"
-                f" another number, {self.training_intensity}; leave one of them out"
-            )
-        if actors.importance_weights and getattr(self, "n_steps", 1) == 1:
-            raise ValueError(
-                "actors.importance_weights are of the actions after the first one of a transition, and transitions have"
-                " one step; leave it out, or set n_steps (dqn, d4pg) above 1"
-            )
-        if self.random_start:
-            raise ValueError(
-                f"random_start: {self.random_start} is for environments that step together; actors do not: leave it out"
-            )
-        return self
+            following["training_intensity"] = actors.samples_per_insert
+        return following | given
 
 
 def has_importance_weights(config: OffPolicyKeys) -> bool:

@@ -49,20 +49,20 @@ class Role(Flag):
     """The time that a step takes does not depend on it."""
     AMOUNT = auto()
     """How much there is to do, not how long a part of it takes."""
+    LATER = auto()
+    """A key that came after runs of its algorithm: at its default no part of their identity, so that they keep their
+    names and go on."""
 
 
-def key(default: Any, description: str, role: Role = Role.NONE, *, since: str | None = None) -> Any:
+def key(default: Any, description: str, role: Role = Role.NONE) -> Any:
     """A key of a config.
 
     Args:
         default: its value where none is given.
         description: what it means, with its unit; a sentence or several.
         role: what else is to be known of it.
-        since: the version of roundoff that added the key to an algorithm of which runs existed. At its default such a
-            key is no part of a run's identity, so that those runs keep their names and go on.
     """
-    extra: dict[str, Any] = {"role": role.value, **({"since": since} if since else {})}
-    return Field(default=default, description=description, json_schema_extra=extra)
+    return Field(default=default, description=description, json_schema_extra={"role": role.value})
 
 
 def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
@@ -74,13 +74,5 @@ def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
 
 def role_of(field: FieldInfo) -> Role:
     """The role that :func:`key` was given."""
-    return Role(_extra(field).get("role", 0))
-
-
-def is_later(field: FieldInfo) -> bool:
-    """Whether runs existed before the key did."""
-    return "since" in _extra(field)
-
-
-def _extra(field: FieldInfo) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    extra: Any = field.json_schema_extra
+    return Role(extra.get("role", 0) if isinstance(extra, dict) else 0)

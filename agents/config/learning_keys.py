@@ -6,18 +6,17 @@ import math
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from .baselines import check_baseline
 from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
-from .fixes import COMPENSATED_STEPS, FIXES, NEED_SINGLE_STEPS, is_stochastic, parse_fixes
+from .fixes import FIXES, parse_fixes
 from .reward_scale import automatic_reward_scale, read_reward_scale
-from .storage import LAYERS, STOCHASTIC, Storage, check_fit, read_storage
+from .storage import Storage, read_storage
 from .train_config import TrainConfig
 
 _FREE = Role.TIMELESS
 _DATA = Role.TIMELESS | Role.DATA
-_MOST_SHOWN = 12
 
 
 def format_with_codes(name: str | None) -> str | None:
@@ -58,13 +57,12 @@ class OptimizerKeys(TrainConfig):
         1.0,
         "By what rewards, and with them values, targets and the entropy in them, are multiplied to fit into the"
         " format: a power of two, or `auto`. Gradients and what is logged stay as they are; see docs/reward-scale.md.",
-        Role.ARITHMETIC | Role.TIMELESS,
-        since="0.2",
+        Role.ARITHMETIC | Role.TIMELESS | Role.LATER,
     )
     optimizer: Literal["adam", "rmsprop"] = key(
         "adam",
         "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
-        since="0.2",
+        Role.LATER,
     )
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
     adam_beta2: Below1 = key(0.999, "Decay of the second moment; RMSProp's alpha.", _FREE)
@@ -80,28 +78,27 @@ class OptimizerKeys(TrainConfig):
         None,
         "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, perhaps with a"
         " `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
-        Role.ARITHMETIC,
-        since="0.2",
+        Role.ARITHMETIC | Role.LATER,
     )
     learners: Positive = key(
         1,
         "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
         " their gradients; see docs/learners.md.",
-        since="0.2",
+        Role.LATER,
     )
     asynchronous: bool = key(
         False,
         "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
         " runs do not repeat.",
-        since="0.2",
+        Role.LATER,
     )
     communicate_every: Positive = key(
-        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", since="0.2"
+        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", Role.LATER
     )
     communicate: Annotated[str | None, AfterValidator(format_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
-        since="0.2",
+        Role.LATER,
     )
 
     @property
@@ -146,130 +143,11 @@ class OptimizerKeys(TrainConfig):
         """Whether ``storage`` may say in which formats activations and their gradients are kept."""
         return False
 
-    @model_validator(mode="before")
     @classmethod
-    def _baselines_have_no_fixes(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("baseline", "none") != "none":
-            return {"fixes": "none", **data}
-        return data
-
-    @model_validator(mode="after")
-    def _check_learners(self) -> Self:
-        if self.environments % self.learners:
-            raise ValueError(
-                f"learners is {self.learners}, and each has as many of the {self.environments} environments; allowed"
-                " are divisors of environments"
-            )
-        if self.learners > 1 and ":" in self.device:
-            raise ValueError(
-                f"each of the {self.learners} learners has a GPU of its own, got device: {self.device}; allowed are cpu"
-                " and cuda, which are cuda:0, cuda:1, ..."
-            )
-        for name in ("communicate", "asynchronous"):
-            if getattr(self, name) and self.learners == 1:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)} is for several learners, and there is one; leave it out, or set"
-                    " learners"
-                )
-        if self.asynchronous:
-            self._check_asynchronous()
-        elif self.communicate_every > 1:
-            raise ValueError(
-                f"communicate_every: {self.communicate_every} is for asynchronous learners; others sum the gradients of"
-                " each step: leave it out, or set asynchronous: true"
-            )
-        return self
-
-    def _check_asynchronous(self) -> None:
-        if self.communicate:
-            raise ValueError(
-                f"communicate: {self.communicate} is for gradients that are sent; asynchronous learners share memory:"
-                " leave it out, or set asynchronous: false"
-            )
-        if self.device != "cpu":
-            raise ValueError(f"asynchronous learners share the processor's memory, got device: {self.device}; use cpu")
-        if self.baseline not in ("none", "naive", "eps"):
-            raise ValueError(f"asynchronous learners have no baseline {self.baseline}; allowed are none, naive and eps")
-        if self.communicate_every > 1 and self.optimizer != "adam":
-            raise ValueError(
-                f"communicate_every: {self.communicate_every} sums the steps of adam, got optimizer: {self.optimizer};"
-                " exchange after every step"
-            )
-        unfit = [name for name in NEED_SINGLE_STEPS if name in self.fixes]
-        if self.communicate_every > 1 and unfit:
-            raise ValueError(
-                f"communicate_every: {self.communicate_every} sums steps, which knows no {' and no '.join(unfit)};"
-                " leave them out of fixes, or exchange after every step"
-            )
-
-    @model_validator(mode="after")
-    def _check_reward_scale(self) -> Self:
-        if self.reward_scale == "auto" and self.discount == 1:
-            raise ValueError(
-                "reward_scale: auto divides by the horizon 1 / (1 - discount), and discount is 1; give a power of two,"
-                " or a discount below 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_storage(self) -> Self:
-        if self.storage is None:
-            return self
-        self._check_stored(self.storage)
-        plain: dict[str, Any] = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
-        for name, value in plain.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"storage is not for runs with {name}, got {name}: {getattr(self, name)}; leave one of them out"
-                )
-        check_fit(self.storage, self.format)
-        return self
-
-    def _check_stored(self, storage: Storage) -> None:
-        """Raises ValueError for what no such agent has."""
-        for name in LAYERS:
-            if name in storage.formats and not self.stores_layers:
-                raise ValueError(f"storage.{name} is for sac from states; leave it out")
-        compensated = COMPENSATED_STEPS in self.fixes
-        if "compensations" in storage.formats and not compensated:
-            raise ValueError(
-                f"storage.compensations are those of {COMPENSATED_STEPS}; add that to fixes, or leave it out"
-            )
-        if "target_compensations" in storage.formats and storage.targets is None:
-            raise ValueError(
-                "storage.target_compensations are of what storage.targets loses; give that, or leave it out"
-            )
-        if "targets" in storage.formats and is_stochastic(self.fixes, "averages"):
-            raise ValueError(
-                "storage.targets takes the place of kahan_momentum, and stochastic_compensation of averages is of that:"
-                " name stochastic_compensation_of_weights alone, and give storage.target_compensations a rounding"
-            )
-        if self.optimizer != "adam" and "first_moments" in storage.formats:
-            raise ValueError(f"storage.first_moments: {self.optimizer} has none; leave it out")
-        if "targets" in storage.formats and getattr(self, "tau", 1) == 1:
-            raise ValueError(
-                "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"
-            )
-        kept = storage.weights
-        if kept is not None and kept.rounding == STOCHASTIC and compensated:
-            raise ValueError(
-                f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later:"
-                " leave that out of fixes, or round weights to the nearest"
-            )
-
-    @model_validator(mode="after")
-    def _check_baseline(self) -> Self:
-        if self.baseline != "none" and self.fixes:
-            raise ValueError(
-                f"baseline: {self.baseline} takes the place of the fixes, got fixes: {', '.join(self.fixes)};"
-                " leave fixes out, or set baseline: none"
-            )
-        if self.baseline != "none" and self.qat:
-            raise ValueError(
-                f"baseline: {self.baseline} is a training to compare the fixes with, which qat changes: leave qat out,"
-                " or set baseline: none"
-            )
-        return self
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given; baselines have no fixes."""
+        given = super().completed(given)
+        return {"fixes": "none", **given} if given.get("baseline", "none") != "none" else given
 
 
 class OffPolicyKeys(OptimizerKeys):
@@ -292,8 +170,7 @@ class OffPolicyKeys(OptimizerKeys):
         None,
         "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
         " `seed_steps`. `null`: one update per transition.",
-        Role.OUTSIDE_UPDATES,
-        since="0.2",
+        Role.OUTSIDE_UPDATES | Role.LATER,
     )
 
     @property
@@ -325,19 +202,6 @@ class OffPolicyKeys(OptimizerKeys):
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}
-
-    @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        own = self.share()
-        least = own.seed_steps + math.ceil(1 / Fraction(own.updates_per_transition))
-        if own.transitions < least:
-            who = f"each of the {self.learners} learners" if self.learners > 1 else "the run"
-            raise ValueError(
-                f"nothing would be learned: with seed_steps {self.seed_steps} the first update falls due after {least}"
-                f" agent steps, and {who} has {own.transitions}; allowed are as many steps or more, or fewer"
-                " seed_steps"
-            )
-        return self
 
 
 class OnPolicyKeys(OptimizerKeys):
@@ -400,40 +264,3 @@ class OnPolicyKeys(OptimizerKeys):
     def soon_learning(self) -> dict[str, Any]:
         """The shortest rollout, of which a transition takes as many updates."""
         return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}
-
-    @model_validator(mode="after")
-    def _check_rollout(self) -> Self:
-        own = self.share()
-        if own.rollout % own.batch_size:
-            of_each = f" of each of the {self.learners} learners" if self.learners > 1 else ""
-            raise ValueError(
-                f"batch_size must divide horizon x environments{of_each}, got {own.batch_size}, and {own.horizon} x"
-                f" {own.environments} = {own.rollout}; allowed are {_divisors(own.rollout)}"
-            )
-        if self.learners > 1 and self.lr_schedule != "constant":
-            raise ValueError(
-                f"lr_schedule: {self.lr_schedule} is for one learner, got learners: {self.learners}; leave it out"
-            )
-        if self.normalize_advantages and self.batch_size == 1:
-            raise ValueError("normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false")
-        return self
-
-    @model_validator(mode="after")
-    def _check_keep_networks(self) -> Self:
-        if self.keep_networks:
-            raise ValueError("keep_networks is for actors and critics with networks of their own; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        if self.transitions < self.rollout:
-            raise ValueError(
-                f"nothing would be learned: a rollout is horizon x environments = {self.rollout} agent steps, and the"
-                f" run has {self.transitions}; allowed are as many steps or more, or a shorter horizon"
-            )
-        return self
-
-
-def _divisors(number: int) -> str:
-    found = [str(one) for one in range(1, number + 1) if number % one == 0]
-    return ", ".join(found if len(found) <= _MOST_SHOWN else [*found[:3], "...", *found[-3:]])

@@ -7,13 +7,12 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from . import own_algorithms
-from .fields import Role, is_later, role_of
+from .fields import Role, role_of
 from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     from .fields import Panel
@@ -69,17 +68,6 @@ def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
     """The logged values that the algorithms of some configs want drawn."""
     wanted = {name for kind in {config_class(config) for config in configs} for name in kind.panels}
     return [name for name in panels() if name in wanted]
-
-
-def implied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config leaves unsaid: its algorithm, and the keys that came later, at their defaults."""
-    return {key: default for key, default in _later(config_class(config)).items() if key not in config}
-
-
-@cache
-def _later(kind: type[BaseModel]) -> dict[str, Any]:
-    """The keys that came later, with their defaults."""
-    return {key: field.default for key, field in kind.model_fields.items() if is_later(field)}
 
 
 def leading(config: Mapping[str, Any]) -> str:

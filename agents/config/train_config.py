@@ -13,10 +13,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from roundoff.errors import check_name
 
-from ..environments.task_check import check_task, has_discrete_actions
+from ..environments.task_check import check_task
 from . import own_algorithms
-from .fields import Count, Panel, Positive, Role, is_later, key
+from .fields import Count, Panel, Positive, Role, key, role_of
 from .quantization_aware import QuantizationAware, read_qat
+from .rules import Rule, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +31,6 @@ LIBRARIES = ("sb3:NAME", "tianshou:NAME")
 """How the algorithms of other libraries are written; ``agents/adapters/settings.py`` has their names."""
 
 _LIBRARY_PREFIXES = tuple(name.removesuffix("NAME") for name in LIBRARIES)
-
-# The formats that PyTorch computes in itself, and what it calls them.
-NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 
 
 def _canonical_format(name: str) -> str:
@@ -114,6 +112,8 @@ class TrainConfig(BaseModel):
     """The logged values that are drawn, by name."""
     acts: ClassVar[tuple[str, ...]] = ("continuous",)
     """The kinds of actions that the algorithm can choose: ``continuous``, ``discrete``."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What keys of its own must not say together, checked after the table of all (``config/rules.py``)."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
 
@@ -158,8 +158,7 @@ class TrainConfig(BaseModel):
         None,
         "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what networks multiply to"
         " `format`, from that part of the steps on, also in evaluations; see docs/quantization-aware.md.",
-        Role.ARITHMETIC,
-        since="0.2",
+        Role.ARITHMETIC | Role.LATER,
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
         0, "Every random stream of the run derives from it.", Role.OUTSIDE_UPDATES | Role.TIMELESS
@@ -178,8 +177,7 @@ class TrainConfig(BaseModel):
         (),
         "Each evaluation runs again, in the same episodes, with the policy quantized in each of these ways: formats"
         " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on it.",
-        Role.EXECUTION | Role.OUTSIDE_UPDATES,
-        since="0.2",
+        Role.EXECUTION | Role.OUTSIDE_UPDATES | Role.LATER,
     )
     checkpoint_every: Positive = key(
         10_000, "Environment steps between checkpoints.", Role.EXECUTION | Role.OUTSIDE_UPDATES | Role.TIMELESS
@@ -200,14 +198,12 @@ class TrainConfig(BaseModel):
         0,
         "The first episode of each training environment begins with up to so many random actions, a random number, of"
         " which nothing is learned: several environments are then at different places of their episodes.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
-        since="0.2",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
     )
     clip_rewards: bool = key(
         False,
         "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
-        since="0.2",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
     )
     device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
     threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
@@ -272,22 +268,17 @@ class TrainConfig(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """The config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``.
 
-        It says what the run is: its name is made of it, and a folder with another one is another run's. Keys that
-        came later than other runs of the algorithm are left out at their defaults.
+        It says what the run is: its name is made of it, and a folder with another one is another run's. Keys of
+        ``Role.LATER`` are left out at their defaults.
         """
-        later = self.later_keys()
-        values = self.model_dump(mode="json")
-        return {
-            name: value
-            for name, value in sorted(values.items())
-            if not (name in later and getattr(self, name) == later[name])
-        }
+        unsaid, values = self.unsaid(), self.model_dump(mode="json")
+        return {key: values[key] for key in sorted(values) if key not in unsaid or getattr(self, key) != unsaid[key]}
 
     @classmethod
     @cache
-    def later_keys(cls) -> dict[str, Any]:
-        """The keys that came later than other runs of the algorithm, and their defaults."""
-        return {name: field.default for name, field in cls.model_fields.items() if is_later(field)}
+    def unsaid(cls) -> dict[str, Any]:
+        """The keys that :meth:`as_json` leaves out at their defaults, and these."""
+        return {name: field.default for name, field in cls.model_fields.items() if Role.LATER in role_of(field)}
 
     @model_validator(mode="before")
     @classmethod
@@ -307,90 +298,38 @@ class TrainConfig(BaseModel):
                     f"{name} is a key of {', '.join(owners)}, not of {own}; leave it out, or set algorithm:"
                     f" {' or '.join(owners)}"
                 )
-        return data
+        return cls.completed(dict(data)) if isinstance(data, dict) else data
+
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given, and keys that follow from it where they are not given."""
+        return given
 
     @model_validator(mode="after")
-    def _check_own_algorithm(self) -> Self:
+    def _check_rules(self) -> Self:
+        check(self, *self.rules)
+        return self
+
+    def check_algorithm(self) -> None:
+        """Raises ValueError if ``algorithm`` is not the one of the class."""
         own = type(self).model_fields["algorithm"].default
         names = (*ALGORITHMS, *LIBRARIES, *(own_algorithms.known() or (own_algorithms.HOW_WRITTEN,)))
         if check_name("algorithm", self.algorithm, names) != own:
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
-        return self
 
-    @model_validator(mode="after")
-    def _check_acts(self) -> Self:
-        discrete = has_discrete_actions(self.task)
-        if discrete is not None:
-            check_actions(self, discrete=discrete)
-        return self
+    def check_actions(self, discrete: bool | None) -> None:
+        """Raises ValueError if the algorithm cannot choose the actions of its task, and says which one can.
 
-    @model_validator(mode="after")
-    def _check_environment_workers(self) -> Self:
-        most = max(self.environments, self.eval_episodes)
-        if self.environment_workers > most:
+        Args:
+            discrete: whether an action is one of several; None where nobody knows.
+        """
+        kind, kinds = "discrete" if discrete else "continuous", self.kinds_of_actions
+        if discrete is not None and kind not in kinds:
+            able = [name for name in (*ALGORITHMS, *LIBRARIES) if kind in config_of(name).acts]
             raise ValueError(
-                f"environment_workers is {self.environment_workers}, but there are {self.environments} environments to"
-                f" train in and {self.eval_episodes} to evaluate in; allowed are 0 to {most}"
+                f"algorithm {self.algorithm} takes {' or '.join(kinds)} actions, and those of {self.task} are"
+                f" {kind}; " + (f"these algorithms take them: {', '.join(able)}" if able else "no algorithm takes them")
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluate_in(self) -> Self:
-        if self.evaluate_in:
-            from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
-            from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
-
-            try:
-                for one in self.evaluate_in:
-                    Quantization.parse(one).check_fits(Format.parse(self.format).carrier)
-            except FormatError as error:
-                raise ValueError(f"evaluate_in: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _check_native(self) -> Self:
-        if not self.native:
-            return self
-        if self.format not in NATIVE_FORMATS:
-            allowed = " and ".join(f"{name} (torch.{dtype})" for name, dtype in NATIVE_FORMATS.items())
-            raise ValueError(
-                f"native: true computes in a half precision of PyTorch: allowed are {allowed}, got format"
-                f" {self.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"
-            )
-        for name in ("policy", "observe", "evaluate_in", "qat"):
-            if given := self.as_json().get(name):
-                raise ValueError(
-                    f"native: true runs without a simulation, which {name} is about, got {name}: {given};"
-                    f" leave {name} out, or set native: false"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_qat(self) -> Self:
-        if self.qat is None:
-            return self
-        import torch  # noqa: PLC0415  costs seconds
-
-        from ...formats import Format, FormatError, round  # noqa: PLC0415  costs seconds
-
-        fmt, own = Format.parse(self.qat.format), Format.parse(self.format)
-        try:
-            round(torch.zeros(1, dtype=own.carrier), fmt)
-        except FormatError as error:
-            raise ValueError(f"qat.format: {fmt} is not for an agent in {own}: {error}") from None
-        return self
-
-
-def check_actions(config: TrainConfig, *, discrete: bool) -> None:
-    """Raises ValueError if the algorithm cannot choose the actions of its task, and says which one can."""
-    kind = "discrete" if discrete else "continuous"
-    kinds = config.kinds_of_actions
-    if kind not in kinds:
-        able = [name for name in (*ALGORITHMS, *LIBRARIES) if kind in config_of(name).acts]
-        raise ValueError(
-            f"algorithm {config.algorithm} takes {' or '.join(kinds)} actions, and those of {config.task} are"
-            f" {kind}; " + (f"these algorithms take them: {', '.join(able)}" if able else "no algorithm takes them")
-        )
 
 
 @cache
@@ -412,7 +351,7 @@ def config_of(algorithm: str) -> type[TrainConfig]:
 
 def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
     """The class for the config with ``keys``."""
-    # Configs that name no algorithm were written before there were several: those of pixels are DrQ's.
+    # The configs of sac and drq leave the algorithm unsaid; those of pixels are drq's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")
     if own_algorithms.module_of(name):
         return own_algorithms.class_of(name) or TrainConfig  # which says what is missing

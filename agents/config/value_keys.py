@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .actor_keys import WithActors, has_importance_weights
 from .fields import Positive, Role, key, with_default
-
-_MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -53,41 +51,3 @@ class ValueKeys(WithActors):
     def weighs(self) -> bool:
         """Whether transitions have weights in the loss."""
         return self.prioritized or has_importance_weights(self)
-
-    @model_validator(mode="after")
-    def _check_support(self) -> Self:
-        if self.atoms == 1:
-            given = [name for name in ("v_min", "v_max") if getattr(self, name) is not None]
-            if given:
-                raise ValueError(
-                    f"{given[0]} is of a categorical head, and atoms is 1; leave {given[0]} out, or set atoms: 51"
-                )
-            return self
-        least, largest = self.support
-        if least >= largest:
-            raise ValueError(f"v_min must be less than v_max, got v_min {least:g} and v_max {largest:g}")
-        from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
-
-        fmt = Format.parse(self.format)
-        assert fmt.max is not None
-        scale = self.scale_of_rewards
-        most = max(-least * scale, largest * scale, self.atoms - 1)
-        if most > fmt.max:
-            raise ValueError(
-                f"atoms {self.atoms} between v_min {least:g} and v_max {largest:g} need numbers up to {most:g}, but the"
-                f" largest of format {self.format} is {fmt.max:g}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_replay(self) -> Self:
-        if self.replay_capacity < self.batch_size:
-            raise ValueError(
-                f"replay_capacity must be at least batch_size, got {self.replay_capacity} and {self.batch_size}"
-            )
-        if self.discount ** (self.n_steps - 1) < _MOST_LEFT:
-            raise ValueError(
-                f"n_steps is {self.n_steps}, of which the last reward would count"
-                f" {self.discount:g}^{self.n_steps - 1} of the first one; at least {_MOST_LEFT:g} is allowed"
-            )
-        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..config.train_config import NATIVE_FORMATS
+from ..config.rules import NATIVE_FORMATS
 from ..errors import RunError
 
 _NEEDED = {"bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}

@@ -8,7 +8,6 @@ from roundoff.extras import require
 
 from ..config.actor_keys import WithActors, has_actors
 from ..config.own_algorithms import agent_module
-from ..config.train_config import check_actions
 from ..environments.opening import check_task_imports
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
@@ -68,8 +67,7 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
         require("ray", *(("onnx", "onnxruntime") if config.actors.engine == "onnxruntime" else ()))
     try:
         discrete = check_task_imports(config.task, allow_imports)
-        if discrete is not None:
-            check_actions(config, discrete=discrete)
+        config.check_actions(discrete)
     except ValueError as error:
         raise RunError(str(error)) from error
 

@@ -14,7 +14,7 @@ from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.runs.result import MALFORMED
 
-from ...agents.config.registry import implied
+from ...agents.config.train_config import config_class
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .files import planned_runs, read_json
@@ -181,8 +181,8 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
     columns = as_columns(programs)
     said = {key for config in agents.values() for key in config}
     for identity, config in agents.items():
-        unsaid = {key: value for key, value in implied(config).items() if key in said}  # by this run, not by others
-        columns[identity] = unsaid | config
+        unsaid = config_class(config).unsaid()  # by this run, perhaps not by others
+        columns[identity] = {key: value for key, value in unsaid.items() if key in said} | config
     tasks = tasks_of(configs)
     return {identity: flat({**columns[identity], "task": tasks[identity]}) for identity in configs}
 

@@ -24,7 +24,7 @@ from ..wording import RANGE
 from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
 from .sweep_file import shape_of
 
-_NOT_OF_VALUES = ("title", "default", "description", "role", "since")
+_NOT_OF_VALUES = ("title", "default", "description", "role")
 
 
 class _Untitled(GenerateJsonSchema):
@@ -97,7 +97,7 @@ def _models() -> dict[str, Any]:
     for name in ALGORITHMS:
         for model, schema in config_of(name).model_json_schema(schema_generator=_Untitled).get("$defs", {}).items():
             properties = {
-                key: {about: value for about, value in one.items() if about not in ("role", "since")}
+                key: {about: value for about, value in one.items() if about != "role"}
                 for key, one in schema["properties"].items()
             }
             found[model] = {**schema, "properties": properties}

@@ -163,7 +163,7 @@ class ProgramConfig:
         values = {"program": self.program.text, "format": self.format, "seed": self.seed, **self.given, **changed}
         return dict(sorted(values.items()))
 
-    def later_keys(self) -> dict[str, Any]:
+    def unsaid(self) -> dict[str, Any]:
         """Returns no keys: parameters that nobody gives are no part of the config."""
         return {}
 

@@ -1,15 +1,20 @@
 """What a run may be told, and what it answers when told something else."""
 
+import re
 import subprocess
 import sys
+from string import Formatter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from roundoff.agents.config.actor_keys import ActorKeys
 from roundoff.agents.config.fixes import FIXES, parse_fixes
-from roundoff.agents.config.train_config import TrainConfig
+from roundoff.agents.config.registry import keys
+from roundoff.agents.config.rules import RULES, Rule, check
+from roundoff.agents.config.train_config import ALGORITHMS, LIBRARIES, TrainConfig, config_of
 from roundoff.agents.environments.tasks import TASKS
 
 
@@ -99,6 +104,27 @@ def test_runs_in_which_no_update_falls_due_are_refused(keys, least):
     short = keys | ({"seed_steps": 4} if least == 1 else {"steps": least - 1})
     with pytest.raises(ValidationError, match="nothing would be learned: with seed_steps"):
         TrainConfig(**({"steps": 4 * own} | short))
+
+
+def test_every_rule_is_about_a_key_and_speaks_of_keys_that_there_are():
+    rows = [*RULES, *(rule for name in (*ALGORITHMS, *LIBRARIES) for rule in config_of(name).rules)]
+    assert {rule.key for rule in rows} <= {*keys(), *ActorKeys.model_fields}
+    for rule in rows:
+        owners = [config_of(name) for name in (*ALGORITHMS, *LIBRARIES)] + [ActorKeys]
+        places = {place for _, place, _, _ in Formatter().parse(rule.message) if place is not None}
+        assert {re.split(r"[.\[]", place)[0] for place in places} <= {"c", "found"}, rule.message
+        for name in {place.split(".")[1].split("[")[0] for place in places if place.startswith("c.")}:
+            own = [owner for owner in owners if rule.key in owner.model_fields]
+            assert any(name in owner.model_fields or hasattr(owner, name) for owner in own), (rule.message, name)
+
+
+def test_a_row_that_is_met_speaks_and_others_do_not():
+    config = TrainConfig()
+    check(config, Rule(lambda c: c.lr > 1, "lr", "no"), Rule(lambda c: True, "horizon", "sac has no such key"))
+    with pytest.raises(ValueError, match=r"^lr is 0\.0001, and 3 was found$"):
+        check(
+            config, Rule(lambda c: 3, "lr", "lr is {c.lr}, and {found} was found"), Rule(lambda c: True, "lr", "late")
+        )
 
 
 def test_a_config_does_not_change():

@@ -13,25 +13,25 @@ from roundoff.agents import FIXES, RunError, TrainConfig, train
 from roundoff.agents.config import registry, train_config
 from roundoff.agents.config.fields import Role, key, role_of
 from roundoff.agents.config.registry import keys
-from roundoff.agents.config.train_config import ALGORITHMS, config_of
+from roundoff.agents.config.train_config import ALGORITHMS, config_class, config_of
 from roundoff.sweeps.language.run import run_id
 
 ROOT = Path(__file__).parents[2]
 
 
-def later(since):
+def later(role):
     """SAC's configs with one key more."""
 
     class LaterConfig(config_of("sac")):
-        novelty: float = key(0.5, "What nobody had before.", since=since)
+        novelty: float = key(0.5, "What nobody had before.", role)
 
     return LaterConfig
 
 
 @pytest.fixture
 def with_later_key(monkeypatch):
-    def add(since):
-        found = later(since)
+    def add(role=Role.LATER):
+        found = later(role)
         monkeypatch.setattr(train_config, "config_of", lambda name: found if name == "sac" else config_of(name))
 
     return add
@@ -39,7 +39,7 @@ def with_later_key(monkeypatch):
 
 def test_a_key_that_comes_later_changes_no_identity_at_its_default(with_later_key):
     before = TrainConfig(format="e5m6", seed=3, lr=1e-3)
-    with_later_key("0.3")
+    with_later_key()
     after = TrainConfig(format="e5m6", seed=3, lr=1e-3)
     assert after.novelty == 0.5
     assert run_id(after) == run_id(before)
@@ -50,9 +50,9 @@ def test_a_key_that_comes_later_changes_no_identity_at_its_default(with_later_ke
     assert other.as_json()["novelty"] == 0.7
 
 
-def test_without_the_version_it_would(with_later_key):
+def test_without_the_role_it_would(with_later_key):
     before = run_id(TrainConfig())
-    with_later_key(None)
+    with_later_key(Role.TIMELESS)
     assert run_id(TrainConfig()) != before
 
 
@@ -66,7 +66,7 @@ def test_a_folder_made_before_the_key_is_continued_and_guarded(tmp_path, with_la
     config = TrainConfig(**TINY)
     result = train(config, tmp_path / "run")
     kept = (tmp_path / "run" / "config.json").read_bytes()
-    with_later_key("0.3")
+    with_later_key()
     assert train(TrainConfig(**TINY), tmp_path / "run") == result
     assert (tmp_path / "run" / "config.json").read_bytes() == kept
     with pytest.raises(RunError, match=r"novelty is 0\.5 there and 0\.7 here"):
@@ -88,7 +88,7 @@ def test_keys_of_one_name_are_of_one_kind_in_all_algorithms():
     for name in keys():
         fields = list(registry.fields(name).values())
         assert all(field.description for field in fields), name
-        kinds = {(str(field.annotation), str(field.metadata), role_of(field)) for field in fields}
+        kinds = {(str(field.annotation), str(field.metadata), role_of(field) & ~Role.LATER) for field in fields}
         assert len(kinds) == 1, (name, kinds)
 
 
@@ -165,10 +165,7 @@ LATER = {
 
 
 def test_what_a_config_leaves_unsaid(with_later_key):
-    with_later_key("0.3")
-    assert registry.implied({"task": "walker_walk"}) == {
-        "algorithm": "sac", "novelty": 0.5, **LATER,
-    }  # fmt: skip
-    assert registry.implied({"observations": "pixels"})["algorithm"] == "drq"
-    assert registry.implied({"novelty": 0.7, "algorithm": "sac", **LATER}) == {}
-    assert registry.implied({"algorithm": "td3"}) == {"actors": None, **LATER}
+    with_later_key()
+    assert config_class({"task": "walker_walk"}).unsaid() == {"algorithm": "sac", "novelty": 0.5, **LATER}
+    assert config_class({"observations": "pixels"}).unsaid()["algorithm"] == "drq"
+    assert config_class({"algorithm": "td3"}).unsaid() == {"actors": None, **LATER}

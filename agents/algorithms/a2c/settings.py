@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ...config.fields import Below1, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
 from ...config.learning_keys import OnPolicyKeys
+from ...config.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,12 @@ class A2CConfig(OnPolicyKeys):
         "actor_loss_scale": Panel("loss scale", log=True),
     }
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(lambda c: c.batch_size != c.rollout, "batch_size",
+             "a2c learns from a whole rollout at once: batch_size is horizon x environments = {c.rollout}, got"
+             " {c.batch_size}; leave it out, or set algorithm: ppo"),
+    )  # fmt: skip
+
     algorithm: str = key("a2c", "What learns; each has keys of its own.")
     environments: Positive = with_default(OnPolicyKeys, "environments", 16)
     horizon: Positive = with_default(OnPolicyKeys, "horizon", 5)
@@ -44,25 +51,12 @@ class A2CConfig(OnPolicyKeys):
         own = super().share()
         return own.model_copy(update={"batch_size": own.rollout})
 
-    @model_validator(mode="before")
     @classmethod
-    def _learns_from_all_at_once(cls, data: Any) -> Any:
-        """The batch is the rollout, also where only that is said."""
-        if not isinstance(data, dict):
-            return data
-        sizes = [data.get(name, cls.model_fields[name].default) for name in ("horizon", "environments")]
-        if all(type(size) is int for size in sizes):
-            return {"batch_size": sizes[0] * sizes[1], **data}
-        return data
-
-    @model_validator(mode="after")
-    def _check_batch(self) -> Self:
-        if self.batch_size != self.rollout:
-            raise ValueError(
-                f"a2c learns from a whole rollout at once: batch_size is horizon x environments = {self.rollout}, got"
-                f" {self.batch_size}; leave it out, or set algorithm: ppo"
-            )
-        return self
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given; the batch is the rollout, also where only that is said."""
+        given = super().completed(given)
+        sizes = [given.get(name, cls.model_fields[name].default) for name in ("horizon", "environments")]
+        return {"batch_size": sizes[0] * sizes[1], **given} if all(type(size) is int for size in sizes) else given
 
 
 CONFIG = A2CConfig

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
-
-from pydantic import model_validator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...config.fields import Count, NonNegativeFloat, Panel, Positive, Role, key, with_default
+from ...config.rules import Rule
 from ...config.value_keys import ValueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def _alone(config: Any) -> tuple[str] | None:
+    """The end of the message to runs with noise of several environments and one environment; None for others."""
+    if config.exploration_noise_min is None or config.environments > config.learners:
+        return None
+    return (" of each of the learners" if config.learners > 1 else "",)
 
 
 class D4PGConfig(ValueKeys):
@@ -29,6 +35,20 @@ class D4PGConfig(ValueKeys):
         "actor_loss_scale": Panel("loss scale of the actor", log=True),
         "priority": Panel("mean priority", log=True),
     }
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(lambda c: c.exploration_noise_min is not None and c.exploration_noise_min > c.exploration_noise,
+             "exploration_noise_min",
+             "exploration_noise_min must be at most exploration_noise, got {c.exploration_noise_min:g} and"
+             " {c.exploration_noise:g}"),
+        Rule(_alone, "exploration_noise_min",
+             "exploration_noise_min is for several environments{found[0]}, and there is one; leave it out, or set"
+             " environments"),
+        Rule(lambda c: c.keep_networks and ("a categorical head" if c.atoms > 1 else c.prioritized and "priorities"),
+             "keep_networks",
+             "keep_networks compares Q values of transitions drawn evenly, and this critic has {found}; leave it out,"
+             " or set atoms: 1 and prioritized: false"),
+    )  # fmt: skip
 
     algorithm: str = key("d4pg", "What learns; each has keys of its own.")
     hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
@@ -59,34 +79,6 @@ class D4PGConfig(ValueKeys):
     def widths_of_all(self) -> list[int]:
         """The widths of the hidden layers of critic and actor."""
         return [*self.hidden_widths, *self.actor_widths]
-
-    @model_validator(mode="after")
-    def _check_noise(self) -> Self:
-        least = self.exploration_noise_min
-        if least is None:
-            return self
-        if least > self.exploration_noise:
-            raise ValueError(
-                f"exploration_noise_min must be at most exploration_noise, got {least:g} and {self.exploration_noise:g}"
-            )
-        own = self.environments // self.learners
-        if own == 1:
-            each = " of each of the learners" if self.learners > 1 else ""
-            raise ValueError(
-                f"exploration_noise_min is for several environments{each}, and there is one; leave it out, or set"
-                " environments"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_keep_networks(self) -> Self:
-        if self.keep_networks and (self.atoms > 1 or self.prioritized):
-            what = "a categorical head" if self.atoms > 1 else "priorities"
-            raise ValueError(
-                f"keep_networks compares Q values of transitions drawn evenly, and this critic has {what}; leave it"
-                " out, or set atoms: 1 and prioritized: false"
-            )
-        return self
 
 
 CONFIG = D4PGConfig

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator
 
 from ...config.fields import Count, Panel, Positive, PositiveFloat, Role, key, with_default
+from ...config.rules import Rule
 from ...config.value_keys import Share, ValueKeys
 from ...environments.task_check import check_task
 
@@ -36,6 +37,11 @@ class DQNConfig(ValueKeys):
         "priority": Panel("mean priority", log=True),
     }
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(lambda c: c.keep_networks, "keep_networks",
+             "keep_networks is for actors and critics of continuous actions; leave it out"),
+    )  # fmt: skip
+
     algorithm: str = key("dqn", "What learns; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = with_default(ValueKeys, "task", "gym:CartPole-v1")
     hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
@@ -48,7 +54,7 @@ class DQNConfig(ValueKeys):
         "uniform",
         "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al. begin; or"
         " `orthogonal`, with biases of 0.",
-        since="0.2",
+        Role.LATER,
     )
     loss: Literal["huber", "squared"] = key(
         "huber", "Of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not."
@@ -65,20 +71,14 @@ class DQNConfig(ValueKeys):
         """Returns the keys with a share of the steps in which exploration falls, too."""
         return super().share().with_shares_of("exploration_steps")
 
-    @model_validator(mode="before")
     @classmethod
-    def _eps_of_the_categorical_paper(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "adam_eps" not in data:
-            atoms, batch_size = data.get("atoms", 1), data.get("batch_size", cls.model_fields["batch_size"].default)
-            if isinstance(atoms, int) and isinstance(batch_size, int) and atoms > 1 and batch_size > 0:
-                return {**data, "adam_eps": _EPS_OVER_BATCH / batch_size}
-        return data
-
-    @model_validator(mode="after")
-    def _check_keep_networks(self) -> Self:
-        if self.keep_networks:
-            raise ValueError("keep_networks is for actors and critics of continuous actions; leave it out")
-        return self
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given, and the eps of the categorical paper for a categorical head."""
+        given = super().completed(given)
+        atoms, batch_size = given.get("atoms", 1), given.get("batch_size", cls.model_fields["batch_size"].default)
+        if isinstance(atoms, int) and isinstance(batch_size, int) and atoms > 1 and batch_size > 0:
+            return {"adam_eps": _EPS_OVER_BATCH / batch_size, **given}
+        return given
 
 
 CONFIG = DQNConfig

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key
 from ...config.learning_keys import OffPolicyKeys
-from .pixel_keys import check_observations
-
-_FREE = Role.TIMELESS
+from ...config.rules import Rule, other_than
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_FREE = Role.TIMELESS
+_OF_PIXELS = (
+    "image_size",
+    "frames",
+    "fast_rendering",
+    "image_shift",
+    "original_images",
+    "filters",
+    "feature_size",
+    "weight_standardization",
+    "feature_limit",
+)
+
+
+def _needless(config: Any) -> tuple[str, Any] | None:
+    """A key about pixels that a config from states sets, and its value."""
+    if config.observations == "pixels":
+        return None
+    defaults = {name: SACConfig.model_fields[name].default for name in sorted(_OF_PIXELS)}
+    return other_than(config, defaults)
 
 
 class SACConfig(OffPolicyKeys):
@@ -26,7 +45,18 @@ class SACConfig(OffPolicyKeys):
         "actor_loss_scale": Panel("loss scale of the actor", log=True),
     }
 
-    algorithm: str = key("sac", "What learns; each has keys of its own.", since="0.2")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(lambda c: c.log_sigma_min >= c.log_sigma_max, "log_sigma_min",
+             "log_sigma_min must be below log_sigma_max, got {c.log_sigma_min} and {c.log_sigma_max}"),
+        Rule(lambda c: (c.observations == "pixels") != (c.algorithm == "drq"), "observations",
+             "observations: pixels and algorithm: drq go together, got observations: {c.observations} with algorithm:"
+             " {c.algorithm}; leave one of them out"),
+        Rule(_needless, "observations",
+             "{found[0]} is about learning from pixels, got {found[0]}: {found[1]} with observations: states; set"
+             " observations: pixels, or leave {found[0]} out"),
+    )  # fmt: skip
+
+    algorithm: str = key("sac", "What learns; each has keys of its own.", Role.LATER)
     initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", Role.TIMELESS | Role.DATA)
     target_update_every: Positive = key(2, "Updates per update of the target critics.")
     actor_update_every: Positive = key(1, "Updates per update of actor and temperature.")
@@ -67,19 +97,6 @@ class SACConfig(OffPolicyKeys):
     def stores_layers(self) -> bool:
         """Whether layers can be stored: those of agents that learn from states."""
         return self.observations == "states"
-
-    @model_validator(mode="after")
-    def _check_log_sigma(self) -> Self:
-        if self.log_sigma_min >= self.log_sigma_max:
-            raise ValueError(
-                f"log_sigma_min must be below log_sigma_max, got {self.log_sigma_min} and {self.log_sigma_max}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_observations(self) -> Self:
-        check_observations(self)
-        return self
 
 
 CONFIG = SACConfig

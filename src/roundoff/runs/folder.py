@@ -42,8 +42,8 @@ class Config(Protocol):
     def as_json(self) -> dict[str, Any]:
         """Returns what ``config.json`` has."""
 
-    def later_keys(self) -> dict[str, Any]:
-        """Keys that are left out of it at their defaults, and these, since runs existed before them."""
+    def unsaid(self) -> dict[str, Any]:
+        """Keys that are left out of it at their defaults, and these."""
 
 
 @final
@@ -192,8 +192,7 @@ def _looks_like_a_run(folder: Path) -> bool:
 
 def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:
     """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
-    defaults = config.later_keys()
-    there, here = defaults | found, defaults | config.as_json()
+    there, here = config.unsaid() | found, config.unsaid() | config.as_json()
     differing = [
         f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
         for key in sorted(there.keys() | here.keys())

@@ -1,0 +1,292 @@
+"""What the keys of a config must not say together: one table, and the one place that checks it.
+
+An algorithm's own rows stand beside its own keys (``rules`` of its class) and are checked after these.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from ..environments.task_check import has_discrete_actions
+from .fixes import COMPENSATED_STEPS, NEED_SINGLE_STEPS, is_stochastic
+from .storage import LAYERS, STOCHASTIC, check_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydantic import BaseModel
+
+NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
+"""The formats that PyTorch computes in itself, and what it calls them."""
+
+ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
+"""The formats of engines of actors that have not all of them."""
+
+_MOST_SHOWN = 12
+_MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
+
+
+@final
+class Rule(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        condition: what a config must not be: a function of it. What it returns, if that counts as true, is ``found``.
+        key: the key that the rule is about. A config without such a key keeps the rule.
+        message: what is said of a config that breaks it, with ``{c.lr}`` for the value of a key, and ``{found}``.
+    """
+
+    condition: Callable[[Any], Any]
+    key: str
+    message: str
+
+
+def check(config: BaseModel, *more: Rule) -> None:
+    """Raises ValueError with the message of the first rule that a config breaks.
+
+    Args:
+        config: with all its keys.
+        more: rows to check after those of the table.
+    """
+    keys = type(config).model_fields
+    for condition, key, message in (*RULES, *more):
+        if key in keys and (found := condition(config)):
+            raise ValueError(message.format(c=config, found=found))
+
+
+def complaint(check: Callable[..., object], *values: Any) -> str:
+    """The message of the error that a check of values raises; empty if it raises none."""
+    try:
+        check(*values)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def other_than(config: Any, allowed: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """The first of some keys that has another value than the allowed one, and that value."""
+    return next(((key, value) for key in allowed if (value := getattr(config, key)) != allowed[key]), None)
+
+
+# Conditions that take more than a line, in the order of their rows.
+
+
+def _too_many_workers(config: Any) -> int | None:
+    most: int = max(config.environments, config.eval_episodes)
+    return most if config.environment_workers > most else None
+
+
+def _unfit_quantization(config: Any) -> str:
+    if not config.evaluate_in:
+        return ""
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+    from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
+
+    carrier = Format.parse(config.format).carrier
+    return next(
+        filter(None, (complaint(Quantization.parse(one).check_fits, carrier) for one in config.evaluate_in)), ""
+    )
+
+
+def _simulated_in_native(config: Any) -> tuple[str, Any] | None:
+    values = config.as_json() if config.native else {}
+    return next(((key, values[key]) for key in ("policy", "observe", "evaluate_in", "qat") if values.get(key)), None)
+
+
+def _unfit_qat(config: Any) -> tuple[Any, Any, str] | None:
+    if config.qat is None:
+        return None
+    import torch  # noqa: PLC0415  costs seconds
+
+    from ...formats import Format, round  # noqa: PLC0415  costs seconds
+
+    fmt, own = Format.parse(config.qat.format), Format.parse(config.format)
+    reason = complaint(round, torch.zeros(1, dtype=own.carrier), fmt)
+    return (fmt, own, reason) if reason else None
+
+
+def _is_stored(config: Any, name: str) -> bool:
+    return config.storage is not None and name in config.storage.formats
+
+
+def _compensates(config: Any) -> bool:
+    return COMPENSATED_STEPS in config.fixes
+
+
+def _adds_twice(config: Any) -> bool:
+    kept = config.storage and config.storage.weights
+    return kept is not None and kept.rounding == STOCHASTIC and _compensates(config)
+
+
+def _not_beside_storage(config: Any) -> tuple[str, Any] | None:
+    plain = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
+    return None if config.storage is None else other_than(config, plain)
+
+
+def _steps_without_update(config: Any) -> tuple[int, str, int] | None:
+    own = config.share()
+    least = own.seed_steps + math.ceil(1 / Fraction(own.updates_per_transition))
+    return (least, _who(config), own.transitions) if own.transitions < least else None
+
+
+def _who(config: Any) -> str:
+    return f"each of the {config.learners} learners" if config.learners > 1 else "the run"
+
+
+def _uneven_rollout(config: Any) -> tuple[Any, str, str] | None:
+    own = config.share()
+    of_each = f" of each of the {config.learners} learners" if config.learners > 1 else ""
+    return (own, of_each, _divisors(own.rollout)) if own.rollout % own.batch_size else None
+
+
+def _divisors(number: int) -> str:
+    found = [str(one) for one in range(1, number + 1) if number % one == 0]
+    return ", ".join(found if len(found) <= _MOST_SHOWN else [*found[:3], "...", *found[-3:]])
+
+
+def _end_without_atoms(config: Any) -> str | None:
+    given = (name for name in ("v_min", "v_max") if getattr(config, name) is not None)
+    return next(given, None) if config.atoms == 1 else None
+
+
+def _largest_of_support(config: Any) -> tuple[float, float] | None:
+    if config.atoms == 1:
+        return None
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+
+    largest = Format.parse(config.format).max
+    assert largest is not None
+    least, most = (end * config.scale_of_rewards for end in config.support)
+    needed = max(-least, most, config.atoms - 1)
+    return (needed, largest) if needed > largest else None
+
+
+# fmt: off
+RULES = (
+    # Every run.
+    Rule(lambda c: complaint(c.check_algorithm), "algorithm", "{found}"),
+    Rule(lambda c: complaint(c.check_actions, has_discrete_actions(c.task)), "task", "{found}"),
+    Rule(_too_many_workers, "environment_workers",
+         "environment_workers is {c.environment_workers}, but there are {c.environments} environments to train in and"
+         " {c.eval_episodes} to evaluate in; allowed are 0 to {found}"),
+    Rule(_unfit_quantization, "evaluate_in", "evaluate_in: {found}"),
+    Rule(lambda c: c.native and c.format not in NATIVE_FORMATS, "native",
+         "native: true computes in a half precision of PyTorch: allowed are "
+         + " and ".join(f"{name} (torch.{dtype})" for name, dtype in NATIVE_FORMATS.items())
+         + ", got format {c.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"),
+    Rule(_simulated_in_native, "native",
+         "native: true runs without a simulation, which {found[0]} is about, got {found[0]}: {found[1]}; leave"
+         " {found[0]} out, or set native: false"),
+    Rule(_unfit_qat, "qat", "qat.format: {found[0]} is not for an agent in {found[1]}: {found[2]}"),
+    # Several learners.
+    Rule(lambda c: c.environments % c.learners, "learners",
+         "learners is {c.learners}, and each has as many of the {c.environments} environments; allowed are divisors of"
+         " environments"),
+    Rule(lambda c: c.learners > 1 and ":" in c.device, "learners",
+         "each of the {c.learners} learners has a GPU of its own, got device: {c.device}; allowed are cpu and cuda,"
+         " which are cuda:0, cuda:1, ..."),
+    Rule(lambda c: c.learners == 1 and other_than(c, {"communicate": None, "asynchronous": False}), "learners",
+         "{found[0]}: {found[1]} is for several learners, and there is one; leave it out, or set learners"),
+    Rule(lambda c: c.asynchronous and c.communicate, "asynchronous",
+         "communicate: {c.communicate} is for gradients that are sent; asynchronous learners share memory: leave it"
+         " out, or set asynchronous: false"),
+    Rule(lambda c: c.asynchronous and c.device != "cpu", "asynchronous",
+         "asynchronous learners share the processor's memory, got device: {c.device}; use cpu"),
+    Rule(lambda c: c.asynchronous and c.baseline not in ("none", "naive", "eps"), "asynchronous",
+         "asynchronous learners have no baseline {c.baseline}; allowed are none, naive and eps"),
+    Rule(lambda c: not c.asynchronous and c.communicate_every > 1, "communicate_every",
+         "communicate_every: {c.communicate_every} is for asynchronous learners; others sum the gradients of each"
+         " step: leave it out, or set asynchronous: true"),
+    Rule(lambda c: c.communicate_every > 1 and c.optimizer != "adam", "communicate_every",
+         "communicate_every: {c.communicate_every} sums the steps of adam, got optimizer: {c.optimizer}; exchange"
+         " after every step"),
+    Rule(lambda c: c.communicate_every > 1 and " and no ".join(name for name in NEED_SINGLE_STEPS if name in c.fixes),
+         "communicate_every",
+         "communicate_every: {c.communicate_every} sums steps, which knows no {found}; leave them out of fixes, or"
+         " exchange after every step"),
+    # Rewards.
+    Rule(lambda c: c.reward_scale == "auto" and c.discount == 1, "reward_scale",
+         "reward_scale: auto divides by the horizon 1 / (1 - discount), and discount is 1; give a power of two, or a"
+         " discount below 1"),
+    # What is kept in formats of its own.
+    Rule(lambda c: not c.stores_layers and next((name for name in LAYERS if _is_stored(c, name)), None), "storage",
+         "storage.{found} is for sac from states; leave it out"),
+    Rule(lambda c: _is_stored(c, "compensations") and not _compensates(c), "storage",
+         f"storage.compensations are those of {COMPENSATED_STEPS}; add that to fixes, or leave it out"),
+    Rule(lambda c: _is_stored(c, "target_compensations") and c.storage.targets is None, "storage",
+         "storage.target_compensations are of what storage.targets loses; give that, or leave it out"),
+    Rule(lambda c: _is_stored(c, "targets") and is_stochastic(c.fixes, "averages"), "storage",
+         "storage.targets takes the place of kahan_momentum, and stochastic_compensation of averages is of that: name"
+         " stochastic_compensation_of_weights alone, and give storage.target_compensations a rounding"),
+    Rule(lambda c: c.optimizer != "adam" and _is_stored(c, "first_moments"), "storage",
+         "storage.first_moments: {c.optimizer} has none; leave it out"),
+    Rule(lambda c: _is_stored(c, "targets") and getattr(c, "tau", 1) == 1, "storage",
+         "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"),
+    Rule(_adds_twice, "storage",
+         f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later: leave"
+         " that out of fixes, or round weights to the nearest"),
+    Rule(_not_beside_storage, "storage",
+         "storage is not for runs with {found[0]}, got {found[0]}: {found[1]}; leave one of them out"),
+    Rule(lambda c: c.storage and complaint(check_fit, c.storage, c.format), "storage", "{found}"),
+    # Baselines.
+    Rule(lambda c: c.baseline != "none" and ", ".join(c.fixes), "baseline",
+         "baseline: {c.baseline} takes the place of the fixes, got fixes: {found}; leave fixes out, or set baseline:"
+         " none"),
+    Rule(lambda c: c.baseline != "none" and c.qat, "baseline",
+         "baseline: {c.baseline} is a training to compare the fixes with, which qat changes: leave qat out, or set"
+         " baseline: none"),
+    # Learning from replay.
+    Rule(_steps_without_update, "seed_steps",
+         "nothing would be learned: with seed_steps {c.seed_steps} the first update falls due after {found[0]} agent"
+         " steps, and {found[1]} has {found[2]}; allowed are as many steps or more, or fewer seed_steps"),
+    # Learning from rollouts.
+    Rule(_uneven_rollout, "horizon",
+         "batch_size must divide horizon x environments{found[1]}, got {found[0].batch_size}, and {found[0].horizon} x"
+         " {found[0].environments} = {found[0].rollout}; allowed are {found[2]}"),
+    Rule(lambda c: c.learners > 1 and c.lr_schedule != "constant", "lr_schedule",
+         "lr_schedule: {c.lr_schedule} is for one learner, got learners: {c.learners}; leave it out"),
+    Rule(lambda c: c.normalize_advantages and c.batch_size == 1, "normalize_advantages",
+         "normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false"),
+    Rule(lambda c: c.keep_networks, "horizon",
+         "keep_networks is for actors and critics with networks of their own; leave it out"),
+    Rule(lambda c: c.transitions < c.rollout, "horizon",
+         "nothing would be learned: a rollout is horizon x environments = {c.rollout} agent steps, and the run has"
+         " {c.transitions}; allowed are as many steps or more, or a shorter horizon"),
+    # The keys under `actors`, which are a config of their own, and that key.
+    Rule(lambda c: c.noise_of is not None and (c.format, c.engine) != ("fp32", "simulated"), "noise_of",
+         "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format: {c.format} and"
+         " engine: {c.engine}"),
+    Rule(lambda c: c.format not in ENGINE_FORMATS.get(c.engine, (c.format,)) and " or ".join(ENGINE_FORMATS[c.engine]),
+         "engine",
+         "engine: {c.engine} computes in {found}, got format: {c.format}; use one of them, or engine: simulated"),
+    Rule(lambda c: c.actors and c.environments % c.actors.count, "actors",
+         "actors.count is {c.actors.count}, and each actor has as many of the {c.environments} environments; allowed"
+         " are divisors of environments"),
+    Rule(lambda c: c.actors and c.learners > 1, "actors",
+         "actors serve one learner, got learners: {c.learners}; leave actors or learners out"),
+    Rule(lambda c: c.actors and c.actors.samples_per_insert not in (None, c.training_intensity), "actors",
+         "actors.samples_per_insert is {c.actors.samples_per_insert:g}, and training_intensity says the same with"
+         " another number, {c.training_intensity}; leave one of them out"),
+    Rule(lambda c: c.actors and c.actors.importance_weights and getattr(c, "n_steps", 1) == 1, "actors",
+         "actors.importance_weights are of the actions after the first one of a transition, and transitions have one"
+         " step; leave it out, or set n_steps (dqn, d4pg) above 1"),
+    Rule(lambda c: c.actors and c.random_start, "actors",
+         "random_start: {c.random_start} is for environments that step together; actors do not: leave it out"),
+    # Values of several steps, as distributions.
+    Rule(_end_without_atoms, "atoms",
+         "{found} is of a categorical head, and atoms is 1; leave {found} out, or set atoms: 51"),
+    Rule(lambda c: c.atoms > 1 and c.support[0] >= c.support[1], "atoms",
+         "v_min must be less than v_max, got v_min {c.support[0]:g} and v_max {c.support[1]:g}"),
+    Rule(_largest_of_support, "atoms",
+         "atoms {c.atoms} between v_min {c.support[0]:g} and v_max {c.support[1]:g} need numbers up to {found[0]:g},"
+         " but the largest of format {c.format} is {found[1]:g}"),
+    Rule(lambda c: c.replay_capacity < c.batch_size, "n_steps",
+         "replay_capacity must be at least batch_size, got {c.replay_capacity} and {c.batch_size}"),
+    Rule(lambda c: c.discount ** (c.n_steps - 1) < _MOST_LEFT and c.n_steps - 1, "n_steps",
+         "n_steps is {c.n_steps}, of which the last reward would count {c.discount:g}^{found} of the first one; at"
+         f" least {_MOST_LEFT:g} is allowed"),
+)
+# fmt: on
+"""All rows about keys that several algorithms have, in the order in which they are checked."""
