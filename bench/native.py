@@ -1,4 +1,4 @@
-"""Plain operations in C++ and through Python: steps of small networks, and one operation on a hundred floats."""
+"""Plain operations in C++ and through Python: steps of small networks, in several arithmetics, and one operation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import torch
 
 from bench.timing import interleaved, record
 from bench.update import updates
-from roundoff.simulate import simulate
+from roundoff.simulate import Policy, simulate
 from roundoff.simulate.native.library import VARIABLE
 
 FORMAT = "e5m10"
 _WAYS = {"plain": None, "through Python": "0", "in C++": "1"}
 
 
-def within(asked: str | None, body):
+OTHERS = {
+    "stochastic": Policy(FORMAT, rounding="stochastic"),
+    "toward zero": Policy(FORMAT, rounding="toward-zero"),
+    "mxfp8_e4m3 everywhere": Policy("mxfp8_e4m3"),
+    "mixed precision": Policy.mixed_precision(FORMAT),
+    "recipe fp8, rowwise": Policy.fp8("rowwise"),
+    "recipe mx": Policy.mx(),
+}
+
+
+def within(asked: str | None, body, policy: Policy | str = FORMAT):
     """``body`` run plain, or in a simulation of its own, with or without C++."""
-    simulation = nullcontext() if asked is None else simulate(FORMAT)
+    simulation = nullcontext() if asked is None else simulate(policy)
 
     def run():
         os.environ[VARIABLE] = asked or ""
@@ -81,6 +91,9 @@ def main() -> None:
     measured = [
         (what, {name: within(asked, made()) for name, asked in _WAYS.items()}, calls) for what, made, calls in cases
     ]
+    for what, policy in OTHERS.items():
+        contestants = {name: within(asked, perceptron(64, 64), policy) for name, asked in _WAYS.items()}
+        measured.append((f"two layers of 64 units: {what}", contestants, 10))
     sac = {
         name: asking(asked, partial(updates, FORMAT if asked else "fp32", 128, 128)) for name, asked in _WAYS.items()
     }

@@ -69,8 +69,9 @@ CAPTIONS = {
         numbers on the CPU.
     """,
     "native": """
-        [Plain operations](simulation.md#plain-operations-in-c) in C++ and through Python: e5m10 to nearest-even, on one
-        thread, by CPU time, others at work beside it. `times_plain`: times the microseconds of plain float32.
+        [Plain operations](simulation.md#plain-operations-in-c) in C++ and through Python: e5m10 to nearest-even where
+        nothing else is said, on one thread, by CPU time, others at work beside it. `times_plain`: times the
+        microseconds of plain float32.
     """,
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from .modes import Random
 
 _MOST_BITS_LISTED = 16
+
+
+class LoopByAddress(Protocol):
+    """A compiled loop, and what it reads; see :class:`.cpu.addressed.Addressed`."""
+
+    calling: Any
+    parameters: int
+
+    def address(self, *, in_place: bool) -> int:
+        """The address of its code."""
 
 
 class Family(Format):
@@ -182,6 +192,10 @@ class Family(Format):
     def _values(self) -> torch.Tensor:
         """All finite numbers, which are at most 2^16, in ascending order, float64."""
         return super().values()
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> LoopByAddress | None:  # noqa: ARG002
+        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if there is none."""
+        return None
 
     @property
     def _in_order(self) -> bool:

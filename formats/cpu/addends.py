@@ -15,7 +15,7 @@ from numba import njit
 from numpy import int64, uint32, uint64
 
 from ..arithmetic.tail import rule
-from ..base.modes import RandomBits
+from ..base.modes import WORD_BITS, RandomBits, Rounding
 from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
 from .threads import compiled, in_pieces
 from .widths import ByWidth, specialised, unsigned
@@ -23,7 +23,7 @@ from .widths import ByWidth, specialised, unsigned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..base.modes import How, Random, Rounding
+    from ..base.modes import How, Random
 
     Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -81,6 +81,13 @@ def _addends(rounding: Rounding, random: Random, like: torch.Tensor, between: bo
     words = words32(random, like)
     settings = _packed(rounding, between, _GIVEN)
     return Addends(settings.ctypes.data, words.data_ptr(), (settings, words))
+
+
+def settings_of(rounding: Rounding) -> Settings:
+    """The settings of a mode; where it is stochastic, words are hashed, from a base that is still to be filled in."""
+    if rounding is Rounding.STOCHASTIC:
+        return _packed(rounding, False, _HASHED, 0, 0, *thinning(WORD_BITS))
+    return _packed(rounding, False, FIXED)
 
 
 @cache

@@ -7,7 +7,7 @@ large tensors are split over torch's threads.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from ..arithmetic.carriers import INFINITY, LARGEST_EXPONENT, pattern
 from ..base.modes import RandomBits
 from ..base.random_words import CHUNK, keys, thinning, words32
+from .addressed import Addressed, Calling
 from .numbers import floats_nearest, floats_stochastic
 from .numbers.floats_by_mode import fixed
 from .threads import ELEMENTS_PER_THREAD, compiled, in_pieces
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Parameters = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
+@final
 class Loop:
     """A loop with its parameters, ready to run over tensors.
 
@@ -35,31 +37,28 @@ class Loop:
         body: the loop over a source, a target and their length.
 
     Attributes:
-        copying: the C function of a source, a target, their length, and ``address``.
-        in_place: the same of a target at the source's address.
-        address: of the parameters.
+        addressed: the loop for callers without Python.
     """
 
-    __slots__ = ("_parameters", "_size", "address", "copying", "in_place")
+    __slots__ = ("_address", "_copying", "_in_place", "_size", "addressed")
 
     def __init__(self, parameters: Parameters, dtype: torch.dtype, body: Any) -> None:
-        self._parameters = parameters  # kept alive: the loop reads it by its address
-        self.address = parameters.ctypes.data
-        self._size = dtype.itemsize
-        self.copying = compiled(body, dtype)
-        self.in_place = compiled(body, dtype, in_place=True)
+        self.addressed = Addressed(Calling.BY_ADDRESS, body, dtype, parameters, places=True)
+        self._address, self._size = self.addressed.parameters, dtype.itemsize
+        self._copying = self.addressed.function(in_place=False)
+        self._in_place = self.addressed.function(in_place=True)
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
-        n, kernel = source.numel(), self.in_place if target is source else self.copying
+        n, kernel = source.numel(), self._in_place if target is source else self._copying
         start, into = source.data_ptr(), target.data_ptr()
         if n < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1:
-            kernel(start, into, n, self.address)
+            kernel(start, into, n, self._address)
             return
 
         def piece(first: int, last: int) -> None:
             offset = first * self._size
-            kernel(start + offset, into + offset, last - first, self.address)
+            kernel(start + offset, into + offset, last - first, self._address)
 
         in_pieces(piece, n, n)
 
@@ -101,6 +100,14 @@ def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
 @cache
 def _packed(parameters: FloatParameters, dtype: torch.dtype) -> Parameters:
     return parameters.packed(dtype, by_mode=True)
+
+
+def in_mode(parameters: FloatParameters, dtype: torch.dtype, *, draws: bool) -> Addressed:
+    """The loop of :func:`round_by_mode`, for callers without Python; ``draws``: the mode is stochastic."""
+    if draws:
+        body = _hashed(parameters, dtype)
+        return Addressed(Calling.DRAWN, body, dtype, _packed(parameters, dtype), places=True)
+    return Addressed(Calling.BY_ADDRESS, fixed, dtype, _packed(parameters, dtype), places=True)
 
 
 @cache

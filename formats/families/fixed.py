@@ -14,13 +14,14 @@ from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
-from ..base.modes import Overflow
+from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, overflow_suffix, register
 from ..base.on_device import where
-from ..cpu.numbers.grids import round_channels, round_wrapping
+from ..cpu.numbers.grids import addressed_grid, round_channels, round_wrapping
 
 if TYPE_CHECKING:
     from ..base.modes import How
+    from ..cpu.addressed import Addressed
 
 WIDTHS = range(53)
 _MOST_BITS = 52  # integer and fraction bits together: what float64 holds with every step exact
@@ -140,6 +141,13 @@ class FixedFormat(Family):
             round_wrapping(source, target, self.eps, codes, how)
         else:
             round_channels(source, target, (1, 1), self._scales[source.dtype], codes, how)
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        if not self.fits_in(dtype):
+            return None
+        codes = (self._low, self._high)
+        return addressed_grid(dtype, self.eps, codes, rounding, wraps=self.overflow == Overflow.WRAP)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if how.policy == Overflow.WRAP:

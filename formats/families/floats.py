@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..base.modes import Random
+    from ..cpu.addressed import Addressed
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,
@@ -93,9 +94,15 @@ class FloatFormat(FloatLayout, Family):
             if self.fits_in(dtype)
         }
 
-    def nearest_loop(self, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
-        """What rounds tensors of ``dtype`` to the nearest number, if the format has signs; None if it does not fit."""
-        return self._kernels.get(dtype)
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        if not self.signed or not self.fits_in(dtype):
+            return None
+        if rounding is Rounding.NEAREST_EVEN:
+            loop = self._kernels[dtype]
+            return loop.addressed if isinstance(loop, cpu_kernels.Loop) else None
+        parameters = self.parameters(dtype, rounding)
+        return cpu_kernels.in_mode(parameters, dtype, draws=rounding is Rounding.STOCHASTIC)
 
     def parameters(
         self, dtype: torch.dtype, rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow | None = None

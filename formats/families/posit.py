@@ -14,10 +14,11 @@ from ..arithmetic.tail import round_shifted, rule
 from ..base.family import Family, check_integer
 from ..base.names import Beginning, register
 from ..base.on_device import where
-from ..cpu.numbers.posits import round_posit
+from ..cpu.numbers.posits import addressed_posit, round_posit
 
 if TYPE_CHECKING:
-    from ..base.modes import How
+    from ..base.modes import How, Rounding
+    from ..cpu.addressed import Addressed
 
 WIDTHS = range(2, 33)
 EXPONENT_BITS = range(5)
@@ -125,6 +126,12 @@ class PositFormat(Family):
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        if not self.fits_in(dtype):
+            return None
+        return addressed_posit(dtype, self.width, self.exponent_bits, self._ends, rounding)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, how)

@@ -20,6 +20,7 @@ from ..cpu.numbers.qtorch import legacy
 
 if TYPE_CHECKING:
     from ..base.modes import How
+    from ..cpu.addressed import Addressed
 
 EXPONENT_BITS = range(2, 9)
 SIGNIFICAND_BITS = range(23)
@@ -99,6 +100,10 @@ class QtorchFormat(Family):
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether ``dtype`` is float32."""
         return dtype == torch.float32
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        return self._loop.addressed if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN else None
 
     @cached_property
     def _loop(self) -> Loop:

@@ -21,11 +21,12 @@ from ..base.layouts import along
 from ..base.modes import Rounding
 from ..base.names import Suffix
 from ..base.on_device import table_on, where
-from ..cpu.scaled.blocks import round_blocks_in_mode
-from ..cpu.scaled.blocks_nearest import BlockSettings, block_settings, round_blocks
+from ..cpu.scaled.blocks import addressed_blocks_in_mode, round_blocks_in_mode
+from ..cpu.scaled.blocks_nearest import BlockSettings, addressed_blocks, block_settings, round_blocks
 
 if TYPE_CHECKING:
     from ..base.modes import How
+    from ..cpu.addressed import Addressed
 
 BLOCKS = range(1, (1 << 20) + 1)
 ROW = (1 << 63) - 1
@@ -179,6 +180,14 @@ class SharedScaleFormat(ScaledByData):
         else:
             layout = (length, inner, self.block)
             round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        if self.axis != -1:
+            return None
+        if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN:
+            return addressed_blocks(self._settings)
+        return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         where = check_axis(self, self.axis, source), self.block

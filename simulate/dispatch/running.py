@@ -79,7 +79,7 @@ class Runner:
         leave_moves: bool,
     ) -> None:
         self._mode = mode
-        self._policy = policy
+        self._policy, self._draws = policy, draws
         self._products: dict[str, Any] = {"fast_products": fast_products, "narrow_products": narrow_products}
         self._leaves_moves = leave_moves
         self.operands = Operands(policy)
@@ -112,7 +112,7 @@ class Runner:
         marks = [(of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None]
         with self._lock:
             notes = Notes(whole is not None, changes, always, of_counts)
-            self._shortcut = Shortcut.of(self._mode, notes, marks, follows=places is not None)
+            self._shortcut = Shortcut.of(self._mode, notes, marks, self._draws, follows=places is not None)
             if self._shortcut is not None:
                 if places is not None:
                     places.be_followed(self._shortcut)

@@ -32,13 +32,23 @@ class NativeWarning(UserWarning):
     """Operations of simulations run in Python, since the C++ for them could not be compiled or loaded."""
 
 
+_NUMBER, _MASK = ctypes.c_int64, ctypes.c_uint64
+
+
 class LoopAddresses(ctypes.Structure):
     """A compiled loop and its parameters, by their addresses; zeros: there is none."""
 
-    _fields_ = (("run", ctypes.c_void_p), ("parameters", ctypes.c_void_p))
+    _fields_ = (
+        ("run", ctypes.c_void_p), ("parameters", ctypes.c_void_p), ("calling", _NUMBER), ("draws", _NUMBER),
+    )  # fmt: skip
 
 
-_NUMBER, _MASK = ctypes.c_int64, ctypes.c_uint64
+class ExactArithmetic(ctypes.Structure):
+    """How exact results are computed; its fields are explained in ``exact.h``."""
+
+    _fields_ = (
+        ("form", _NUMBER), ("of_lists", _NUMBER), ("in_place", _NUMBER), ("ways", ctypes.c_void_p),
+    )  # fmt: skip
 
 
 class Description(ctypes.Structure):
@@ -53,7 +63,7 @@ class Description(ctypes.Structure):
         ("no_single", _NUMBER), ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK),
         ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
-        ("twofold_operand", LoopAddresses),
+        ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
     )  # fmt: skip
 
 
@@ -66,7 +76,9 @@ class Counts(ctypes.Structure):
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "start": (_I, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_char_p), _I, ctypes.c_uint64, _TOLD]),
-    "simulation": (_P, [_I]),
+    "classes": (None, [_P, _P, _P]),
+    "tell_draws": (None, [_MASK, _P]),
+    "simulation": (_P, [_I, _MASK, _MASK]),
     "free": (None, [_P]),
     "know": (None, [_P, _P]),
     "forget": (None, [_P]),
@@ -200,6 +212,7 @@ def _begin(loaded: Any) -> None:
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
     plain_keys = torch._C._dispatch_keys(torch.empty(1, device="cpu")).raw_repr()  # noqa: SLF001
+    loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(torch.empty(0, device="cpu")))
     if not loaded.start(*columns, count, plain_keys, _take_computed):
         raise BuildError("PyTorch has kernels of its own where they would stand")
     loaded.suspendable(_suspendable)

@@ -8,18 +8,19 @@ being asked, and no block stands in a generator or coroutine.
 
 from __future__ import annotations
 
+import ctypes
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import torch
 
-from ...formats import FloatFormat, Rounding
-from ...formats.cpu.float_choice import Loop
+from ...formats import Rounding
+from ...formats.base.family import Family
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
-from ..aten.contracted_axes import is_operand
+from ..aten.contracted_axes import has_blocks, is_operand
 from ..aten.schemas import argument_names, schema_of
-from .library import NAMESPACES, Description, LoopAddresses
+from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
 from .stand_ins import StandsFor, address, meaning_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from ...formats import Format
+    from ...formats.base.family import LoopByAddress
     from ..aten.moves import Moves
     from ..aten.outputs import Outputs
 
@@ -70,7 +72,31 @@ class Notes(NamedTuple):
     """Operations of which it is noted what rounding does to results, where an operand holds integers."""
 
 
-def reasons_against(plan: PlanOfOperation, notes: Notes) -> Iterator[str]:
+@final
+class Loops:
+    """The loops that round what a simulation computes, by their addresses: each once, kept as long as this."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, LoopByAddress | None] = {}
+
+    def of(self, fmt: Format, rounding: Rounding, *, in_place: bool) -> dict[torch.dtype, LoopAddresses | None]:
+        """The loops of a format, for each carrier in which rounding to it is exact."""
+        return {dtype: self._of_carrier(fmt, rounding, dtype, in_place) for dtype in _CARRIERS}
+
+    def _of_carrier(self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool) -> LoopAddresses | None:
+        if not isinstance(fmt, Family) or (dtype == torch.float32 and fmt.carrier == torch.float64):
+            return None
+        key = (fmt, rounding, dtype)
+        if key not in self._known:
+            self._known[key] = fmt.addressed(dtype, rounding)
+        loop = self._known[key]
+        if loop is None:
+            return None
+        draws = rounding is Rounding.STOCHASTIC
+        return LoopAddresses(loop.address(in_place=in_place), loop.parameters, int(loop.calling), draws)
+
+
+def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:
     """Why an operation is not plain, in words; none if it is."""
     operation, counts = plan.operation, plan.counts
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
@@ -79,38 +105,39 @@ def reasons_against(plan: PlanOfOperation, notes: Notes) -> Iterator[str]:
     tests = {
         "it is taken apart into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
-        "its operands are looked at before it runs": plan.prepares and not _rounds_operands_alone(plan),
+        "its operands are looked at before it runs": plan.prepares and not _rounds_operands_alone(plan, loops),
         "it is left alone among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
         "something else than its kernel computes it, or looks at what it computes": not _runs_itself(plan),
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
-        "its results are not rounded by a loop of their own": _is_rounded(plan) and not any(_loops(plan).values()),
+        "its results are not rounded by a loop of their own": _is_rounded(plan)
+        and not any(_of_results(plan, loops).values()),
         "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
         "it makes whole numbers of others than its first operand": notes.whole and _data(counts, plan.name) is None,
     }
     yield from (reason for reason, holds in tests.items() if holds)
 
 
-def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
+def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description | None:
     """What the C++ is told of a plain operation; None if it is not plain."""
-    if any(True for _ in reasons_against(plan, notes)):
+    if any(True for _ in reasons_against(plan, notes, loops)):
         return None
     assert plan.operation is not None
-    outputs, moves, loops = plan.outputs, plan.moves, _loops(plan)
+    outputs, moves, rounding = plan.outputs, plan.moves, _of_results(plan, loops)
     arguments = schema_of(plan.operation).arguments
     auxiliary = plan.counts.auxiliary if plan.counts else ()
     results = [i for i, views in enumerate(outputs.viewing) if not views and i not in auxiliary]
     adds = bool(notes.whole and plan.counts and plan.counts.adds)
     data = _data(plan.counts, plan.name) if notes.whole else -1
     meaning = meaning_of(plan.kernel) or StandsFor()
-    seen = _operand_loops(plan)
+    seen = _of_operands(plan, loops)
     counts = plan.counts if notes.whole else None
     heeds = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = NOTED * bool(plan.rounds and plan.counts and plan.counts.noted)
     made = Description(
-        single=loops[torch.float32] or LoopAddresses(),
-        twofold=loops[torch.float64] or LoopAddresses(),
+        single=rounding[torch.float32] or LoopAddresses(),
+        twofold=rounding[torch.float64] or LoopAddresses(),
         rounds=plan.rounds,
         results=_mask(results) if outputs.results else 0,
         written=_mask(position for position, _ in outputs.written),
@@ -132,7 +159,12 @@ def described(plan: PlanOfOperation, notes: Notes) -> Description | None:
         operands=_places(seen_rounded(plan)) if plan.prepares else 0,
         single_operand=seen[torch.float32] or LoopAddresses(),
         twofold_operand=seen[torch.float64] or LoopAddresses(),
+        draws=(plan.rounds or plan.prepares) and plan.arithmetic.rounding is Rounding.STOCHASTIC,
+        converts=meaning.converts,
     )
+    if meaning.exact is not None:
+        exact = meaning.exact
+        made.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))
     if meaning.roots is not None:
         made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in _CARRIERS)
     if moves is not None:
@@ -149,12 +181,12 @@ def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
     return [(i, name) for i, name in names if name not in written and is_operand(plan.name, name)]
 
 
-def _rounds_operands_alone(plan: PlanOfOperation) -> bool:
+def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     """Whether the operands are rounded, each by itself and whatever its role, and numbers are left alone."""
     arithmetic = plan.arithmetic
-    if plan.multiplies or arithmetic.of_operands or arithmetic.operands is None:
+    if plan.multiplies or arithmetic.of_operands or arithmetic.operands is None or has_blocks(arithmetic.operands):
         return False
-    if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_operand_loops(plan).values()):
+    if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_of_operands(plan, loops).values()):
         return False
     assert plan.operation is not None
     arguments = schema_of(plan.operation).arguments
@@ -172,7 +204,7 @@ def _places(places: Iterable[tuple[int, str]]) -> int:
 
 def _runs_itself(plan: PlanOfOperation) -> bool:
     meaning = meaning_of(plan.kernel)
-    return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and any(meaning))
+    return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and meaning.runs_itself)
 
 
 def _is_rounded(plan: PlanOfOperation) -> bool:
@@ -197,25 +229,14 @@ def _data(counts: Any, name: str) -> int | None:
     return 1 if name == "copy_" else None
 
 
-def _loops(plan: PlanOfOperation) -> dict[torch.dtype, LoopAddresses | None]:
-    """The loops that round results, in place, for each carrier in which that is exact."""
-    return {dtype: _loop(plan.arithmetic.format, plan.arithmetic.rounding, dtype) for dtype in _CARRIERS}
+def _of_results(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
+    """The loops that round results, in place."""
+    return loops.of(plan.arithmetic.format, plan.arithmetic.rounding, in_place=True)
 
 
-def _operand_loops(plan: PlanOfOperation) -> dict[torch.dtype, LoopAddresses | None]:
+def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
     """The loops that round operands, from one place to another."""
     operands = plan.arithmetic.operands
     if operands is None:
         return dict.fromkeys(_CARRIERS)
-    return {dtype: _loop(operands, plan.arithmetic.rounding, dtype, in_place=False) for dtype in _CARRIERS}
-
-
-def _loop(fmt: Format, rounding: Rounding, dtype: torch.dtype, *, in_place: bool = True) -> LoopAddresses | None:
-    if not isinstance(fmt, FloatFormat) or not fmt.signed or rounding is not Rounding.NEAREST_EVEN:
-        return None
-    if dtype == torch.float32 and fmt.carrier == torch.float64:
-        return None
-    found = fmt.nearest_loop(dtype)
-    if not isinstance(found, Loop):
-        return None
-    return LoopAddresses(address(found.in_place if in_place else found.copying), found.address)
+    return loops.of(operands, plan.arithmetic.rounding, in_place=False)

@@ -9,11 +9,15 @@
 
 #include <ATen/core/TensorBase.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/List.h>
 #include <ATen/ops/empty_like_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "exact.h"
+#include "loops.h"
 #include "places.h"
+#include "values.h"
 
 #include <atomic>
 #include <cmath>
@@ -27,6 +31,16 @@ using c10::DispatchKeySet;
 using c10::IValue;
 using torch::jit::Stack;
 using Modes = c10::impl::TorchDispatchModeTLS;
+using loops::Loop;
+using values::all_tensors;
+using values::has;
+using values::is_carrier;
+using values::is_defined;
+using values::is_one;
+using values::is_set;
+using values::is_zero;
+using values::number_of;
+using values::type_of;
 
 // Declared here, since their headers take seconds to compile, or want those of Python.
 PyObject* THPVariable_Wrap(const at::TensorBase& x);
@@ -40,15 +54,7 @@ const DispatchKeySet below(DispatchKeySet::FULL_AFTER, DispatchKey::Python);
 const DispatchKeySet python_and_above = DispatchKeySet(DispatchKeySet::FULL) ^ below;
 uint64_t of_plain_tensors;  // the keys of an ordinary tensor
 
-// What `numba.cfunc` makes of a loop: source, target, number of elements, parameters.
-using Run = void (*)(const void*, void*, int64_t, const void*);
-
-struct Loop {
-  Run run;  // null: numbers of that dtype are not rounded here
-  const void* parameters;
-};
-
-// The same of square roots: source, target, first and behind the last.
+// What `numba.cfunc` makes of square roots: source, target, first and behind the last.
 using Root = void (*)(const void*, void*, int64_t, int64_t);
 
 // Masks of arguments, or of results: bit i is that of position i.
@@ -79,6 +85,9 @@ struct Description {
   // Arguments that the operation sees rounded: copies, made by these loops from one place to another.
   uint64_t operands;
   Loop single_operand, twofold_operand;
+  exact::Description exact;  // how exact results are computed, where PyTorch's kernel will not do
+  int64_t draws;             // whether any of this takes random bits
+  int64_t converts;          // the argument that must not be float64, whose conversion is computed elsewhere; or -1
 };
 
 struct Counts {
@@ -111,6 +120,8 @@ class Lock {  // a forked child can open it, which a mutex does not allow
 struct Simulation {
   const uint64_t number;  // never given again
   const bool follows;     // an operation depends on its place; else its role and module are 0
+  const uint64_t draws;   // the number of what counts its stochastic roundings
+  const uint64_t seed;    // of their random bits
   std::atomic<uint64_t> round{0};  // how often all threads have left it
   std::vector<std::atomic<Plain*>> operations;     // where it does not follow
   std::unordered_map<uint64_t, Plain*> by_place;  // where it does
@@ -120,8 +131,8 @@ struct Simulation {
   std::atomic<size_t> marks{0};
   mutable Lock lock;
 
-  Simulation(uint64_t number, bool follows, size_t count)
-      : number(number), follows(follows), operations(follows ? 0 : count) {}
+  Simulation(uint64_t number, bool follows, uint64_t draws, uint64_t seed, size_t count)
+      : number(number), follows(follows), draws(draws), seed(seed), operations(follows ? 0 : count) {}
   ~Simulation() {
     for (auto& plain : operations) delete plain.load();
     for (auto& [key, plain] : by_place) delete plain;
@@ -229,8 +240,6 @@ Simulation* at_work() {
   return simulation->holds.load(std::memory_order_relaxed) ? nullptr : simulation;
 }
 
-bool is_carrier(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
-
 // Whether numbers lie in the CPU's memory as they are: no subclass, nothing lazy, fake, sparse, or inside a transform.
 bool is_plain(const c10::TensorImpl& x) { return !(x.key_set().raw_repr() & ~of_plain_tensors); }
 
@@ -243,9 +252,9 @@ bool is_large(const c10::TensorImpl& x, const Description& how) {
 bool computes_gradients() { return !at::GradMode::is_enabled() && torch::autograd::get_current_node(); }
 
 bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& simulation) {
-  if (x == c10::UndefinedTensorImpl::singleton()) return true;
+  if (!is_defined(x)) return true;
   if (!is_plain(*x) || is_large(*x, how)) return false;
-  switch (c10::typeMetaToScalarType(x->dtype())) {
+  switch (type_of(*x)) {
     case at::kFloat:
     case at::kDouble:
     case at::kBool:
@@ -265,30 +274,6 @@ bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& s
   return !marks || (!(marks & how.heeds_in_gradients) && computes_gradients());
 }
 
-// Calls `each` with every tensor of a value, until it returns false.
-template <class F>
-bool all_tensors(const IValue& value, F each) {
-  if (value.isTensor()) return each(value.unsafeToTensorImpl());
-  if (value.isTensorList() || value.isOptionalTensorList())
-    for (const IValue& item : value.toListRef())
-      if (item.isTensor() && !each(item.unsafeToTensorImpl())) return false;
-  return true;
-}
-
-// A Python number, which may have come as a tensor.
-bool number_of(const IValue& value, double* number) {
-  if (value.isDouble() || value.isInt()) {
-    *number = value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
-    return true;
-  }
-  if (!value.isTensor() || !value.toTensor().defined() || !value.unsafeToTensorImpl()->is_wrapped_number()) return false;
-  const at::TensorBase& x = value.toTensor();
-  if (x.scalar_type() == at::kDouble) *number = *x.const_data_ptr<double>();
-  else if (x.scalar_type() == at::kLong) *number = static_cast<double>(*x.const_data_ptr<int64_t>());
-  else return false;
-  return true;
-}
-
 bool is_data(const IValue& value) {
   const IValue* first = &value;
   if (value.isTensorList()) {
@@ -297,11 +282,9 @@ bool is_data(const IValue& value) {
   }
   if (!first->isTensor()) return false;
   const auto* x = first->unsafeToTensorImpl();
-  return x != c10::UndefinedTensorImpl::singleton() && !x->is_wrapped_number() &&
-         is_carrier(c10::typeMetaToScalarType(x->dtype()));
+  return is_defined(x) && !x->is_wrapped_number() &&
+         is_carrier(type_of(*x));
 }
-
-bool has(uint64_t mask, size_t position) { return mask >> position & 1; }
 
 bool may_count(const IValue* given, const Description& how) {
   double number;
@@ -322,7 +305,7 @@ const void* numbers_of(const c10::TensorImpl& x) { return x.numel() ? x.data() :
 bool is_finite(const IValue& value) {
   if (!value.isTensor()) return false;
   const auto& x = *value.unsafeToTensorImpl();
-  auto type = c10::typeMetaToScalarType(x.dtype());
+  auto type = type_of(x);
   if (x.numel() != 1 || reads_are_told.load(std::memory_order_relaxed)) return false;
   if (!is_carrier(type)) return true;  // nothing is said of integers
   const void* place = x.data();
@@ -331,9 +314,9 @@ bool is_finite(const IValue& value) {
 
 bool has_roots(const IValue& value, const Description& how) {
   return all_tensors(value, [&](const c10::TensorImpl* x) {
-    auto type = c10::typeMetaToScalarType(x->dtype());
-    if (x == c10::UndefinedTensorImpl::singleton() || !is_carrier(type) || !x->is_contiguous()) return false;
-    return numbers_of(*x) && (type == at::kFloat ? how.single_root : how.twofold_root);
+    auto type = type_of(*x);
+    if (!is_defined(x) || !is_carrier(type) || !x->is_contiguous()) return false;
+    return exact::is_of_torch(*x) && numbers_of(*x) && (type == at::kFloat ? how.single_root : how.twofold_root);
   });
 }
 
@@ -344,31 +327,73 @@ bool counts_up(const IValue* given, const Description& how, const Simulation& si
   double number, factor;
   if (!how.counts_up || !given[0].isTensor()) return false;
   const auto* x = given[0].unsafeToTensorImpl();
-  if (x == c10::UndefinedTensorImpl::singleton() || !is_plain(*x) || x->requires_grad()) return false;
-  if (!is_carrier(c10::typeMetaToScalarType(x->dtype())) || !(simulation.marks_of(*x) & 1)) return false;
+  if (!is_defined(x) || !is_plain(*x) || x->requires_grad()) return false;
+  if (!is_carrier(type_of(*x)) || !(simulation.marks_of(*x) & 1)) return false;
   if (!number_of(given[1], &number) || std::floor(number) != number || std::abs(number) > largest) return false;
   return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
 }
 
 const Loop& of_operands(const c10::TensorImpl& x, const Description& how) {
-  return c10::typeMetaToScalarType(x.dtype()) == at::kFloat ? how.single_operand : how.twofold_operand;
+  return type_of(x) == at::kFloat ? how.single_operand : how.twofold_operand;
 }
 
 // Whether an operand is a tensor of numbers in a carrier; others are seen as they are.
 bool is_seen_rounded(const IValue& value) {
   if (!value.isTensor()) return false;
   const auto* x = value.unsafeToTensorImpl();
-  return x != c10::UndefinedTensorImpl::singleton() && !x->is_wrapped_number() &&
-         is_carrier(c10::typeMetaToScalarType(x->dtype()));
+  return is_defined(x) && !x->is_wrapped_number() &&
+         is_carrier(type_of(*x));
+}
+
+// Whether a loop rounds tensors that lie so.
+bool can_round(const Loop& loop, const c10::TensorImpl& x) {
+  constexpr int64_t most = int64_t(1) << 32;  // further numbers take other random bits
+  if (!loop.run || x.numel() >= most || (x.numel() && !x.data())) return false;
+  // Random bits and blocks follow the order of the elements, others that of memory.
+  return loop.draws || has_blocks(loop) ? x.is_contiguous() : x.is_non_overlapping_and_dense();
+}
+
+void round(const Loop& loop, const c10::TensorImpl& x, const void* source, void* target, const loops::Random& random) {
+  loops::Shape shape{x.numel(), x.dim() ? x.size(-1) : 1};
+  loops::run(loop, type_of(x) == at::kFloat, source, target, shape, random);
 }
 
 bool can_be_seen(const IValue& value, const Description& how) {
   if (!is_seen_rounded(value)) return true;
   const auto& x = *value.unsafeToTensorImpl();
-  return of_operands(x, how).run && x.is_non_overlapping_and_dense() && (x.numel() == 0 || x.data());
+  return can_round(of_operands(x, how), x);
 }
 
-bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count) {
+// The random bits of the roundings of one operation.
+class Draws {
+ public:
+  Draws(const Simulation& simulation, loops::Counts* counts)
+      : seed_(simulation.seed), counts_(counts), before_(counts ? counts->number : 0) {}
+
+  loops::Random next(int64_t draws) {
+    if (!draws || !counts_) return {};
+    return {seed_, (static_cast<uint64_t>(counts_->step) << 32) + static_cast<uint64_t>(counts_->number++)};
+  }
+
+  void take_back() {
+    if (counts_) counts_->number = before_;
+  }
+
+ private:
+  uint64_t seed_;
+  loops::Counts* counts_;
+  int64_t before_ = 0;
+};
+
+// Finds out whether exact results are to be computed, of which there are no rows if PyTorch's kernel will do; false if
+// that is left to Python.
+bool finds_exact(const Description& how, const IValue* given, size_t count, exact::Rows& rows) {
+  exact::Answer answer = how.exact.form ? exact::rows_of(how.exact, given, count, rows) : exact::kKernel;
+  if (answer == exact::kKernel) rows.clear();
+  return answer != exact::kPython;
+}
+
+bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows) {
   const Description& how = plain.how;
   auto fits = [&](const c10::TensorImpl* x) { return suits(x, how, simulation); };
   for (size_t i = 0; i < count; ++i)
@@ -387,32 +412,15 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
   if (how.root && !has_roots(given[0], how)) return false;
   double power;
   if (how.power && (!number_of(given[1], &power) || power == 0.5)) return false;
-  return !how.counts || !may_count(given, how);
-}
-
-// Zero in every format, which -0 is not; also what is left out.
-bool is_zero(const IValue& value) {
-  if (value.isNone()) return true;
-  if (value.isList()) {
-    for (const IValue& item : value.toListRef())
-      if (!is_zero(item)) return false;
-    return true;
+  if (how.converts >= 0 && given[how.converts].isTensor()) {
+    const auto* x = given[how.converts].unsafeToTensorImpl();
+    if (is_defined(x) && type_of(*x) == at::kDouble) return false;
   }
-  double number;
-  if (value.isBool()) return !value.toBool();
-  return number_of(value, &number) && number == 0 && !std::signbit(number);
-}
-
-bool is_set(const IValue& value) { return !value.isNone() && !(value.isBool() && !value.toBool()); }
-
-bool is_one(const IValue& value) {
-  if (value.isNone()) return true;
-  if (value.isIntList()) {
-    for (int64_t step : value.toIntVector())
-      if (step != 1) return false;
-    return true;
-  }
-  return value.isInt() && value.toInt() == 1;
+  if (how.counts && may_count(given, how)) return false;
+  if (!finds_exact(how, given, count, rows)) return false;
+  // Of exact results nothing is left to Python.
+  bool looked_at = how.no_single && !how.exact.of_lists;
+  return rows.empty() || (how.single.run && !(looked_at && rows[0].model->numel() == 1));
 }
 
 bool moves(const Description& how, const IValue* given, size_t count) {
@@ -427,8 +435,8 @@ bool moves(const Description& how, const IValue* given, size_t count) {
   bool any = false;
   at::ScalarType type{};
   auto is_alike = [&](const c10::TensorImpl* x) {
-    if (x == c10::UndefinedTensorImpl::singleton() || x->is_wrapped_number()) return true;
-    auto mine = c10::typeMetaToScalarType(x->dtype());
+    if (!is_defined(x) || x->is_wrapped_number()) return true;
+    auto mine = type_of(*x);
     if (any && mine != type) return false;
     any = true;
     type = mine;
@@ -439,22 +447,21 @@ bool moves(const Description& how, const IValue* given, size_t count) {
   return true;
 }
 
-bool can_round(const c10::TensorImpl* x, const Description& how) {
-  if (x == c10::UndefinedTensorImpl::singleton()) return true;
-  auto type = c10::typeMetaToScalarType(x->dtype());
+bool is_sound(const c10::TensorImpl* x, const Description& how) {
+  if (!is_defined(x)) return true;
+  auto type = type_of(*x);
   if (!at::isFloatingType(type) && !at::isComplexType(type)) return true;
   if (!is_plain(*x) || !is_carrier(type) || is_large(*x, how)) return false;
-  if (!(type == at::kFloat ? how.single : how.twofold).run) return false;
-  return x->is_non_overlapping_and_dense() && (x->numel() == 0 || x->data());
+  return can_round(type == at::kFloat ? how.single : how.twofold, *x);
 }
 
-bool round(c10::TensorImpl* x, Plain& plain) {
-  if (x == c10::UndefinedTensorImpl::singleton()) return true;
-  auto type = c10::typeMetaToScalarType(x->dtype());
+bool round(c10::TensorImpl* x, Plain& plain, Draws& draws) {
+  if (!is_defined(x)) return true;
+  auto type = type_of(*x);
   if (!is_carrier(type)) return true;  // integers and truth
   const Loop& loop = type == at::kFloat ? plain.how.single : plain.how.twofold;
   void* numbers = x->mutable_data();  // its own from here on, if it was a lazy copy
-  loop.run(numbers, numbers, x->numel(), loop.parameters);
+  round(loop, *x, numbers, numbers, draws.next(loop.draws));
   plain.rounded.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -473,8 +480,8 @@ bool all_computed(const Description& how, const IValue* given, size_t count, con
 bool is_single(const IValue& result) {
   if (!result.isTensor()) return false;
   const auto* x = result.unsafeToTensorImpl();
-  return x != c10::UndefinedTensorImpl::singleton() && x->numel() == 1 &&
-         at::isFloatingType(c10::typeMetaToScalarType(x->dtype()));
+  return is_defined(x) && x->numel() == 1 &&
+         at::isFloatingType(type_of(*x));
 }
 
 void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const IValue* given, size_t count,
@@ -493,7 +500,7 @@ void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
 }
 
 // Puts rounded copies in the place of operands; returns which.
-uint64_t see(const Description& how, const IValue* given, size_t count, IValue* operands) {
+uint64_t see(const Description& how, const IValue* given, size_t count, IValue* operands, Draws& draws) {
   c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
   uint64_t seen = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -502,11 +509,28 @@ uint64_t see(const Description& how, const IValue* given, size_t count, IValue* 
     at::Tensor rounded = at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
                                                     std::nullopt);
     const Loop& loop = of_operands(*x.unsafeGetTensorImpl(), how);
-    if (x.numel()) loop.run(x.const_data_ptr(), rounded.mutable_data_ptr(), x.numel(), loop.parameters);
+    const auto& impl = *x.unsafeGetTensorImpl();
+    round(loop, impl, impl.data(), rounded.unsafeGetTensorImpl()->mutable_data(), draws.next(loop.draws));
     operands[i] = std::move(rounded);
     seen |= uint64_t(1) << i;
   }
   return seen;
+}
+
+// Puts exact results in the place of the arguments on the stack.
+void compute_exactly(const Description& how, const exact::Rows& rows, Stack* stack, const IValue* given, size_t count,
+                     size_t made, Draws& draws) {
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  stack->erase(stack->end() - count, stack->end());
+  c10::List<at::Tensor> results;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const IValue& first = how.exact.of_lists ? given[0].toListRef()[i] : given[0];
+    results.push_back(compute(rows[i], how.exact.in_place ? &first.toTensor() : nullptr, draws.next(rows[i].way->draws)));
+  }
+  if (!made) return;
+  if (how.exact.in_place) stack->push_back(given[0]);
+  else if (how.exact.of_lists) stack->push_back(std::move(results));
+  else stack->push_back(results.get(0));
 }
 
 // Has PyTorch's kernel, or a loop in its place, replace the arguments on the stack by the results.
@@ -524,29 +548,36 @@ void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeyS
   size_t number = 0;
   all_tensors(given[0], [&](const c10::TensorImpl* x) {
     const IValue& target = computed.isTensor() ? computed : computed.toListRef()[number++];
-    auto root = c10::typeMetaToScalarType(x->dtype()) == at::kFloat ? how.single_root : how.twofold_root;
+    auto root = type_of(*x) == at::kFloat ? how.single_root : how.twofold_root;
     void* into = target.unsafeToTensorImpl()->mutable_data();
     root(x->data(), into, 0, x->numel());
     return true;
   });
 }
 
-void run_whole(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+void run_whole(Plain& plain, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op, DispatchKeySet keys,
+               Stack* stack) {
   plain.calls.fetch_add(1, std::memory_order_relaxed);
-  {
+  size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
+  c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
+  if (rows.empty()) {
     c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
     op.redispatchBoxed(keys & below, stack);
+  } else {
+    compute_exactly(plain.how, rows, stack, given.data(), count, made, draws);
   }
   plain.left_whole.fetch_add(1, std::memory_order_relaxed);
 }
 
-void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+void run(Plain& plain, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op, DispatchKeySet keys,
+         Stack* stack) {
   const Description& how = plain.how;
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
-  uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count) : 0;
+  uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
   plain.calls.fetch_add(1, std::memory_order_relaxed);
-  compute(how, op, keys, stack, given.data(), count, made);
+  if (rows.empty()) compute(how, op, keys, stack, given.data(), count, made);
+  else compute_exactly(how, rows, stack, given.data(), count, made, draws);
   auto count_seen = [&] {
     for (size_t i = 0; seen && i < count; ++i)
       if (has(seen, i)) plain.seen[i].fetch_add(1, std::memory_order_relaxed);
@@ -557,16 +588,17 @@ void run(Plain& plain, const c10::OperatorHandle& op, DispatchKeySet keys, Stack
     return;
   }
   const IValue* results = stack->data() + stack->size() - made;
-  auto is_sound = [&](const c10::TensorImpl* x) { return can_round(x, how); };
+  auto sound = [&](const c10::TensorImpl* x) { return is_sound(x, how); };
   if ((how.no_single && made && is_single(results[0])) ||
-      !all_computed(how, given.data(), count, results, made, is_sound)) {
+      !all_computed(how, given.data(), count, results, made, sound)) {
     plain.calls.fetch_sub(1, std::memory_order_relaxed);
+    draws.take_back();
     go_on_in_python(op, keys, stack, given.data(), count, made);
     return;
   }
   count_seen();
   if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
-  all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain); });
+  all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain, draws); });
 }
 
 class Kernel final : public c10::OperatorKernel {
@@ -577,8 +609,14 @@ class Kernel final : public c10::OperatorKernel {
       if (Plain* plain = simulation->find(number_)) {
         size_t count = op.schema().arguments().size();
         const IValue* given = stack->data() + stack->size() - count;
-        if (takes(*plain, *simulation, given, count)) return run(*plain, op, keys, stack);
-        if (counts_up(given, plain->how, *simulation)) return run_whole(*plain, op, keys, stack);
+        auto* counts = plain->how.draws ? loops::counts_of(simulation->draws) : nullptr;
+        if (!counts && plain->how.draws) return fallback->callBoxed(op, keys, stack);
+        Draws draws(*simulation, counts);
+        exact::Rows rows;
+        if (takes(*plain, *simulation, given, count, rows)) return run(*plain, rows, draws, op, keys, stack);
+        rows.clear();
+        if (counts_up(given, plain->how, *simulation) && finds_exact(plain->how, given, count, rows))
+          return run_whole(*plain, rows, draws, op, keys, stack);
       }
     fallback->callBoxed(op, keys, stack);
   }
@@ -615,11 +653,23 @@ int64_t roundoff_start(const char* const* names, const char* const* overloads, i
   return static_cast<int64_t>(operators.size());
 }
 
-// `follows`: an operation depends on its place, of which the functions below are told.
-void* roundoff_simulation(int64_t follows) {
+// Tells of the classes of tensors in Python, by the addresses of PyTorch's two and of an object of the first.
+void roundoff_classes(const void* tensor, const void* parameter, const void* sample) {
+  exact::tensor_class = tensor;
+  exact::parameter_class = parameter;
+  for (int64_t i = 1; i < 4; ++i)
+    if (static_cast<const void* const*>(sample)[i] == tensor) exact::type_at = i;
+}
+
+// Of this thread: where the stochastic roundings are counted that have this number.
+void roundoff_tell_draws(uint64_t draws, void* counts) { loops::tell(draws, static_cast<loops::Counts*>(counts)); }
+
+// `follows`: an operation depends on its place, of which the functions below are told; `draws` and `seed`: of stochastic
+// rounding.
+void* roundoff_simulation(int64_t follows, uint64_t draws, uint64_t seed) {
   std::lock_guard<Lock> guard(modes_lock);
   uint64_t number = ++latest_number;
-  auto* simulation = new Simulation(number, follows != 0, operators.size());
+  auto* simulation = new Simulation(number, follows != 0, draws, seed, operators.size());
   living[number] = simulation;
   return simulation;
 }

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .library import Counts, library
-from .plain import described, seen_rounded
+from .plain import Loops, described, seen_rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 """Roles of operations, by the numbers that the C++ has for them."""
+_WORD = (1 << 64) - 1
 
 
 class Marking(Protocol):
@@ -26,6 +27,16 @@ class Marking(Protocol):
 
     def tell(self, told: Callable[[int, bool], None]) -> None:
         """Has ``told`` called with the address of each, and whether it is so, or no longer."""
+
+
+class Counting(Protocol):
+    """Counts stochastic roundings; see :class:`.presence.draws.Draws`."""
+
+    number: int
+    seed: int
+
+    def tell(self, told: Callable[[int, int], None]) -> None:
+        """Has ``told`` called in each thread that counts."""
 
 
 @final
@@ -37,18 +48,28 @@ class Shortcut:
         mode: the simulation.
         follows: whether it depends on the place what is done with an operation; see :class:`.policy.places.Follower`,
             which this is.
+        draws: counts its stochastic roundings.
         notes: what it takes notes of.
         marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
     """
 
     def __init__(
-        self, loaded: Any, mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], *, follows: bool
+        self,
+        loaded: Any,
+        mode: object,
+        notes: Notes,
+        marks: Iterable[tuple[Marking, int]],
+        draws: Counting,
+        *,
+        follows: bool,
     ) -> None:
         self._loaded, self._notes, self._follows = loaded, notes, follows
         self._plain: list[tuple[Any, int, tuple[tuple[int, str], ...]]] = []  # plans, with what the C++ counts for them
         self._modules = {"": 0}
         self._lock = threading.Lock()
-        self._handle = loaded.simulation(follows)
+        self._loops = Loops()
+        self._handle = loaded.simulation(follows, draws.number, draws.seed & _WORD)
+        self._draws = draws
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         for marking, kind in marks:
             marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
@@ -56,18 +77,22 @@ class Shortcut:
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
-    def of(mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], *, follows: bool) -> Shortcut | None:
+    def of(
+        mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], draws: Counting, *, follows: bool
+    ) -> Shortcut | None:
         """Makes the shortcut of a simulation; None where there is no library."""
         loaded = library()
-        return None if loaded is None else Shortcut(loaded, mode, notes, marks, follows=follows)
+        return None if loaded is None else Shortcut(loaded, mode, notes, marks, draws, follows=follows)
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
-        description = described(plan, self._notes)
+        description = described(plan, self._notes, self._loops)
         if description is not None:
             role = _ROLES.index(plan.role) if self._follows else 0
             place = role, self._module(plan.module)
             plain = self._loaded.describe(self._handle, *place, plan.operation.name().encode(), description)
+            if description.draws:
+                self._draws.tell(self._loaded.tell_draws)
             if plain:
                 self._plain.append((plan, plain, tuple(seen_rounded(plan)) if description.operands else ()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -11,6 +11,51 @@ if TYPE_CHECKING:
     import torch
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+
+FORMS = ("add", "sub", "rsub", "mul", "div", "reciprocal", "sqrt", "pow", "addcmul", "addcdiv", "lerp")
+"""Operations of elementwise arithmetic, without ``_foreach_`` and ``_``, in the order of ``exact.h``."""
+FORMULAS = ("sum", "product", "quotient", "root", "fused", "divided", "interpolation")
+"""What they compute, in that order."""
+
+
+class Way(ctypes.Structure):
+    """A loop for the exact results of a formula, by addresses; see ``exact.h``."""
+
+    _fields_ = (
+        ("run", ctypes.c_void_p), ("settings", ctypes.c_void_p), ("draws", ctypes.c_int64), ("asked", ctypes.c_int64),
+    )  # fmt: skip
+
+    def fill(self, run: Callable[..., None], settings: int) -> None:
+        """The loop has been compiled."""
+        self.settings = settings
+        self.run = address(run)  # last: others read it meanwhile
+
+
+@final
+class Exact:
+    """Elementwise arithmetic whose exact results are rounded once, by float32 loops.
+
+    Args:
+        form: the name of the operation, which says what is made of its arguments; one of ``FORMS``.
+        of_lists: whether it is for lists.
+        in_place: whether it writes to its first argument.
+
+    Attributes:
+        ways: a loop for each formula, of tensors alone; behind them, where a number takes part.
+    """
+
+    def __init__(self, form: str, *, of_lists: bool, in_place: bool) -> None:
+        self.form, self.of_lists, self.in_place = 1 + FORMS.index(form), of_lists, in_place
+        self.ways = (Way * (2 * len(FORMULAS)))()
+
+    def way(self, formula: str, *, has_number: bool) -> Way:
+        """The loop for a formula."""
+        return self.ways[FORMULAS.index(formula) + len(FORMULAS) * has_number]
+
+    @property
+    def draws(self) -> bool:
+        """Whether any of them takes random bits."""
+        return any(way.draws for way in self.ways)
 
 
 class StandsFor(NamedTuple):
@@ -22,6 +67,15 @@ class StandsFor(NamedTuple):
     """The operation takes powers: square roots alone are computed otherwise."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None
     """Square roots by these C functions of source, target, first element and the one behind the last."""
+    converts: int = -1
+    """The argument that, if it is float64, is converted otherwise than by the operation; -1: none is."""
+    exact: Exact | None = None
+    """Elementwise arithmetic by other loops."""
+
+    @property
+    def runs_itself(self) -> bool:
+        """Whether the calls that C++ takes can be told from these notes."""
+        return self != StandsFor()
 
 
 def standing_for(function: _F, what: StandsFor) -> _F:

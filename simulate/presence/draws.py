@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import threading
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 
 from ...formats import FormatError, RandomBits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SIGN = 1 << 63
 STEP_BITS = 32
@@ -27,6 +32,11 @@ def bits_after(place: torch.Tensor, offset: int) -> RandomBits:
     return RandomBits(seed, (step << STEP_BITS) + before + offset)
 
 
+_Counts = ctypes.c_int64 * 2
+"""A step, and how many roundings were made in it: where C++ counts, too."""
+_numbers = itertools.count(1)
+
+
 @final
 class Draws:
     """The step a program is at, and how many stochastic roundings were made in it.
@@ -37,20 +47,32 @@ class Draws:
     Args:
         seed: of the simulation.
 
+    Attributes:
+        number: that of no other.
+        seed: of the simulation.
+
     Raises:
         FormatError: the seed is no integer.
     """
 
     def __init__(self, seed: int) -> None:
-        self._seed = RandomBits(seed).seed
+        self.number = next(_numbers)
+        self.seed = RandomBits(seed).seed
         self._here = threading.local()
-        self._latest = [0, 0]
+        self._latest = _Counts()
+        self._told: Callable[[int, int], None] | None = None
+
+    def tell(self, told: Callable[[int, int], None]) -> None:
+        """Has ``told`` called in each thread that counts, with the number of these draws and the counts' address."""
+        self._told = told
 
     def enter(self) -> None:
         """Makes this thread count for itself from now on, at first in the step that the latest one is at."""
         if not hasattr(self._here, "counts"):
-            self._here.counts = [self._latest[0], 0]
+            self._here.counts = _Counts(self._latest[0], 0)
         self._latest = self._here.counts
+        if self._told is not None:
+            self._told(self.number, ctypes.addressof(self._latest))
 
     @property
     def step(self) -> int:
@@ -61,7 +83,7 @@ class Draws:
     def place(self) -> torch.Tensor:
         """The step, how many roundings were made in it, and the seed; int64 (3,), the seed's 64 bits with a sign."""
         step, number = self._mine()
-        return torch.tensor([step, number, (self._seed + _SIGN) % (2 * _SIGN) - _SIGN])
+        return torch.tensor([step, number, (self.seed + _SIGN) % (2 * _SIGN) - _SIGN])
 
     def begin(self, step: int) -> None:
         """A step begins in this thread.
@@ -72,7 +94,7 @@ class Draws:
         if not isinstance(step, int) or not 0 <= step < 1 << STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {step!r}")
         self.enter()
-        self._latest[:] = step, 0
+        self._latest[:] = [step, 0]
 
     def made(self) -> int:
         """How many roundings there were."""
@@ -89,15 +111,17 @@ class Draws:
 
     def go_to(self, mark: tuple[int, int]) -> None:
         """Goes to a place of before, or comes back from it."""
-        self._mine()[:] = mark
+        self._mine()[:] = [*mark]
 
     def bits(self) -> RandomBits:
         """The random bits of the next rounding, which is counted."""
         mine = self._mine()
         step, number = mine
         mine[1] = number + 1
-        return RandomBits(self._seed, (step << STEP_BITS) + number)
+        if self._told is not None and mine is getattr(self._here, "counts", None):
+            self._told(self.number, ctypes.addressof(mine))  # they may have been forgotten there
+        return RandomBits(self.seed, (step << STEP_BITS) + number)
 
-    def _mine(self) -> list[int]:
-        counts: list[int] = getattr(self._here, "counts", self._latest)
+    def _mine(self) -> ctypes.Array[ctypes.c_int64]:
+        counts: ctypes.Array[ctypes.c_int64] = getattr(self._here, "counts", self._latest)
         return counts

@@ -11,6 +11,7 @@ from ...formats import Rounding, round
 from ...formats.base.modes import WORD_BITS
 from ...formats.base.operator import round_operator
 from ...formats.families.floats import FP32
+from ..native.stand_ins import StandsFor, standing_for
 from .operations import carrier_rounding
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def conversion(
         result: torch.Tensor = operation(*args, **kwargs)
         return result
 
-    return converted
+    return standing_for(converted, StandsFor(converts=source))
 
 
 def _has_numbers(x: torch.Tensor) -> bool:

@@ -264,17 +264,21 @@ class Loop:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
         how: how results become numbers of the carrier.
+
+    Attributes:
+        function: the loop as a C function.
+        settings: the address of what it reads of the mode.
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
-        self._function = _function(formula, dtype)
+        self.function = _function(formula, dtype)
         over = FP32.parameters(torch.float32, how.mode, Overflow.SATURATE if how.saturating else None)
         sign = -1 if how.mode is Rounding.DOWN else 1
         ends = over.over_positive, over.over_negative, how.saturating
         numbers = [*rule(how.mode, 64), *ends, how.mode is Rounding.STOCHASTIC, sign]
         # Read by its address as long as the loop lives.
         self._settings = np.array([number & (1 << 64) - 1 for number in numbers], np.uint64)
-        self._address = self._settings.ctypes.data
+        self.settings: int = self._settings.ctypes.data
 
     def __call__(
         self,
@@ -297,11 +301,11 @@ class Loop:
             random: the bits of stochastic rounding.
         """
         seed, step = (0, 0) if random is None else (_signed(random.seed), _signed(random.step))
-        before, behind = (*addresses, steps, factor, target.data_ptr()), (self._address, seed, step)
+        before, behind = (*addresses, steps, factor, target.data_ptr()), (self.settings, seed, step)
         if count < 2 * ELEMENTS_PER_THREAD:  # at once: a call costs as much as 1000 elements
-            self._function(*before, 0, count, *behind)
+            self.function(*before, 0, count, *behind)
         else:
-            in_pieces(lambda first, last: self._function(*before, first, last, *behind), count, count)
+            in_pieces(lambda first, last: self.function(*before, first, last, *behind), count, count)
 
 
 def _signed(number: int) -> int:

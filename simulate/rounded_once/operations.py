@@ -24,7 +24,7 @@ from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
 from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import plain_name
-from ..native.stand_ins import StandsFor, standing_for
+from ..native.stand_ins import Exact, StandsFor, standing_for
 from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
@@ -245,7 +245,23 @@ class _Kernel:
         self._out = next(iter(out_names(operation)), None)
         self._of_lists = name.startswith("_foreach_")
         others = {formula for each in (ways, of_numbers) for formula, of in each.items() if of} - {"root"}
-        self.stands_for = StandsFor(power=plain_name(name) == "pow" and not others and self._out is None)
+        if plain_name(name) == "pow" and not others and self._out is None:
+            self.stands_for = StandsFor(power=True)
+        elif self._out is None:
+            self.stands_for = StandsFor(exact=self._exact(plain_name(name)))
+
+    def _exact(self, form: str) -> Exact:
+        """What C++ is told of it, of each loop once that is compiled."""
+        made = Exact(form, of_lists=self._of_lists, in_place=self._in_place)
+        for has_number, ways in enumerate((self._ways, self._of_numbers)):
+            for formula, of_carriers in ways.items():
+                told = made.way(formula, has_number=bool(has_number))
+                told.asked = bool(of_carriers)
+                way = of_carriers.get(torch.float32)
+                if way is not None and not way.is_nearest_root:
+                    told.draws = way.draws
+                    way.told.append(told)
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_lists:

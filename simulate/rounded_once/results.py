@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...formats.base.modes import RandomBits
+    from ..native.stand_ins import Way as NativeWay
     from .carrier_rounding import CarrierRounding
 
     Ways = Mapping[torch.dtype, "Way"]
@@ -39,17 +40,24 @@ class Way:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
         how: the rounding.
+
+    Attributes:
+        told: what C++ knows of it.
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
         self.formula, self.dtype, self.how = formula, dtype, how
         self.draws = how.mode is Rounding.STOCHASTIC
         self.is_nearest_root = formula == "root" and how.mode is Rounding.NEAREST_EVEN
+        self.told: list[NativeWay] = []
 
     @cached_property
     def loop(self) -> exact_loops.Loop:
-        """What computes them on the CPU; compiled when first asked for."""
-        return exact_loops.Loop(self.formula, self.dtype, self.how)
+        """What computes them on the CPU; compiled when first asked for, of which those in ``told`` are told."""
+        made = exact_loops.Loop(self.formula, self.dtype, self.how)
+        for one in self.told:
+            one.fill(made.function, made.settings)
+        return made
 
 
 class Call(NamedTuple):

@@ -13,10 +13,11 @@ from numpy import int64
 
 from ...base.modes import Rounding
 from ..addends import BETWEEN, fill, mode_of, run_in_mode
+from ..addressed import Addressed, Calling, numbers
 from ..bits import SCRATCH, scratch32
 from ..step_tail import between_steps, on_grid, to_integer
 from ..widths import bits_of, float_of, real, scratch
-from .grids_nearest import round_rows
+from .grids_nearest import round_rows, row_loop
 
 if TYPE_CHECKING:
     import torch
@@ -156,3 +157,15 @@ def round_wrapping(source: torch.Tensor, target: torch.Tensor, scale: float, cod
     """
     rest = (1 / scale, scale, codes[1] - codes[0] + 1, *codes)
     run_in_mode(_wrapping, how, (source, target), rest, source.numel())
+
+
+def addressed_grid(
+    dtype: torch.dtype, scale: float, codes: tuple[int, int], rounding: Rounding, *, wraps: bool
+) -> Addressed:
+    """The loops of :func:`round_channels` and :func:`round_wrapping` with one power-of-two scale, without Python."""
+    given = numbers(codes, (1 / scale, scale), rounding)
+    if wraps:
+        return Addressed(Calling.WRAPPING, _wrapping, dtype, given)
+    if rounding is Rounding.NEAREST_EVEN:
+        return Addressed(Calling.GRID, row_loop, dtype, given, places=True)
+    return Addressed(Calling.GRID_IN_MODE, _runs, dtype, given)

@@ -31,10 +31,11 @@ def _row(
         target[i] = (code - zero) * scale
 
 
-def _rows(
+def row_loop(
     source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, period: Int, first: Int,
     last: Int, length: Int, low: Real, high: Real,
 ) -> None:  # fmt: skip
+    """Rounds rows ``first`` to before ``last``; see :func:`round_rows`."""
     for row in range(first, last):
         k = row % period
         _row(source, target, row * length, (row + 1) * length, inverses[k], scales[k], zeros[k], low, high)
@@ -68,7 +69,7 @@ def round_rows(
     period, length = scales.numel(), n // rows
     addresses = (inverses.data_ptr(), scales.data_ptr(), zeros.data_ptr())
     data = (source.data_ptr(), target.data_ptr())
-    kernel = compiled(_rows, source.dtype, in_place=target is source)
+    kernel = compiled(row_loop, source.dtype, in_place=target is source)
     if rows == 1:
         size = source.element_size()
 

@@ -14,6 +14,7 @@ from numpy import float64, int64, uint32, uint64
 
 from ...base.modes import Rounding
 from ..addends import FIXED, KIND, fill, mode64, run_in_mode
+from ..addressed import Addressed, Calling, numbers
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
@@ -133,3 +134,13 @@ def round_posit(
     data = (source.data_ptr(), target.data_ptr())
     kernel = compiled(_nearest, source.dtype, in_place=target is source)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+
+
+def addressed_posit(
+    dtype: torch.dtype, width: int, exponent_bits: int, ends: tuple[int, int], rounding: Rounding
+) -> Addressed:
+    """The loop of :func:`round_posit`, for callers without Python."""
+    given = numbers((exponent_bits, width - 1, *ends), rounding=rounding)
+    if rounding is Rounding.NEAREST_EVEN:
+        return Addressed(Calling.POSIT, _nearest, dtype, given, places=True)
+    return Addressed(Calling.POSIT_IN_MODE, _any_mode, dtype, given)

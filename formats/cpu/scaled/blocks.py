@@ -13,6 +13,7 @@ from numba import njit
 from numpy import int64
 
 from ..addends import fill, mode_of, run_in_mode
+from ..addressed import Addressed, Calling, numbers
 from ..bits import SCRATCH, scratch32
 from ..element_tail import to_element
 from ..widths import MAGNITUDE, WIDTH, bits_of, float_of, left, real, scratch, unsigned
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...arithmetic.elements import Element
-    from ...base.modes import How
+    from ...base.modes import How, Rounding
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 
@@ -150,3 +151,11 @@ def round_blocks_in_mode(
     rest = (*layout, *fixed, element.max, tensor_scale, int(element.signed_zero))
     loop = _rows if layout[1] == 1 else strips_of_blocks
     run_in_mode(loop, how, (source, target), rest, pieces(source.numel(), layout))
+
+
+def addressed_blocks_in_mode(
+    dtype: torch.dtype, block: int, rule_addend: int, element: Element, rounding: Rounding
+) -> Addressed:
+    """The loop of :func:`round_blocks_in_mode` along the last axis, for callers without Python."""
+    fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
+    return Addressed(Calling.BLOCKS_IN_MODE, _rows, dtype, numbers((block, *fixed), (element.max,), rounding))

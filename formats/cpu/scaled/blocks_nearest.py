@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 from numpy import float32, int64, uint32
 
+from ..addressed import Addressed, Calling, numbers
 from ..bits import bits_of32, float_of32
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
-    import torch
-
     from ...arithmetic.elements import Element
     from ..arguments import Int, Numbers, Real
 
@@ -125,3 +125,10 @@ def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settin
     kernel = compiled(_blocks, source.dtype, in_place=target is source)
     blocks = n // length * -(-length // settings.block)
     in_pieces(lambda first, last: kernel(*data, first, last, length, *settings), blocks, n)
+
+
+def addressed_blocks(settings: BlockSettings) -> Addressed:
+    """The loop of :func:`round_blocks`, for callers without Python."""
+    block, addend, emax, emin, spread, largest, sign_mask = settings
+    given = numbers((block, addend, emax, emin, sign_mask), (spread, largest))
+    return Addressed(Calling.BLOCKS, _blocks, torch.float32, given, places=True)

@@ -31,6 +31,9 @@ POLICIES = {
     "outside": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="", format="e5m4"),)),
     "nothing else": roundoff.Policy("fp32", rules=(roundoff.Rule("mm", role="backward", format="e4m3"),)),
     "recipe": roundoff.Policy.fp8("rowwise", "e5m10"),
+    "stochastic mixed": roundoff.Policy("e5m7", rounding="stochastic").with_rules(
+        roundoff.Rule(role="optimizer", format="e8m10", rounding="up"), roundoff.Rule(role="backward", operands="e5m3")
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 """Plain operations in C++ against the same operations through Python: bits, audits, and everything around them."""
 
+import copy
 import gc
 import threading
 
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import roundoff
+from roundoff.formats import Format, Rounding
 from roundoff.simulate.dispatch.simulation import Simulation
 from roundoff.simulate.native import library
 
@@ -51,7 +53,9 @@ def stepping(net=None, **adam):
     """A function that trains a network, and its parameters."""
     net = net or network()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, eps=1e-4, **adam)
-    x, y = torch.linspace(-1, 1, 40).view(8, 5), torch.linspace(-0.3, 0.7, 16).view(8, 2)
+    dtype = next(net.parameters()).dtype
+    x = torch.linspace(-1, 1, 40, dtype=dtype).view(8, 5)
+    y = torch.linspace(-0.3, 0.7, 16, dtype=dtype).view(8, 2)
 
     def steps(number):
         for _ in range(number):
@@ -76,11 +80,19 @@ def test_training_gives_the_same_bits_and_audit(fmt, adam, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fmt", ["posit8", "posit16_1", "q3.8_wrap", "mxfp8_e4m3", "bfp8_16", "fp16", "e11m12", "int8"])
+@pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away", "down", "stochastic"])
+def test_every_family_gives_the_same_bits_and_audit(fmt, rounding, monkeypatch):
+    net = network().to(Format.parse(fmt).carrier)
+    assert_same(both_ways(monkeypatch, lambda: trained(copy.deepcopy(net)), fmt, rounding=rounding))
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "how",
     [
-        {"rounding": "stochastic"},
-        {"rounding": "toward_zero"},
+        *({"rounding": str(rounding)} for rounding in Rounding if rounding != Rounding.NEAREST_EVEN),
+        {"rounding": "stochastic", "seed": -3},
         {"granularity": "primitive"},
         {"scalars": "once"},
         {"whole": "rounded"},

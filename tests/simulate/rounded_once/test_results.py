@@ -449,7 +449,7 @@ def test_simulations_share_their_loops():
     """Reading one from disk takes 20 ms, which every operation of every simulation took."""
     modes = CarrierRounding(Rounding.UP), CarrierRounding(Rounding.DOWN)
     one, other = (exact_loops.Loop("sum", torch.float64, mode) for mode in modes)
-    assert one._function is other._function
+    assert one.function is other.function
 
 
 def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):

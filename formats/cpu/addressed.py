@@ -1,0 +1,84 @@
+"""Loops for callers without Python, which know them by the addresses of their code and of what they read."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, cast, final
+
+import numpy as np
+
+from ..base.modes import Rounding
+from .addends import settings_of
+from .threads import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+
+class Calling(IntEnum):
+    """The arguments of a loop, behind the addresses of its source and its target; see ``loops.h``."""
+
+    BY_ADDRESS = 0
+    """How many elements there are, and the address of the parameters."""
+    DRAWN = 1
+    """Arguments of ``BY_ADDRESS``; then the index of the first element, and the address of the keys of random words."""
+    POSIT = 2
+    POSIT_IN_MODE = 3
+    GRID = 4
+    GRID_IN_MODE = 5
+    WRAPPING = 6
+    BLOCKS = 7
+    BLOCKS_IN_MODE = 8
+
+
+class Numbers(ctypes.Structure):
+    """What a loop is given that has no parameters at an address."""
+
+    _fields_ = (("whole", ctypes.c_int64 * 8), ("real", ctypes.c_double * 4), ("settings", ctypes.c_int64 * 10))
+
+
+@final
+class Addressed:
+    """A loop with what it reads.
+
+    Args:
+        calling: its arguments.
+        body: the loop.
+        dtype: the carrier.
+        parameters: what it reads.
+        places: whether it is another function where the target is the source.
+
+    Attributes:
+        calling: its arguments.
+        parameters: the address of what it reads.
+    """
+
+    def __init__(
+        self, calling: Calling, body: Any, dtype: torch.dtype, parameters: Any, *, places: bool = False
+    ) -> None:
+        self.calling = calling
+        self._body, self._dtype, self._places = body, dtype, places
+        self._parameters = parameters  # kept alive
+        owned = isinstance(parameters, np.ndarray)
+        self.parameters: int = parameters.ctypes.data if owned else ctypes.addressof(parameters)
+
+    def function(self, *, in_place: bool) -> Callable[..., None]:
+        """The C function; ``in_place``: the one for a target that is the source."""
+        return compiled(self._body, self._dtype, in_place=in_place and self._places)
+
+    def address(self, *, in_place: bool) -> int:
+        """The address of :meth:`function`, which stays where it is."""
+        function = cast("Any", self.function(in_place=in_place))
+        return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def numbers(whole: Sequence[int], real: Sequence[float] = (), rounding: Rounding = Rounding.NEAREST_EVEN) -> Numbers:
+    """What a loop is given: integers and reals in its order, and the settings of a mode."""
+    made = Numbers()
+    made.whole[: len(whole)] = whole
+    made.real[: len(real)] = real
+    made.settings[:] = settings_of(rounding).tolist()
+    return made

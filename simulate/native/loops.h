@@ -1,0 +1,159 @@
+// The loops that numba has compiled, called by their addresses; and the random bits of stochastic rounding, as
+// formats/base/random_words.py has them.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace loops {
+
+enum Calling : int64_t {  // see formats/cpu/addressed.py
+  kByAddress, kDrawn, kPosit, kPositInMode, kGrid, kGridInMode, kWrapping, kBlocks, kBlocksInMode,
+};
+
+struct Loop {
+  const void* run;  // null: numbers of that dtype are not rounded here
+  const void* parameters;
+  int64_t calling;
+  int64_t draws;  // whether it takes random bits
+};
+
+// What a loop is given that has no parameters at an address.
+struct Numbers {
+  int64_t whole[8];
+  double real[4];
+  int64_t settings[10];
+};
+
+// The random bits of one rounding.
+struct Random {
+  uint64_t seed, step;
+};
+
+inline uint64_t mixed(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+inline uint64_t base_of(const Random& random) { return mixed(mixed(random.seed) ^ random.step); }
+
+// How a tensor lies that is rounded: how many numbers there are, and how many of them lie along the last axis.
+struct Shape {
+  int64_t count, length;
+};
+
+// Whether a loop wants to know of axes.
+inline bool has_blocks(const Loop& loop) { return loop.calling == kBlocks || loop.calling == kBlocksInMode; }
+
+template <class Real>
+void run_with_numbers(const Loop& loop, const void* source, void* target, const Shape& shape, const Numbers& given,
+                      const int64_t* settings) {
+  const int64_t n = shape.count, *w = given.whole;
+  const Real inverse = static_cast<Real>(given.real[0]), scale = static_cast<Real>(given.real[1]), zero = 0;
+  const Real low = static_cast<Real>(w[0]), high = static_cast<Real>(w[1]);
+  const void* words = nullptr;
+  switch (loop.calling) {
+    case kPosit: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, n, w[0], w[1], w[2], w[3]);
+    }
+    case kPositInMode: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t*,
+                           const void*);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, n, w[0], w[1], w[2], w[3], settings, words);
+    }
+    case kGrid: {  // one row of `n` numbers
+      using Run = void (*)(const void*, void*, const Real*, const Real*, const Real*, int64_t, int64_t, int64_t, int64_t,
+                           Real, Real);
+      return reinterpret_cast<Run>(loop.run)(source, target, &inverse, &scale, &zero, 1, 0, 1, n, low, high);
+    }
+    case kGridInMode: {  // one long run
+      using Run = void (*)(const void*, void*, const Real*, const Real*, const Real*, int64_t, int64_t, int64_t, int64_t,
+                           Real, Real, const int64_t*, const void*);
+      return reinterpret_cast<Run>(loop.run)(source, target, &inverse, &scale, &zero, 0, n, 1, 0, low, high, settings,
+                                             words);
+    }
+    case kWrapping: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, Real, Real, Real, Real, Real, const int64_t*,
+                           const void*);
+      const Real turn = static_cast<Real>(w[1] - w[0] + 1);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, n, inverse, scale, turn, low, high, settings, words);
+    }
+    case kBlocks: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, Real, Real,
+                           int64_t);
+      int64_t blocks = n / shape.length * ((shape.length + w[0] - 1) / w[0]);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, blocks, shape.length, w[0], w[1], w[2], w[3],
+                                             static_cast<Real>(given.real[0]), static_cast<Real>(given.real[1]), w[4]);
+    }
+    case kBlocksInMode: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                           int64_t, double, Real, int64_t, const int64_t*, const void*);
+      int64_t blocks = n / shape.length * ((shape.length + w[0] - 1) / w[0]);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, blocks, shape.length, 1, w[0], w[1], w[2], w[3], w[4],
+                                             given.real[0], Real(0), w[5], settings, words);
+    }
+    default:
+      return;
+  }
+}
+
+// Rounds numbers from one place to another, or where they stand; `single`: they are float32.
+inline void run(const Loop& loop, bool single, const void* source, void* target, const Shape& shape, const Random& random) {
+  if (loop.calling == kByAddress) {
+    using Run = void (*)(const void*, void*, int64_t, const void*);
+    return reinterpret_cast<Run>(loop.run)(source, target, shape.count, loop.parameters);
+  }
+  uint64_t base = loop.draws ? base_of(random) : 0;
+  if (loop.calling == kDrawn) {
+    using Run = void (*)(const void*, void*, int64_t, const void*, int64_t, const uint32_t*);
+    uint64_t key = mixed(base);  // of the first 2^32 numbers
+    const uint32_t drawn[4] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), ~uint32_t(0), 0};
+    return reinterpret_cast<Run>(loop.run)(source, target, shape.count, loop.parameters, 0, drawn);
+  }
+  const auto& given = *static_cast<const Numbers*>(loop.parameters);
+  int64_t settings[10];
+  std::memcpy(settings, given.settings, sizeof(settings));
+  if (loop.draws) {
+    settings[5] = static_cast<int64_t>(base & 0xFFFFFFFF);
+    settings[6] = static_cast<int64_t>(base >> 32);
+  }
+  if (!shape.count) return;
+  if (single) run_with_numbers<float>(loop, source, target, shape, given, settings);
+  else run_with_numbers<double>(loop, source, target, shape, given, settings);
+}
+
+// Where each of the threads has its counts of stochastic roundings, by the number of their `Draws`; see
+// presence/draws.py. The latest few are remembered, of which Python tells again if it is asked.
+struct Counts {
+  int64_t step, number;
+};
+
+struct OfDraws {
+  uint64_t number;
+  Counts* counts;
+};
+
+inline thread_local OfDraws told[8];
+inline thread_local int next_told = 0;
+
+inline Counts* counts_of(uint64_t draws) {
+  for (const auto& one : told)
+    if (one.number == draws) return one.counts;
+  return nullptr;
+}
+
+inline void tell(uint64_t draws, Counts* counts) {
+  for (auto& one : told)
+    if (one.number == draws) {
+      one.counts = counts;
+      return;
+    }
+  told[next_told] = {draws, counts};
+  next_told = (next_told + 1) % 8;
+}
+
+}  // namespace loops
