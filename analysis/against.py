@@ -13,6 +13,7 @@ from .runs.experiment import read_experiment
 from .statistics import markdown
 from .statistics.against_fp32 import against_reference
 from .statistics.equivalence import MARGIN
+from .statistics.power import FAILING, WANTED
 from .statistics.summary import ALL_TASKS, REFERENCE, failed, records
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def against(
             text, ``none`` where there is none; of a policy or storage also the name of its case.
 
     Returns:
-        The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as a table in Markdown,
+        The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as tables in Markdown,
         and warnings about what was left out.
 
     Raises:
@@ -50,9 +51,22 @@ def against(
     if table.empty:
         name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
-    known = bool(table["learnable"].any())
-    rows = [_in_words(row, experiment, learning=known) for row in records(table)]
-    return table, markdown.table(rows), tuple(warnings)
+    return table, _text(table, experiment), tuple(warnings)
+
+
+def _text(table: pd.DataFrame, experiment: Experiment) -> str:
+    """The tables for people: differences and answers; learning; what the tests can tell. The latter where known."""
+    rows = records(table)
+    learning = [row for row in rows if row["learnable"] or not math.isnan(row["area_difference"])]
+    told = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]
+    parts = [markdown.table([_compared(row, experiment) for row in rows])]
+    if learning:
+        parts += ["How often runs learn, what those return that do, and the mean return over the learning curve:"]
+        parts += [markdown.table([_learned(row, experiment) for row in learning])]
+    if told:
+        parts += ["What the test of equivalence would say of made-up formats, with as many runs that spread as much:"]
+        parts += [markdown.table([_told(row, experiment) for row in told])]
+    return "\n\n".join(parts)
 
 
 def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
@@ -71,23 +85,52 @@ def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) ->
     return values
 
 
-def _in_words(row: dict[str, Any], experiment: Experiment, *, learning: bool) -> dict[str, str]:
-    cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"], "format": row["format"]}
-    cells |= {"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {}
-    cells |= {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
+def _where(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    normalized = ", normalized" if row["normalized"] else ""
+    cells = {"task": f"mean over tasks{normalized}" if row["task"] == ALL_TASKS else row["task"]}
+    cells |= {"format": row["format"]}
+    return cells | ({"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {})
+
+
+def _compared(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = _where(row, experiment) | {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
     if len(failed(experiment.runs)):
         cells |= {"failed": str(row["failed"] or "")}
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
     cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}
-    cells |= {"p of equivalence": _p(row["p_equivalent"])}
-    if learning:
-        learnable = row["learnable"]
-        shares = f" ({_between(row, 'unlearned', _share)})" if learnable else ""
-        cells |= {"did not learn": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
-        cells |= {"difference of those that did": _number(row["learned_difference"])}
-        cells |= {"its 95 % interval": _between(row, "learned_difference", _number)}
-    return cells | {"answer": row["answer"]}
+    return cells | {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
+
+
+def _learned(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    learnable = row["learnable"]
+    shares = f" ({_between(row, 'unlearned', _share)})" if learnable else ""
+    cells = _where(row, experiment)
+    cells |= {"did not learn": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
+    cells |= {"difference of those that did": _number(row["learned_difference"])}
+    cells |= {"95 % interval": _between(row, "learned_difference", _number)}
+    cells |= {"difference over the curve": _number(row["area_difference"])}
+    cells |= {"its 95 % interval": _between(row, "area_difference", _number), "p (Holm)": _p(row["area_p_holm"])}
+    return cells | {"normalized IQM (95 %)": _iqm(row)}
+
+
+def _told(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = _where(row, experiment) | {"runs": str(row["runs"])}
+    cells |= {f"equivalent if {100 * row['margin']:.3g} % lower": _share(row["equivalent_if_lower"])}
+    cells |= {f"if {100 * FAILING:.0f} % more fail": _share(row["equivalent_if_failing"])}
+    cells |= {"if as good": _share(row["equivalent_if_equal"])}
+    seeds = row["seeds_needed"]
+    cells |= {f"seeds for {100 * WANTED:.0f} %": "more than 256" if math.isnan(seeds) else f"{seeds:.0f}"}
+    correlation, p = row["correlation"], row["correlation_p"]
+    return cells | {"correlation of pairs": "" if math.isnan(correlation) else f"{correlation:.2f} (p {p:.2g})"}
+
+
+def _iqm(row: dict[str, Any]) -> str:
+    ends = [row[f"normalized_iqm_{end}"] for end in ("low", "high")]
+    if math.isnan(row["normalized_iqm"]):
+        return ""
+    between = "" if any(map(math.isnan, ends)) else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    return f"{row['normalized_iqm']:.2f}{between}"
 
 
 def _between(row: dict[str, Any], name: str, shown: Callable[[float], str]) -> str:

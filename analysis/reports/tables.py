@@ -155,6 +155,50 @@ def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None
     return _of_formats(caption, columns, rows, known, experiment)
 
 
+def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """Differences of the mean return over the learning curve, and normalized scores; None where runs have no curve."""
+    known = against[against["area_difference"].notna()]
+    if known.empty:
+        return None
+    columns = [Column("difference"), Column("95\u2009% interval"), Column("p (Holm)")]
+    columns += [Column("normalized IQM"), Column("its 95\u2009% interval")]
+    rows: list[list[object]] = [
+        [number(row["area_difference"]), interval(row["area_difference_low"], row["area_difference_high"]),
+         number(row["area_p_holm"], 2), number(row["normalized_iqm"]),
+         interval(row["normalized_iqm_low"], row["normalized_iqm_high"])]
+        for row in _in_order(known)
+    ]  # fmt: skip
+    caption = (
+        "The mean return over the whole learning curve, which sees how fast runs learn, against fp32\u2019s; and the"
+        " interquartile mean of returns at the end, where 0 is a policy before it learns and 1 is fp32\u2019s mean."
+    )
+    return _of_formats(caption, columns, rows, known, experiment)
+
+
+def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """What the test of equivalence can tell with the runs that there are; None where that is not known."""
+    known = against[against["equivalent_if_equal"].notna()]
+    if known.empty:
+        return None
+    columns = [Column(f"{100 * known['margin'].iloc[0]:.3g}\u2009% lower"), Column("10\u2009% more fail")]
+    columns += [Column("as good"), Column("seeds for 80\u2009%"), Column("correlation of pairs"), Column("its p")]
+    rows: list[list[object]] = [
+        [_share(row["equivalent_if_lower"]), _share(row["equivalent_if_failing"]), _share(row["equivalent_if_equal"]),
+         "> 256" if math.isnan(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}",
+         number(row["correlation"], 2), number(row["correlation_p"], 2)]
+        for row in _in_order(known)
+    ]  # fmt: skip
+    caption = (
+        "How often the test of equivalence calls made-up formats equivalent that are worse by the margin, that learn"
+        " nothing in one more run of ten, or that are as good as fp32: by drawing from these runs as many as there are."
+    )
+    return _of_formats(caption, columns, rows, known, experiment)
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{round(100 * value, 1):g}\u2009%"
+
+
 def _of_formats(
     caption: str, columns: list[Column], rows: list[list[object]], against: pd.DataFrame, experiment: Experiment
 ) -> Safe:

@@ -14,9 +14,10 @@ from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import make_folder, replace_file
 from ..runs.horizons import learned_horizons
-from ..statistics.against_fp32 import against_reference, needed_table
+from ..statistics.against_fp32 import against_reference
 from ..statistics.equivalence import MARGIN
 from ..statistics.first_failures import first_failures
+from ..statistics.needed_table import needed_table
 from ..statistics.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, plural, tick
@@ -227,8 +228,8 @@ def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
         " whoever claims it of several rows at once takes p (Holm)."
     )
     shown = [tables.against_table(against, experiment), tables.equivalence_table(against, experiment)]
-    learned = tables.learning_table(against, experiment)
-    return [element("p", text), *shown, *([learned] if learned else [])]
+    more = (tables.learning_table, tables.area_table, tables.power_table)
+    return [element("p", text), *shown, *(found for of in more if (found := of(against, experiment)))]
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:

@@ -1,29 +1,23 @@
-"""Every format against fp32, and the significand bits that each task needs, as tables."""
+"""Every format against fp32, as a table: differences, equivalence, learning, and what the tests can tell."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from ..runs.areas import areas
 from ..runs.conditions import as_text
-from .comparisons import Difference, difference, holm, probability_of_improvement
+from . import power
+from .ceiling import ceiling
+from .comparisons import Difference, Estimate, difference, holm, probability_of_improvement
 from .equivalence import MARGIN, Equivalence, equivalence, in_words
 from .intervals import NO_INTERVAL, Interval, generator_for
 from .learning import UNKNOWN, Learning, learning
-from .needed_bits import needed_bits
+from .normalized import interquartile_mean_of, scales
 from .sides import selections, sides, why_unsaid
-from .summary import (
-    ALL_TASKS,
-    ended,
-    exponent_bits,
-    failed,
-    in_order,
-    parsed,
-    significand_bits,
-)
+from .summary import ALL_TASKS, ended, failed, in_order, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +25,26 @@ if TYPE_CHECKING:
     from roundoff.runs.metric import Metric
 
     from ..runs.experiment import Experiment
-    from .sides import ByTask, Scores, Side
+    from .normalized import Selection
+    from .sides import Scores, Side
 
-_NUMBERS = [f"{name}{end}" for name in ("improvement", "difference", "share") for end in ("", "_low", "_high")]
-_NUMBERS += ["p", "p_equivalent"]
-_LEARNING = ["learnable", "unlearned", "unlearned_low", "unlearned_high"]
-_LEARNING += ["learned_difference", "learned_difference_low", "learned_difference_high", "learned_pairs"]
+_TESTS = ("p", "p_equivalent", "area_p")  # which are adjusted for the number of rows
+
+
+def _with_ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
+
+
+_COMPARED = ["runs", "crashed", "failed", *_with_ends("improvement"), *_with_ends("difference"), "pairs", "p", "p_holm"]
+_EQUIVALENT = [*_with_ends("share"), "p_equivalent", "p_equivalent_holm", "margin", "ceiling", "answer"]
+_LEARNING = ["learnable", "unlearned", "unlearned_low", "unlearned_high", *_with_ends("learned_difference")]
+_LEARNING += ["learned_pairs"]
+_AREA = [*_with_ends("area_difference"), "area_p", "area_p_holm"]
+_NORMALIZED = ["normalized", *_with_ends("normalized_iqm")]
+_POWER = ["equivalent_if_lower", "equivalent_if_failing", "equivalent_if_equal", "seeds_needed"]
+_POWER += ["correlation", "correlation_p"]
+_NUMBERS = [*_with_ends("improvement"), *_with_ends("difference"), *_with_ends("share"), "p", "p_equivalent", "area_p"]
+_NUMBERS += [*_with_ends("area_difference"), *_with_ends("normalized_iqm"), *_POWER]
 
 
 def against_reference(
@@ -47,80 +55,94 @@ def against_reference(
     Another ``reference`` says which runs take the place of fp32's: settings, and what they are, as text. Others are
     compared with those that are alike in all other settings, or with the only ones that there are.
 
-    Columns: ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of
-    fp32, in words), ``runs`` that have ended and how many of them ``crashed``, how many more ``failed``,
-    ``improvement`` with ``improvement_low`` and ``improvement_high`` (the probability that a run is better than one of
-    fp32, and its 95 % interval), ``difference`` with ``difference_low`` and ``difference_high`` (mean score minus that
-    of fp32, 95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p`` (of no
-    difference) and ``p_holm``; ``share`` with ``share_low`` and ``share_high`` (the difference as a share of fp32's
-    mean, 90 %), ``p_equivalent`` (of :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``;
-    ``margin``; ``answer``, in words. Of single tasks of agents also :func:`~.learning.learning`: ``learnable`` (runs
-    whose seed learned in fp32), ``unlearned`` with ``unlearned_low`` and ``unlearned_high`` (how many of them did not
-    learn, and the 90 % interval of the share), ``learned_difference`` with ``learned_difference_low`` and
-    ``learned_difference_high`` and ``learned_pairs`` (of the scores of those that learned, 95 %).
+    Columns, those with an interval followed by its ends ``_low`` and ``_high``:
+
+    - ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of fp32, in
+      words), ``runs`` that have ended and how many of them ``crashed``, how many more ``failed``;
+    - ``improvement``, the probability that a run is better than one of fp32 (95 %); ``difference``, mean score minus
+      that of fp32 (95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p``
+      (of no difference) and ``p_holm``;
+    - ``share``, the difference as a share of fp32's mean (90 %), ``p_equivalent`` (of
+      :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``; ``ceiling``
+      (:func:`~.ceiling.ceiling`); ``answer``, in words;
+    - of single tasks of agents :func:`~.learning.learning`: ``learnable`` (runs whose seed learned in fp32),
+      ``unlearned`` (how many of them did not learn; 90 % of the share), ``learned_difference`` (of the scores of those
+      that learned, 95 %) and ``learned_pairs``;
+    - of agents ``area_difference``, of :func:`~..runs.areas.area` (95 %; of runs that did not crash), ``area_p`` and
+      ``area_p_holm``;
+    - ``normalized``, whether scores of this row were (:func:`~.sides.selections`), as those of ``all`` are where it is
+      known what is learned; ``normalized_iqm`` (:func:`~.normalized.interquartile_mean_of`, 95 %);
+    - of :func:`~.power.power_of`: how often the test would call formats equivalent, ``equivalent_if_lower``,
+      ``equivalent_if_failing`` and ``equivalent_if_equal``; ``seeds_needed``; ``correlation`` and ``correlation_p``.
 
     A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
     Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
     return of an agent's crash is no score here.
 
-    Either p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
+    Each p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
     differences are looked for in all rows, and by ``p_equivalent``, since equivalence is claimed of a row: where its
     interval lies within the margin.
     """
     runs = ended(experiment.runs)
+    if experiment.metric.of_agents:
+        runs = runs.assign(area=runs["id"].map(areas({name: experiment.folders[name] for name in runs["id"]})))
     keys = experiment.conditions.keys
-    rows: list[dict[str, Any]] = []
-    answers: list[str] = []
-    for side, plain in sides(runs, keys, experiment.metric, reference):
-        for task, names in selections(side.scores, set(runs["task"])):
-            if not set(names) <= plain.scores.keys():
-                continue
-            x, y = ([one.scores[name] for name in names] for one in (side, plain))
-            scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
-            generator = generator_for("against", task, *map(str, side.where.values()))
-            better = probability_of_improvement(scores[0], scores[1], generator)
-            apart = _difference(x, y, experiment.metric)
-            same = _as_measured(equivalence(x, y, margin), experiment.metric)
-            crashed, ended_runs = side.crashed(names)
-            unsaid = why_unsaid(side, plain, names, margin)
-            answers.append(side.crashed_in_words(names) or (f"cannot be said: {unsaid}" if unsaid else ""))
-            rows.append(
-                {
-                    "task": task,
-                    **side.where,
-                    "reference": experiment.conditions.label(plain.where) if keys else "",
-                    "runs": ended_runs,
-                    "crashed": crashed,
-                    "failed": len(_failed(experiment, side.where, names)),
-                    **_with_ends("improvement", better.value, better.interval),
-                    **_with_ends("difference", apart.value, apart.interval),
-                    "pairs": apart.pairs,
-                    "p": apart.p,
-                    **_with_ends("share", same.share, same.interval),
-                    "p_equivalent": same.p,
-                    "margin": margin,
-                    **_of_learning(UNKNOWN if unsaid or len(names) > 1 else learning(side, plain, task), experiment),
-                }
-            )
-    for row in _all_failed(experiment, margin):
-        rows.append(row)
-        answers.append(f"failed ({row['failed']} of {row['failed']})")
-    columns = ["task", "format", *keys, "reference", "runs", "crashed", "failed"]
-    columns += [f"{name}{end}" for name in ("improvement", "difference") for end in ("", "_low", "_high")]
-    columns += ["pairs", "p", "p_holm", "share", "share_low", "share_high"]
-    columns += ["p_equivalent", "p_equivalent_holm", "margin", "answer", *_LEARNING]
+    columns = ["task", "format", *keys, "reference", *_COMPARED, *_EQUIVALENT]
+    columns += [*_LEARNING, *_AREA, *_NORMALIZED, *_POWER]
+    rows = [
+        _row(side, plain, selection, margin, experiment)
+        for side, plain in sides(runs, keys, experiment.metric, reference)
+        for selection in selections(plain, set(runs["task"]), experiment.metric)
+        if set(selection.tasks) <= side.scores.keys()
+    ]
+    rows += _all_failed(experiment, margin)
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
-    table[["p_holm", "p_equivalent_holm"]] = np.nan
     for family in (table["task"] == ALL_TASKS, table["task"] != ALL_TASKS):
-        for name in ("p", "p_equivalent"):
+        for name in _TESTS:
             table.loc[family, f"{name}_holm"] = holm(table.loc[family, name])
     table["answer"] = [
-        answer or in_words(p, same, margin)
-        for answer, p, same in zip(answers, table["p_holm"], table["p_equivalent"], strict=True)
+        row["answer"] or in_words(row["p_holm"], row["p_equivalent"], margin, at_ceiling=bool(row["ceiling"]))
+        for row in records(table)
     ]
     return in_order(table, keys, experiment.formats)[columns]
+
+
+def _row(side: Side, plain: Side, selection: Selection, margin: float, experiment: Experiment) -> dict[str, Any]:
+    """What is known of a format on some tasks; an ``answer`` only where it goes by no test."""
+    metric, tasks = experiment.metric, selection.tasks
+    x, y = selection.of(side.scores), selection.of(plain.scores)
+    scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
+    generator = generator_for("against", selection.name, *map(str, side.where.values()))
+    better = probability_of_improvement(scores[0], scores[1], generator)
+    apart = _difference(x, y, metric)
+    same = _as_measured(equivalence(x, y, margin), metric)
+    crashed, ended_runs = side.crashed(tasks)
+    unsaid = why_unsaid(side, plain, tasks, margin)
+    single = len(tasks) == 1
+    return {
+        "task": selection.name,
+        **side.where,
+        "reference": experiment.conditions.label(plain.where) if experiment.conditions.keys else "",
+        "runs": ended_runs,
+        "crashed": crashed,
+        "failed": len(_failed(experiment, side.where, tasks)),
+        **_named("improvement", better),
+        **_named("difference", Estimate(apart.value, apart.interval)),
+        "pairs": apart.pairs,
+        "p": apart.p,
+        **_named("share", Estimate(same.share, same.interval)),
+        "p_equivalent": same.p,
+        "margin": margin,
+        "ceiling": ceiling(plain, tasks, metric),
+        "answer": side.crashed_in_words(tasks) or (f"cannot be said: {unsaid}" if unsaid else ""),
+        **_of_learning(learning(side, plain, selection.name) if single and not unsaid else UNKNOWN, metric),
+        **_of_areas(side, plain, selection, metric),
+        "normalized": bool(selection.scales),
+        **_named("normalized_iqm", _normalized(side, plain, tasks)),
+        **_of_power(power.UNKNOWN if unsaid else _power(x, y, plain, selection, margin)),
+    }
 
 
 def _failed(experiment: Experiment, where: Mapping[str, Any], tasks: Sequence[str]) -> pd.DataFrame:
@@ -137,76 +159,55 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
     keys = ["task", "format", *experiment.conditions.keys]
     for where, runs in experiment.runs.groupby(keys, dropna=False):
         if (runs["status"] == "failed").all():
-            nothing = dict.fromkeys(_NUMBERS, float("nan"))
-            named = {"reference": "", "runs": 0, "crashed": 0, "failed": len(runs)}
-            unknown = _of_learning(UNKNOWN, experiment)
-            yield {**dict(zip(keys, where, strict=True)), **named, **nothing, "pairs": 0, "margin": margin, **unknown}
+            count = len(runs)
+            yield {
+                **dict(zip(keys, where, strict=True)),
+                **dict.fromkeys(_NUMBERS, np.nan),
+                "reference": "",
+                "runs": 0,
+                "crashed": 0,
+                "failed": count,
+                "pairs": 0,
+                "margin": margin,
+                "ceiling": "",
+                "normalized": False,
+                "answer": f"failed ({count} of {count})",
+                **_of_learning(UNKNOWN, experiment.metric),
+            }
 
 
-def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
-    """The bits needed on each task, for each family of formats and condition.
-
-    A family is the floats of one width of the exponent, which differ in significand bits; or formats that have one
-    number in their name (int8, posit16), which is their width; or any other format by itself, whose width is 0.
-
-    Columns: ``task``, ``family`` (empty for floats), ``exponent_bits``, the conditions, ``bits``, ``confidence``,
-    ``by_means``, ``runs``, ``paired`` and ``reason`` (see ``NeededBits``), ``smallest`` and ``largest`` (widths
-    tested), ``margin``.
-    """
-    runs = ended(experiment.runs)
-    keys = experiment.conditions.keys
-    families: dict[tuple[Any, ...], dict[int, Side]] = {}
-    references: dict[tuple[Any, ...], Side] = {}
-    for side, reference in sides(runs, keys, experiment.metric):
-        name, width = _family(side.where["format"])
-        family = (name, *(side.where[key] for key in keys))
-        families.setdefault(family, {}).setdefault(width, side)
-        references[family] = reference
-    rows: list[dict[str, Any]] = []
-    for family, widths in families.items():
-        reference = references[family]
-        for task, names in selections(reference.judged, set(runs["task"])):
-            there = {m: side for m, side in widths.items() if set(names) <= side.judged.keys()}
-            tested: dict[int, ByTask] = {m: {name: side.judged[name] for name in names} for m, side in there.items()}
-            if not tested:
-                continue
-            scores = {m: list(by_task.values()) for m, by_task in tested.items()}
-            found = needed_bits([reference.judged[name] for name in names], scores, margin=margin)
-            unsaid = (why_unsaid(side, reference, names, margin) for side in there.values())
-            if why := next(filter(None, unsaid), ""):
-                found = found._replace(bits=None, confidence=float("nan"), reason=found.reason or why)
-            answer = {key: value for key, value in found._asdict().items() if key != "confidences"}
-            floats = isinstance(family[0], int)
-            values = {"family": "" if floats else family[0], "exponent_bits": family[0] if floats else pd.NA}
-            values |= dict(zip(keys, family[1:], strict=True))
-            sizes = {"smallest": min(tested), "largest": max(tested)}
-            rows.append({"task": task, **values, **answer, **sizes, "margin": margin})
-    columns = ["task", "family", "exponent_bits", *keys, "bits", "confidence", "by_means", "runs", "paired", "reason"]
-    columns += ["smallest", "largest", "margin"]
-    table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("exponent_bits", "bits", "by_means"), "Int64"))
-    ascending = [*[True] * (1 + len(keys)), False]
-    return table.sort_values(["task", *keys, "exponent_bits"], ascending=ascending, ignore_index=True)
-
-
-def _family(name: str) -> tuple[int | str, int]:
-    """The family of a format, by exponent bits or by name, and its width."""
-    if not np.isnan(significand_bits(name)):
-        return int(exponent_bits(name)), int(significand_bits(name))
-    numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
-    return (f"{numbered[1]}X", int(numbered[2])) if numbered else (name, 0)
-
-
-def _of_learning(found: Learning, experiment: Experiment) -> dict[str, float]:
-    """What was found of learning as columns, the difference as the metric is measured."""
-    apart = found.apart
-    if experiment.metric.sign < 0:
-        apart = apart._replace(value=-apart.value, interval=_turned(apart.interval))
+def _of_learning(found: Learning, metric: Metric) -> dict[str, float]:
+    apart = _turned_for(found.apart, metric)
     values = [found.learnable, found.unlearned, *found.interval, apart.value, *apart.interval, apart.pairs]
     return dict(zip(_LEARNING, values, strict=True))
 
 
-def _with_ends(name: str, value: float, interval: Interval) -> dict[str, float]:
-    return {name: value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+def _of_areas(side: Side, plain: Side, selection: Selection, metric: Metric) -> dict[str, float]:
+    apart = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
+    return _named("area_difference", Estimate(apart.value, apart.interval)) | {"area_p": apart.p}
+
+
+def _normalized(side: Side, plain: Side, tasks: Sequence[str]) -> Estimate:
+    """The interquartile mean of scores of which fp32's mean is 1; NaN where it is not known what is learned."""
+    known = scales(plain, tasks)
+    if not known:
+        return Estimate(np.nan, NO_INTERVAL)
+    scores = [list(known[task].of(side.scores[task]).values()) for task in tasks]
+    return interquartile_mean_of(scores, generator_for("normalized", *tasks, *map(str, side.where.values())))
+
+
+def _power(x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Selection, margin: float) -> power.Power:
+    known = scales(plain, selection.tasks)
+    untrained = [0.0 if selection.scales else known[task].untrained for task in selection.tasks] if known else []
+    return power.power_of(x, y, generator_for("power", selection.name, margin), margin=margin, untrained=untrained)
+
+
+def _of_power(found: power.Power) -> dict[str, float]:
+    return dict(zip(_POWER, found, strict=True))
+
+
+def _named(name: str, found: Estimate) -> dict[str, float]:
+    return {name: found.value, f"{name}_low": found.interval.low, f"{name}_high": found.interval.high}
 
 
 def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Difference:
@@ -214,7 +215,11 @@ def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Dif
     x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
     if not all((*x, *y)):
         return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)
-    found = difference(x, y)
+    return _turned_for(difference(x, y), metric)
+
+
+def _turned_for(found: Difference, metric: Metric) -> Difference:
+    """The difference as the metric is measured, where less may be better."""
     return found if metric.sign > 0 else found._replace(value=-found.value, interval=_turned(found.interval))
 
 

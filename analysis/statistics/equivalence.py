@@ -85,16 +85,17 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> Equivalence:
     return Equivalence(share, _interval(sides, sign, share), float(np.maximum(worse, better)), worse)
 
 
-def in_words(p_difference: float, p_equivalence: float, margin: float) -> str:
+def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_ceiling: bool = False) -> str:
     """The answer: equivalent, different, both (a difference smaller than the margin), or neither, which is no answer.
 
     Args:
         p_difference: of "there is no difference"; NaN if there was no such test.
         p_equivalence: of :func:`equivalence`; NaN if there was no such test.
         margin: as a fraction, for the words.
+        at_ceiling: the reference returns as much as there is; see :func:`~.ceiling.ceiling`.
     """
     differs, same = p_difference < ALPHA, p_equivalence < ALPHA
-    within = f"equivalent within {100 * margin:.3g} %"
+    within = f"equivalent within {100 * margin:.3g} %{', at the highest return' if at_ceiling else ''}"
     if differs:
         return f"shown to differ, yet {within}" if same else "shown to differ"
     if math.isnan(p_equivalence):

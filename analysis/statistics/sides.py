@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 from ..runs.conditions import as_text, beside
 from .comparisons import matched
 from .equivalence import ALPHA
-from .summary import ALL_TASKS, REFERENCE
+from .normalized import Selection, scales
+from .summary import ALL_TASKS, REFERENCE, have_one_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ class Side:
             its return of 0 is more than many tasks give.
         judged: the same, where each crash has -infinity, whatever it is scored.
         untrained: the returns of policies before they learned, of runs that know them.
+        areas: mean scores over the learning curve, of runs that have not crashed; NaN where there is no curve.
         idle: by task, the runs that are known to have made no update.
     """
 
@@ -41,6 +43,7 @@ class Side:
     scores: ByTask
     judged: ByTask
     untrained: ByTask
+    areas: ByTask
     idle: dict[str, int]
 
     def crashed(self, tasks: Sequence[str]) -> tuple[int, int]:
@@ -88,7 +91,7 @@ def sides(
     """Every format and condition but the reference's, and what it is compared with.
 
     Args:
-        runs: that have ended.
+        runs: that have ended; with their areas as ``area``, if these are asked for.
         keys: of the conditions.
         metric: what they are scored by.
         reference: settings of the runs that others are compared with; None: fp32.
@@ -113,11 +116,17 @@ def sides(
             yield side, same[0]
 
 
-def selections(tasks: ByTask, all_tasks: set[str]) -> list[tuple[str, list[str]]]:
-    """Single tasks, and all of them together if there are several."""
-    found = [(task, [task]) for task in tasks]
-    if len(all_tasks) > 1 and set(tasks) == all_tasks:
-        found.append((ALL_TASKS, sorted(tasks)))
+def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Selection]:
+    """The reference's tasks one by one, and all of them together if it has all of several.
+
+    All are taken together by normalized scores if these are known; else by scores as they are, if those of all tasks
+    have one unit.
+    """
+    found = [Selection(task, [task], {}) for task in reference.scores]
+    if len(all_tasks) > 1 and set(reference.scores) == all_tasks:
+        known = scales(reference, all_tasks)
+        if known or have_one_unit(all_tasks, of_agents=metric.of_agents):
+            found.append(Selection(ALL_TASKS, sorted(all_tasks), known))
     return found
 
 
@@ -130,7 +139,9 @@ def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
     known = {
         task: {seed: score for seed, score in of.items() if math.isfinite(score)} for task, of in untrained.items()
     }
-    return Side(values, _by_task(runs, scores), _by_task(runs, scores.mask(crashed, -math.inf)), known, idle)
+    areas = (metric.sign * runs["area"]).mask(crashed) if "area" in runs else runs["return"] * math.nan
+    judged = scores.mask(crashed, -math.inf)
+    return Side(values, _by_task(runs, scores), _by_task(runs, judged), known, _by_task(runs, areas), idle)
 
 
 def _by_task(runs: pd.DataFrame, scores: pd.Series[float]) -> ByTask:

@@ -14,7 +14,7 @@ from ..runs.fp32_runs import NO_POLICY
 from .intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..runs.experiment import Experiment
 
@@ -41,6 +41,11 @@ def parsed(name: str) -> Format | None:
         return None if ":" in name else Format.parse(name)
     except FormatError:
         return None
+
+
+def have_one_unit(tasks: Iterable[str], *, of_agents: bool) -> bool:
+    """Whether scores of these tasks can be added: returns of the suite are 0 to 1000, those of others anything."""
+    return not of_agents or not any(":" in task for task in tasks)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -75,7 +80,7 @@ def in_order(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd
 
 
 def summarize(experiment: Experiment) -> pd.DataFrame:
-    """Scores by task, format and condition; if there are several tasks, also their mean, as task ``all``.
+    """Scores by task, format and condition; of several tasks whose scores have one unit also their mean, ``all``.
 
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
@@ -89,11 +94,12 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     runs = experiment.runs[experiment.runs["status"].isin(["done", "crashed", "failed"])]
     keys = experiment.conditions.keys
     all_tasks = set(ended(runs)["task"])
+    several = len(all_tasks) > 1 and have_one_unit(all_tasks, of_agents=experiment.metric.of_agents)
     rows = []
     for where, group in runs.groupby(["format", *keys], dropna=False):
         tasks = {str(task): ended(part)["return"].to_numpy(float) for task, part in group.groupby("task")}
         selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
-        if len(all_tasks) > 1 and {task for task, scores in tasks.items() if scores.size} == all_tasks:
+        if several and {task for task, scores in tasks.items() if scores.size} == all_tasks:
             selections[ALL_TASKS] = [scores for scores in tasks.values() if scores.size]
         for task, scores in selections.items():
             here = group[(group["task"] == task) | (task == ALL_TASKS)]

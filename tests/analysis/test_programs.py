@@ -15,8 +15,9 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.figures.drawing.axes import score_limits
 from roundoff.analysis.reports.provenance import recipe
-from roundoff.analysis.statistics.against_fp32 import against_reference, needed_table
+from roundoff.analysis.statistics.against_fp32 import against_reference
 from roundoff.analysis.statistics.first_failures import first_non_finite
+from roundoff.analysis.statistics.needed_table import needed_table
 from roundoff.analysis.statistics.run_table import FIRST
 from roundoff.analysis.statistics.summary import summarize
 from roundoff.runs.metric import RETURN, Metric, read_metric

@@ -100,7 +100,10 @@ def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
 def test_the_answers_are_a_table_on_the_terminal_too(sweep):
     said = CliRunner().invoke(app, ["against", str(sweep)])
     assert said.exit_code == 0
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in said.stdout.splitlines()]
+    first, learning, told = [part.splitlines() for part in said.stdout.split("\n\n")[::2]]
+    assert "difference over the curve" in learning[0]
+    assert [len(lines) - 2 for lines in (learning, told)] == [3, 2]  # what crashed has no power
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in first]
     answers = {row[1]: row[-1] for row in rows[2:]}
     both = "shown to differ, yet equivalent within 5 %"
     assert answers == {"e5m10": both, "e5m5": both, "e5m2": "crashed (2 of 3)"}

@@ -1,0 +1,56 @@
+"""Areas under learning curves: the mean return over the whole of training, which sees how fast a run learned."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from roundoff.files import parse_json
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.log import read_log
+from roundoff.runs.result import MALFORMED
+
+from .outcome import finite, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+
+def area(curve: Iterable[tuple[float, float]]) -> float:
+    """The area under a learning curve, over its length: a mean return, which compares with that of the end.
+
+    Args:
+        curve: steps and returns of evaluations, in any order; of several at a step the last one counts.
+
+    Returns:
+        The integral by trapezoids from the first evaluation to the last, over the steps between them; NaN of fewer
+        than two steps.
+    """
+    points = sorted(dict(curve).items())
+    if len(points) < 2:
+        return math.nan
+    steps, returns = np.array(points, float).T
+    return float(np.trapezoid(returns, steps) / (steps[-1] - steps[0]))
+
+
+def areas(folders: Mapping[str, Path]) -> dict[str, float]:
+    """The area of each agent's run, by id; NaN where it logged fewer than two evaluations.
+
+    Evaluations alone are read, a few lines of a file, and damaged ones are left out without a word: commands that
+    show them say it.
+    """
+    return {identity: area(_evaluations(RunDirectory(folder).metrics)) for identity, folder in folders.items()}
+
+
+def _evaluations(path: Path) -> Iterable[tuple[float, float]]:
+    for line in read_log(path, []).split(b"\n"):
+        if b'"eval"' in line:
+            try:
+                record = parse_json(line)
+                if record["kind"] == "eval":
+                    yield whole(record["step"]), finite(record["return_mean"])
+            except MALFORMED:
+                continue

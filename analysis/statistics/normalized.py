@@ -1,0 +1,91 @@
+"""Scores on a scale that all tasks share: 0 is what a policy returns before it learns, 1 what fp32 returns after."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from .comparisons import Estimate
+from .intervals import NO_INTERVAL, percentiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .sides import ByTask, Scores, Side
+
+
+class Scale(NamedTuple):
+    """Two scores of a task.
+
+    Attributes:
+        untrained: the reference's mean score before it learns.
+        learned: its mean score after.
+    """
+
+    untrained: float
+    learned: float
+
+    def of(self, scores: Scores) -> Scores:
+        """The scores, where ``untrained`` is 0 and ``learned`` is 1; infinite ones stay."""
+        return {seed: (score - self.untrained) / (self.learned - self.untrained) for seed, score in scores.items()}
+
+
+class Selection(NamedTuple):
+    """What a row of a table is of.
+
+    Attributes:
+        name: of the task, or :data:`~.summary.ALL_TASKS` for the mean over several.
+        tasks: which they are.
+        scales: of the tasks, by which a mean over them is taken; empty where scores are taken as they are.
+    """
+
+    name: str
+    tasks: list[str]
+    scales: dict[str, Scale]
+
+    def of(self, scores: ByTask) -> list[Scores]:
+        """The scores of each task."""
+        return [self.scales[task].of(scores[task]) if self.scales else scores[task] for task in self.tasks]
+
+
+def scales(reference: Side, tasks: Iterable[str]) -> dict[str, Scale]:
+    """The scale of each task; empty unless the reference is known to have learned something on every one."""
+    found = {}
+    for task in tasks:
+        before, after = reference.untrained.get(task, {}), reference.judged[task]
+        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (before, after)))
+        if not (math.isfinite(scale.learned) and scale.learned > scale.untrained):
+            return {}
+        found[task] = scale
+    return found
+
+
+def interquartile_mean_of(
+    groups: Sequence[Sequence[float]], generator: np.random.Generator, *, level: float = 0.95, replicates: int = 2_000
+) -> Estimate:
+    """The interquartile mean of normalized scores of all tasks together, and its stratified bootstrap interval.
+
+    Args:
+        groups: the scores of each task's runs; one that is not finite, a crash, counts 0, which is to have learned
+            nothing.
+        generator: source of the resampling: runs are drawn anew within their task.
+        level: confidence level, in (0, 1).
+        replicates: number of resamplings.
+
+    Returns:
+        The mean; its interval is NaN if a task has fewer than two runs.
+
+    Source:
+        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", 2021, Sections 4.2 and
+        4.3; ``rliable`` computes the same.
+    """
+    arrays = [np.where(np.isfinite(group), group, 0.0) for group in map(np.asarray, groups)]
+    value = float(stats.trim_mean(np.concatenate(arrays), 0.25))
+    if any(array.size < 2 for array in arrays):
+        return Estimate(value, NO_INTERVAL)
+    drawn = [array[generator.integers(array.size, size=(replicates, array.size))] for array in arrays]
+    resampled = stats.trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
+    return Estimate(value, percentiles(resampled, level))

@@ -1,0 +1,175 @@
+"""What a test of equivalence can tell with the seeds that there are: its errors, its power, and the seeds it needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from .comparisons import matched
+from .equivalence import ALPHA, MARGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from .comparisons import Matched
+    from .equivalence import Tasks
+
+    Samples = Sequence[NDArray[np.float64]]  # of each task, shape (experiments, runs)
+
+WANTED = 0.8
+"""The power that an experiment is planned for."""
+FAILING = 0.1
+"""The share of runs that learn nothing, in made-up formats that fail."""
+
+_EXPERIMENTS = 2_000
+_SEEDS = (*range(3, 17), 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+
+class Power(NamedTuple):
+    """How often the test calls made-up formats equivalent, whose runs spread as those that were made.
+
+    Attributes:
+        lower: formats that return less by just the margin; 5 % or less is right.
+        failing: formats that are as good as the reference, but for one more run in ten that learns nothing; NaN where
+            it is not known what such a run returns.
+        equal: formats that are as good as the reference: the power.
+        seeds: on each task, with which ``equal`` reaches 80 %; NaN if 256 do not.
+        correlation: of the scores of equal seeds, on the task that has the most; NaN if unpaired.
+        correlation_p: one-sided, of "pairing by seed does not help": the correlation is 0 or less.
+    """
+
+    lower: float
+    failing: float
+    equal: float
+    seeds: float
+    correlation: float
+    correlation_p: float
+
+
+UNKNOWN = Power(*[math.nan] * 6)
+"""What is known where there are fewer than three runs, or some have no score."""
+
+
+def power_of(
+    x: Tasks, y: Tasks, generator: np.random.Generator, *, margin: float = MARGIN, untrained: Sequence[float] = ()
+) -> Power:
+    """Makes experiments up by drawing from the runs there are, and counts what the test says of them.
+
+    An experiment draws as many runs of either side as there are, pairs together, with replacement, by the smoothed
+    bootstrap: normal noise with the covariance of the runs, times n^(-1/6), is added, and the sum is shrunk to the
+    variance of the runs; without the noise, draws from few runs are too often all the same. Runs of the format are then
+    moved so that their mean is what the made-up format shall have. With few runs this is rough all the same.
+
+    Args:
+        x: for each task, scores by seed.
+        y: the same of the reference, tasks in the same order.
+        generator: source of the draws.
+        margin: of the test, as a fraction of the reference's mean.
+        untrained: what a run that learns nothing scores, on each task; empty if that is not known.
+
+    Returns:
+        :data:`UNKNOWN` if a task has fewer than three runs, or one without a score.
+
+    Source:
+        The test is that of :func:`~.equivalence.equivalence`. Power by simulation: Colas, Sigaud and Oudeyer, "How
+        many random seeds? Statistical power analysis in deep reinforcement learning experiments", 2018. Smoothing:
+        Silverman and Young, "The bootstrap: to smooth or not to smooth?", 1987.
+    """
+    if not all(len(task) > 2 and np.isfinite([*task.values()]).all() for task in (*x, *y)):
+        return UNKNOWN
+    sides = matched(x, y)
+    if min(task.size for task in (*sides.x, *sides.y)) < 3 or sides.reference == 0:
+        return UNKNOWN
+    sign = math.copysign(1.0, sides.reference)
+
+    def share(
+        shift: float, change: Callable[[Samples], Samples] = lambda drawn: drawn, seeds: int | None = None
+    ) -> float:
+        moved, there = [], []
+        for of_x, of_y in zip(sides.x, sides.y, strict=True):
+            apart_x, apart_y = _draw(of_x, of_y, generator, paired=sides.paired, seeds=seeds)
+            moved.append(apart_x + of_y.mean() * (1 - sign * shift))
+            there.append(apart_y + of_y.mean())
+        return _called_equivalent(change(moved), there, margin * sign, paired=sides.paired)
+
+    def some_fail(drawn: Samples) -> Samples:
+        return [
+            np.where(generator.random(one.shape) < FAILING, nothing, one)
+            for one, nothing in zip(drawn, untrained, strict=True)
+        ]
+
+    failing = share(0, some_fail) if untrained else math.nan
+    return Power(share(margin), failing, share(0), _enough(lambda seeds: share(0, seeds=seeds)), *_correlation(sides))
+
+
+def _draw(
+    x: NDArray[np.float64], y: NDArray[np.float64], generator: np.random.Generator, *, paired: bool, seeds: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Distances of runs of a task from their means, of shape (experiments, seeds), or as many as there are."""
+    if paired:
+        drawn = _smoothed(np.stack([x, y]), generator, seeds)
+        return drawn[0], drawn[1]
+    return _smoothed(x[None], generator, seeds)[0], _smoothed(y[None], generator, seeds)[0]
+
+
+def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: int | None) -> NDArray[np.float64]:
+    """Draws from runs of shape (sides, n), whose columns stay together: (sides, experiments, seeds)."""
+    sides, count = runs.shape
+    width = count ** (-1 / 6)
+    apart = (runs - runs.mean(axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
+    places = generator.integers(count, size=(_EXPERIMENTS, seeds or count))
+    scales, axes = np.linalg.eigh(apart @ apart.T / count)
+    root = axes * np.sqrt(np.maximum(scales, 0))
+    noise = np.tensordot(root, generator.normal(size=(sides, *places.shape)), 1)
+    result: NDArray[np.float64] = (apart[:, places] + width * noise) / math.sqrt(1 + width**2)
+    return result
+
+
+def _called_equivalent(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
+    """The share of experiments in which both one-sided tests reject."""
+    both = np.ones(_EXPERIMENTS, bool)
+    for side in (1, -1):
+        factor = 1 - side * margin
+        if paired:
+            samples = [side * (a - factor * b) for a, b in zip(x, y, strict=True)]
+        else:
+            samples = [*(side * a for a in x), *(-side * factor * b for b in y)]
+        both &= _p_above(samples) < ALPHA
+    return float(both.mean())
+
+
+def _p_above(samples: Samples) -> NDArray[np.float64]:
+    """One-sided p of "the sum of the means is 0 or less", of each experiment, as :class:`~.means.Mean` has it."""
+    value = sum(sample.mean(axis=1) for sample in samples)
+    parts = np.array([sample.var(axis=1, ddof=1) / sample.shape[1] for sample in samples])
+    variance = parts.sum(axis=0)
+    freedoms = np.array([[sample.shape[1] - 1] for sample in samples])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = variance**2 / (parts**2 / freedoms).sum(axis=0)
+        p = special.stdtr(freedom, -value / np.sqrt(variance))
+    result: NDArray[np.float64] = np.where(variance > 0, p, np.where(np.asarray(value) > 0, 0.0, 1.0))
+    return result
+
+
+def _enough(power: Callable[[int], float]) -> float:
+    """The fewest seeds with the power wanted, by bisection."""
+    low, high = 0, len(_SEEDS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(_SEEDS[middle]) >= WANTED else (middle + 1, high)
+    return float(_SEEDS[low]) if low < len(_SEEDS) else math.nan
+
+
+def _correlation(sides: Matched) -> tuple[float, float]:
+    if not sides.paired:
+        return math.nan, math.nan
+    a, b = max(zip(sides.x, sides.y, strict=True), key=lambda pair: pair[0].size)
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return math.nan, math.nan
+    found = stats.pearsonr(a, b, alternative="greater")
+    return float(found.statistic), float(found.pvalue)
