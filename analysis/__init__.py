@@ -9,6 +9,6 @@ with from_extras():
     from .plot import plot
     from .reports.writing import report
     from .runs.experiment import Experiment, read_experiment
-    from .statistics.run_table import table
+    from .tables.run_table import table
 
 __all__ = ["AnalysisError", "Experiment", "against", "compare", "plot", "read_experiment", "report", "table"]

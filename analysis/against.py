@@ -10,11 +10,11 @@ from .errors import AnalysisError
 from .plot import about_open_runs
 from .runs.conditions import as_text
 from .runs.experiment import read_experiment
-from .statistics import markdown
-from .statistics.against_fp32 import against_reference
 from .statistics.equivalence import MARGIN
 from .statistics.power import FAILING, WANTED
-from .statistics.summary import ALL_TASKS, REFERENCE, failed, records
+from .tables import markdown
+from .tables.against_fp32 import against_reference
+from .tables.summary import ALL_TASKS, REFERENCE, failed, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def against(
             text, ``none`` where there is none; of a policy or storage also the name of its case.
 
     Returns:
-        The numbers (:func:`~.statistics.against_fp32.against_reference`), the same for people as tables in Markdown,
+        The numbers (:func:`~.tables.against_fp32.against_reference`), the same for people as tables in Markdown,
         and warnings about what was left out.
 
     Raises:

@@ -18,8 +18,8 @@ from .figures.relative import relative_table
 from .plot import FORMATS, Named, about_open_runs, check_known, write_figure
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
-from .statistics.markdown import table as markdown_table
-from .statistics.summary import REFERENCE, ended, records
+from .tables.markdown import table as markdown_table
+from .tables.summary import REFERENCE, ended, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import SIZES, drawable
 from .runs.experiment import read_experiment
 from .runs.files import make_folder, replace_file
-from .statistics import printed
-from .statistics.first_failures import first_failures
-from .statistics.summary import ended, summarize
+from .tables import printed
+from .tables.first_failures import first_failures
+from .tables.summary import ended, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -51,8 +51,8 @@ def plot(
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes figures, each with the table (``.csv``) that it is drawn from, and two tables more, into the folder.
 
-    Tables: ``summary.csv`` (:func:`~.statistics.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
-    observed runs crashed (:func:`~.statistics.first_failures.first_failures`). Figures:
+    Tables: ``summary.csv`` (:func:`~.tables.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
+    observed runs crashed (:func:`~.tables.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
     ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from roundoff.files import write_json
 
 from ..agents.training.blame import UNROUNDED, check_over, units_of_run, with_rules
-from ..analysis.statistics import markdown
 from ..analysis.statistics.comparisons import difference, holm
 from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
+from ..analysis.tables import markdown
 from ..simulate import BlameError
 from ..simulate.aten.tables import MOVES
 from ..simulate.blame import HIGH

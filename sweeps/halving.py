@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from ..analysis.statistics import markdown
+from ..analysis.tables import markdown
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .sweep import Summary, run_in_rounds

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..statistics.actor_times import ACTIVITIES, actor_times
-from ..statistics.summary import records
+from ..tables.actor_times import ACTIVITIES, actor_times
+from ..tables.summary import records
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..statistics.summary import REFERENCE
+from ..tables.summary import REFERENCE
 from .actor_time import actor_time_table, draw_actor_time
 from .comparison import comparison_table, draw_comparison
 from .curves import curves_table, draw_curves

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..statistics.summary import ALL_TASKS, ended, records
+from ..tables.summary import ALL_TASKS, ended, records
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
 from .drawing.style import FAILED, SCREEN, Size, figure, look, points

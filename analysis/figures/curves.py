@@ -11,7 +11,7 @@ from roundoff.runs.metric import RETURN, Metric
 
 from ..runs.conditions import PLAIN, says_less, without_settled
 from ..statistics.intervals import bootstrap_intervals, generator_for
-from ..statistics.summary import REFERENCE as FP32
+from ..tables.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
 from .drawing.line_ends import label_ends

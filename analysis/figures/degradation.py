@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..statistics.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
-from ..statistics.summary import REFERENCE as FP32
+from ..tables.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
+from ..tables.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
@@ -39,7 +39,7 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
 
     Args:
         experiment: the runs.
-        summary: of the same experiment, from :func:`roundoff.analysis.statistics.summary.summarize`.
+        summary: of the same experiment, from :func:`roundoff.analysis.tables.summary.summarize`.
         across: what varies along a series: ``significand_bits`` or ``exponent_bits`` (formats that are no floats are
             left out), ``bits`` (per number, with their share of a block's scale; formats that cannot be read are left
             out), or ``format``.

@@ -14,7 +14,7 @@ from roundoff.runs.folder import RunDirectory
 
 from ...agents.config.fields import Role
 from ...agents.config.registry import keys_with
-from ..statistics.summary import REFERENCE
+from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points

@@ -9,7 +9,7 @@ import pandas as pd
 from roundoff.runs.metric import RETURN, Metric
 
 from ..runs.conditions import MAPPINGS, as_text
-from ..statistics.summary import ALL_TASKS, records
+from ..tables.summary import ALL_TASKS, records
 from .drawing.axes import ordered, titles
 from .drawing.cells import Cells, draw_heat_maps, shades
 from .drawing.style import SCREEN, Size

@@ -10,7 +10,7 @@ import pandas as pd
 from roundoff.runs.metric import RETURN, Metric
 
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
-from ..statistics.summary import REFERENCE, ended
+from ..tables.summary import REFERENCE, ended
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK

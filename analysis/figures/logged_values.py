@@ -13,7 +13,7 @@ from roundoff.runs.metric import RETURN, Metric
 from ...agents.config.fields import Panel
 from ...agents.config.registry import drawn_values, panels
 from ..statistics.intervals import bootstrap_intervals, generator_for
-from ..statistics.summary import REFERENCE, records
+from ..tables.summary import REFERENCE, records
 from .curves import thinned
 from .drawing.axes import from_wide_to_narrow, spans_decades
 from .drawing.legends import legend_under

@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 from roundoff.runs.metric import RETURN, Metric
 
 from ...formats import FloatFormat
-from ..statistics.summary import parsed, records
+from ..tables.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..statistics.summary import ALL_TASKS, REFERENCE
+from ..tables.summary import ALL_TASKS, REFERENCE
 from .drawing.axes import titles
 from .drawing.cells import Cells, draw_heat_maps, shades
 from .drawing.style import SCREEN, Size

@@ -10,7 +10,7 @@ import pandas as pd
 from roundoff.runs.metric import RETURN, Metric
 
 from ..statistics.intervals import generator_for, performance_profile, profile_band
-from ..statistics.summary import ALL_TASKS, REFERENCE, ended, records
+from ..tables.summary import ALL_TASKS, REFERENCE, ended, records
 from .drawing.axes import from_wide_to_narrow, score_limits, titles
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK

@@ -13,7 +13,7 @@ from roundoff.runs.metric import RETURN, Metric
 from ..runs.conditions import beside
 from ..runs.fp32_runs import NO_POLICY
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
-from ..statistics.summary import REFERENCE, ended, exponent_bits, records, significand_bits
+from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
 

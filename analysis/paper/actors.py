@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..statistics.actor_times import ACTIVITIES, actor_clocks, actor_times
-from ..statistics.summary import ended
+from ..tables.actor_times import ACTIVITIES, actor_clocks, actor_times
+from ..tables.summary import ended
 from .measured import Measured
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 
 from roundoff.runs.metric import AgentMetric
 
-from ..statistics.run_table import seconds_of
-from ..statistics.summary import records
+from ..tables.run_table import seconds_of
+from ..tables.summary import records
 from .measured import Measured, spread
 
 if TYPE_CHECKING:

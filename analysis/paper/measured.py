@@ -12,7 +12,7 @@ from ..figures.drawing.axes import titles
 from ..figures.hyperparameters import hyperparameters_table
 from ..figures.logged_values import norms_table
 from ..figures.magnitudes import magnitudes_table
-from ..statistics.summary import ALL_TASKS, records
+from ..tables.summary import ALL_TASKS, records
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..statistics.markdown import table
+from ..tables.markdown import table
 from .published import paper_of, published
 
 

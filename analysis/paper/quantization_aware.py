@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..figures.drawing.axes import titles
-from ..statistics.summary import ALL_TASKS, parsed, records
+from ..tables.summary import ALL_TASKS, parsed, records
 from .measured import Measured
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from scipy import stats
 from ..errors import AnalysisError
 from ..runs.conditions import as_text, without_settled
 from ..statistics.comparisons import holm
-from ..statistics.quantized import paired_interval
-from ..statistics.summary import REFERENCE
+from ..tables.quantized import paired_interval
+from ..tables.summary import REFERENCE
 from .measured import Measured, spread
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from ..figures.catalogue import FIGURES
 from ..plot import Named, about_open_runs, write_figure
 from ..runs.experiment import read_experiment
 from ..runs.files import replace_file
-from ..statistics.markdown import plain, table
-from ..statistics.summary import summarize
+from ..tables.markdown import plain, table
+from ..tables.summary import summarize
 from .published import Printed, paper_of, published
 from .shown import NOT_OF_THE_PAPER, REPRODUCIBLE, Shown
 

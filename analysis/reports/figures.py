@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..figures.drawing.axes import limits_by_task, titles
-from ..statistics.summary import ALL_TASKS, REFERENCE, records
+from ..tables.summary import ALL_TASKS, REFERENCE, records
 from .charts import MOST_LABELS, Axes, chart, rows_chart
 from .marks import Point, Series, swatch
 from .markup import Safe, element, interval, number, percent, plural, tick

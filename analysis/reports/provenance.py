@@ -21,7 +21,7 @@ from roundoff.runs.folder import RunDirectory
 
 from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
-from ..statistics.summary import records
+from ..tables.summary import records
 from .markup import number, percent, plural
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..statistics.summary import ALL_TASKS, records
+from ..tables.summary import ALL_TASKS, records
 from .markup import Column, Safe, element, interval, number, percent, table, tick
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def crash_table(experiment: Experiment) -> Safe | None:
 
 
 def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
-    """What failed first in each format, from :func:`~.statistics.first_failures.first_failures`."""
+    """What failed first in each format, from :func:`~.tables.first_failures.first_failures`."""
     columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
     columns += [Column("crashed"), Column("first at step"), Column("first non-finite operation", **_TEXT)]
     columns += [Column("of observed crashes")]

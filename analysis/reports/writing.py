@@ -14,11 +14,11 @@ from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import make_folder, replace_file
 from ..runs.horizons import learned_horizons
-from ..statistics.against_fp32 import against_reference
 from ..statistics.equivalence import MARGIN
-from ..statistics.first_failures import first_failures
-from ..statistics.needed_table import needed_table
-from ..statistics.summary import REFERENCE, ended, summarize
+from ..tables.against_fp32 import against_reference
+from ..tables.first_failures import first_failures
+from ..tables.needed_table import needed_table
+from ..tables.summary import REFERENCE, ended, summarize
 from . import figures, tables
 from .markup import Safe, definitions, element, join, plural, tick
 from .page import page

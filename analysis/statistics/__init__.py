@@ -1,1 +1,1 @@
-"""Intervals, comparisons and answers, computed from tables of runs."""
+"""Intervals, comparisons, tests and their power, computed from arrays of scores."""

@@ -92,7 +92,7 @@ def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_cei
         p_difference: of "there is no difference"; NaN if there was no such test.
         p_equivalence: of :func:`equivalence`; NaN if there was no such test.
         margin: as a fraction, for the words.
-        at_ceiling: the reference returns as much as there is; see :func:`~.ceiling.ceiling`.
+        at_ceiling: the reference returns as much as there is; see :func:`~..tables.ceiling.ceiling`.
     """
     differs, same = p_difference < ALPHA, p_equivalence < ALPHA
     within = f"equivalent within {100 * margin:.3g} %{', at the highest return' if at_ceiling else ''}"

@@ -23,7 +23,7 @@ from roundoff.agents import (
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
 from roundoff.analysis import read_experiment
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.summary import summarize
 from roundoff.formats import Format, round
 from roundoff.simulate import simulate
 

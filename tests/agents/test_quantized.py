@@ -21,7 +21,7 @@ from roundoff.agents.quantization.products import QuantizedProducts
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.loop import Run
 from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.analysis.statistics.quantized import of_run, over_runs, paired_interval
+from roundoff.analysis.tables.quantized import of_run, over_runs, paired_interval
 from roundoff.cli import app
 from roundoff.formats import FormatError
 

@@ -8,7 +8,7 @@ from roundoff.analysis import against, read_experiment
 from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.runs.conditions import as_text
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.summary import summarize
 
 from .test_plot import draw, write_run, write_sweep
 

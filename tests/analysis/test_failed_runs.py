@@ -5,8 +5,8 @@ from program_runs import write_failed, write_run, write_sweep
 
 from roundoff.analysis import against, plot, read_experiment, report
 from roundoff.analysis.figures.catalogue import FIGURES
-from roundoff.analysis.statistics.against_fp32 import against_reference
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.against_fp32 import against_reference
+from roundoff.analysis.tables.summary import summarize
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.drawing.style import SIZES
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.plot import read_table
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.summary import summarize
 from roundoff.cli import app
 
 FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients"]

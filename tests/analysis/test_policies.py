@@ -9,7 +9,7 @@ from roundoff.analysis import read_experiment, report, table
 from roundoff.analysis.against import against
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.relative import relative_table
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.summary import summarize
 
 POLICIES = [{"preset": "every-op"}, {"preset": "mixed-precision"}]
 LEAST = {"every-op": -24, "mixed-precision": -36}

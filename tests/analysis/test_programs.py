@@ -15,11 +15,11 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.figures.drawing.axes import score_limits
 from roundoff.analysis.reports.provenance import recipe
-from roundoff.analysis.statistics.against_fp32 import against_reference
-from roundoff.analysis.statistics.first_failures import first_non_finite
-from roundoff.analysis.statistics.needed_table import needed_table
-from roundoff.analysis.statistics.run_table import FIRST
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.against_fp32 import against_reference
+from roundoff.analysis.tables.first_failures import first_non_finite
+from roundoff.analysis.tables.needed_table import needed_table
+from roundoff.analysis.tables.run_table import FIRST
+from roundoff.analysis.tables.summary import summarize
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.simulate.watching.report import Birth
 
@@ -113,8 +113,8 @@ def test_bits_per_number_are_an_axis(tmp_path):
 
 
 def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
-    monkeypatch.setattr("roundoff.analysis.statistics.summary.Format.parse", pytest.fail)
-    from roundoff.analysis.statistics.summary import parsed
+    monkeypatch.setattr("roundoff.analysis.tables.summary.Format.parse", pytest.fail)
+    from roundoff.analysis.tables.summary import parsed
 
     assert parsed("some_module:a_format") is None
 

@@ -16,7 +16,7 @@ from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_
 from roundoff.analysis.paper.published import paper_of, published
 from roundoff.analysis.paper.reproduction import reproduce
 from roundoff.analysis.paper.shown import REPRODUCIBLE
-from roundoff.analysis.statistics.markdown import plain
+from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
 from roundoff.sweeps.catalogue import presets

@@ -7,9 +7,9 @@ from scipy import stats
 
 from roundoff.analysis import against, report
 from roundoff.analysis.runs.experiment import read_experiment
-from roundoff.analysis.statistics.against_fp32 import against_reference
-from roundoff.analysis.statistics.learning import share_interval
-from roundoff.analysis.statistics.needed_table import needed_table
+from roundoff.analysis.tables.against_fp32 import against_reference
+from roundoff.analysis.tables.learning import share_interval
+from roundoff.analysis.tables.needed_table import needed_table
 
 BIRTH = "first non-finite result: infinity in addcdiv_ (optimizer) at agent.py:116 in step: self.move()"
 

@@ -19,7 +19,7 @@ from roundoff.agents import train
 from roundoff.agents.errors import FileError
 from roundoff.agents.run.stopping import Stopped
 from roundoff.analysis import read_experiment
-from roundoff.analysis.statistics.summary import summarize
+from roundoff.analysis.tables.summary import summarize
 from roundoff.files import directory_lock
 from roundoff.sweeps import plan_text, run_sweep
 from roundoff.sweeps.display.progress import ProgressDisplay

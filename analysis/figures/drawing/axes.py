@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...statistics.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
+from ...tables.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
-from ...statistics.summary import records
+from ...tables.summary import records
 from .axes import is_logarithmic, score_limits
 from .style import FAILED, Size, figure, slant
 

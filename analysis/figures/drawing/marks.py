@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ...statistics.summary import records
+from ...tables.summary import records
 from .style import CRASH, points
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ def quantize(
 
     from roundoff.agents import Quantization
     from roundoff.agents import quantize as quantize_run
-    from roundoff.analysis.statistics.markdown import table
-    from roundoff.analysis.statistics.quantized import in_words, of_run, over_runs
+    from roundoff.analysis.tables.markdown import table
+    from roundoff.analysis.tables.quantized import in_words, of_run, over_runs
     from roundoff.files import make_directory, write_bytes
 
     imports = allowed_imports(allow_import, None)
@@ -75,7 +75,7 @@ def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
     """The folders of the runs to quantize, the one named or those of a sweep that are done, and their conditions."""
     from roundoff.analysis.errors import AnalysisError
     from roundoff.analysis.runs.experiment import read_experiment
-    from roundoff.analysis.statistics.summary import records
+    from roundoff.analysis.tables.summary import records
 
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
         return {directory.resolve().name: (directory, "")}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .intervals import NO_INTERVAL, Interval
-from .means import sum_of_means
+from ..statistics.intervals import NO_INTERVAL, Interval
+from ..statistics.means import sum_of_means
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

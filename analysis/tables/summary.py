@@ -11,7 +11,7 @@ import pandas as pd
 from ...formats import FloatFormat, Format, FormatError
 from ..runs.conditions import as_text
 from ..runs.fp32_runs import NO_POLICY
-from .intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
+from ..statistics.intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

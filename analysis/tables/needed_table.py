@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .equivalence import MARGIN
-from .needed_bits import needed_bits
+from ..statistics.equivalence import MARGIN
+from ..statistics.needed_bits import needed_bits
 from .sides import selections, sides, why_unsaid
 from .summary import ended, exponent_bits, parsed, significand_bits
 

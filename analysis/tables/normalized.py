@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from .comparisons import Estimate
-from .intervals import NO_INTERVAL, percentiles
+from ..statistics.comparisons import Estimate
+from ..statistics.intervals import NO_INTERVAL, percentiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from .sides import ByTask, Scores, Side
+    Scores = Mapping[Any, float]
 
 
 class Scale(NamedTuple):
@@ -28,7 +28,7 @@ class Scale(NamedTuple):
     untrained: float
     learned: float
 
-    def of(self, scores: Scores) -> Scores:
+    def of(self, scores: Scores) -> dict[Any, float]:
         """The scores, where ``untrained`` is 0 and ``learned`` is 1; infinite ones stay."""
         return {seed: (score - self.untrained) / (self.learned - self.untrained) for seed, score in scores.items()}
 
@@ -46,21 +46,9 @@ class Selection(NamedTuple):
     tasks: list[str]
     scales: dict[str, Scale]
 
-    def of(self, scores: ByTask) -> list[Scores]:
+    def of(self, scores: Mapping[str, Scores]) -> list[Scores]:
         """The scores of each task."""
         return [self.scales[task].of(scores[task]) if self.scales else scores[task] for task in self.tasks]
-
-
-def scales(reference: Side, tasks: Iterable[str]) -> dict[str, Scale]:
-    """The scale of each task; empty unless the reference is known to have learned something on every one."""
-    found = {}
-    for task in tasks:
-        before, after = reference.untrained.get(task, {}), reference.judged[task]
-        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (before, after)))
-        if not (math.isfinite(scale.learned) and scale.learned > scale.untrained):
-            return {}
-        found[task] = scale
-    return found
 
 
 def interquartile_mean_of(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import stats
 
-from .comparisons import Difference, difference
-from .intervals import NO_INTERVAL, Interval
+from ..statistics.comparisons import Difference, difference
+from ..statistics.intervals import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
     from .sides import Scores, Side

@@ -7,14 +7,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from ..runs.conditions import as_text, beside
-from .comparisons import matched
-from .equivalence import ALPHA
-from .normalized import Selection, scales
+from ..statistics.comparisons import matched
+from ..statistics.equivalence import ALPHA
+from .normalized import Scale, Selection
 from .summary import ALL_TASKS, REFERENCE, have_one_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pandas as pd
 
@@ -60,7 +62,7 @@ class Side:
         """Whether its runs are shown to be better than they were before they learned, by more than a margin.
 
         A policy that has learned nothing would be equivalent to one that is not. The test is that of
-        :func:`~.equivalence.equivalence`, turned round.
+        :func:`~..statistics.equivalence.equivalence`, turned round.
 
         Returns:
             None where it is not known what they were.
@@ -127,6 +129,18 @@ def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Sel
         known = scales(reference, all_tasks)
         if known or have_one_unit(all_tasks, of_agents=metric.of_agents):
             found.append(Selection(ALL_TASKS, sorted(all_tasks), known))
+    return found
+
+
+def scales(reference: Side, tasks: Iterable[str]) -> dict[str, Scale]:
+    """The scale of each task; empty unless the reference is known to have learned something on every one."""
+    found = {}
+    for task in tasks:
+        before, after = reference.untrained.get(task, {}), reference.judged[task]
+        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (before, after)))
+        if not (math.isfinite(scale.learned) and scale.learned > scale.untrained):
+            return {}
+        found[task] = scale
     return found
 
 

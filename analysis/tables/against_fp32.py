@@ -9,14 +9,14 @@ import pandas as pd
 
 from ..runs.areas import areas
 from ..runs.conditions import as_text
-from . import power
+from ..statistics import power
+from ..statistics.comparisons import Difference, Estimate, difference, holm, probability_of_improvement
+from ..statistics.equivalence import MARGIN, Equivalence, equivalence, in_words
+from ..statistics.intervals import NO_INTERVAL, Interval, generator_for
 from .ceiling import ceiling
-from .comparisons import Difference, Estimate, difference, holm, probability_of_improvement
-from .equivalence import MARGIN, Equivalence, equivalence, in_words
-from .intervals import NO_INTERVAL, Interval, generator_for
 from .learning import UNKNOWN, Learning, learning
-from .normalized import interquartile_mean_of, scales
-from .sides import selections, sides, why_unsaid
+from .normalized import interquartile_mean_of
+from .sides import scales, selections, sides, why_unsaid
 from .summary import ALL_TASKS, ended, failed, in_order, records
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from ..runs.experiment import Experiment
     from .normalized import Selection
-    from .sides import Scores, Side
+    from .sides import Side
+
+    Scores = Mapping[Any, float]
 
 _TESTS = ("p", "p_equivalent", "area_p")  # which are adjusted for the number of rows
 
@@ -63,8 +65,8 @@ def against_reference(
       that of fp32 (95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p``
       (of no difference) and ``p_holm``;
     - ``share``, the difference as a share of fp32's mean (90 %), ``p_equivalent`` (of
-      :func:`~.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``; ``ceiling``
-      (:func:`~.ceiling.ceiling`); ``answer``, in words;
+      :func:`~..statistics.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``;
+      ``ceiling`` (:func:`~.ceiling.ceiling`); ``answer``, in words;
     - of single tasks of agents :func:`~.learning.learning`: ``learnable`` (runs whose seed learned in fp32),
       ``unlearned`` (how many of them did not learn; 90 % of the share), ``learned_difference`` (of the scores of those
       that learned, 95 %) and ``learned_pairs``;
@@ -72,8 +74,9 @@ def against_reference(
       ``area_p_holm``;
     - ``normalized``, whether scores of this row were (:func:`~.sides.selections`), as those of ``all`` are where it is
       known what is learned; ``normalized_iqm`` (:func:`~.normalized.interquartile_mean_of`, 95 %);
-    - of :func:`~.power.power_of`: how often the test would call formats equivalent, ``equivalent_if_lower``,
-      ``equivalent_if_failing`` and ``equivalent_if_equal``; ``seeds_needed``; ``correlation`` and ``correlation_p``.
+    - of :func:`~..statistics.power.power_of`: how often the test would call formats equivalent,
+      ``equivalent_if_lower``, ``equivalent_if_failing`` and ``equivalent_if_equal``; ``seeds_needed``; ``correlation``
+      and ``correlation_p``.
 
     A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
     Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
