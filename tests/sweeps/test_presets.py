@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +22,12 @@ from roundoff.sweeps.language.schema import sweep_schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
-PLANS = {name: plan_file(preset.file) for name, preset in presets().items()}
+
+
+@cache
+def plans():
+    """Every preset planned, which takes seconds; no test is collected later for it."""
+    return {name: plan_file(preset.file) for name, preset in presets().items()}
 
 
 # Agent steps that take less than a minute on one core, as the presets have them: simple worlds, few updates for each.
@@ -58,19 +64,19 @@ def share_that_is_run(plan):
 
 
 def ids(name):
-    return {run.id for run in PLANS[name].runs}
+    return {run.id for run in plans()[name].runs}
 
 
 def test_every_preset_is_quick_and_as_in_the_paper_and_says_what_it_is():
-    assert set(PLANS) == set(preset_files())
-    for name, plan in PLANS.items():
+    assert set(plans()) == set(preset_files())
+    for name, plan in plans().items():
         subject, size = subject_and_size(name)
-        assert {subject, f"{subject}-quick"} < set(PLANS)
+        assert {subject, f"{subject}-quick"} < set(plans())
         assert plan.description
         assert ("on two cores" in plan.description) == (size != "paper")
         assert ("night on two cores" in plan.description) == (size == "overnight")
         assert {run.config.device for run in plan.runs} == {"cuda" if size == "paper" else "cpu"}
-        assert plan.reproduces == PLANS[subject].reproduces
+        assert plan.reproduces == plans()[subject].reproduces
         if size == "quick":
             most = 32 if name == "significand-quick" else 24  # `make sweep` may take somewhat longer
             assert sum(minutes(run.config) for run in plan.runs) * share_that_is_run(plan) <= most
@@ -79,10 +85,10 @@ def test_every_preset_is_quick_and_as_in_the_paper_and_says_what_it_is():
 def test_every_figure_of_the_paper_is_found_by_its_name():
     quarl = ["quarl-table4", "quarl-fig7"]
     accelerated = [f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")]
-    overnight = {figure for name, plan in PLANS.items() if name.endswith("-overnight") for figure in plan.reproduces}
+    overnight = {figure for name, plan in plans().items() if name.endswith("-overnight") for figure in plan.reproduces}
     for figure, size in product([*(f"fig{number}" for number in range(1, 13)), "table7", *accelerated, *quarl], ENDS):
         found = [
-            name for name, plan in PLANS.items() if figure in plan.reproduces and subject_and_size(name)[1] == size
+            name for name, plan in plans().items() if figure in plan.reproduces and subject_and_size(name)[1] == size
         ]
         assert len(found) == (size != "overnight" or figure in overnight), figure
         name = figure + ENDS[size]
@@ -93,7 +99,7 @@ def test_every_figure_of_the_paper_is_found_by_its_name():
 def test_a_night_makes_the_point_of_the_paper():
     """Four tasks of the suite and one of Gymnasium, to be compared seed by seed, by programs that populations share."""
     for name in ("quality-overnight", "significand-overnight"):
-        runs = [run.config for run in PLANS[name].runs]
+        runs = [run.config for run in plans()[name].runs]
         assert {"cartpole_swingup", "ball_in_cup_catch", "reacher_easy", "finger_spin"} < {one.task for one in runs}
         assert {one.seed for one in runs} == set(range(16))
         assert {"fp32", "e5m10"} <= {one.format for one in runs}
@@ -117,9 +123,9 @@ def test_runs_are_those_of_earlier_versions_and_shared():
 
 
 def test_the_paper_sizes_are_the_papers():
-    assert len(PLANS["significand"].runs) == 6 * 5 * 7
-    assert len(PLANS["quality"].runs) == 6 * 15 * 2
-    pairs = {(run.config.task, run.config.action_repeat) for run in PLANS["pixels"].runs}
+    assert len(plans()["significand"].runs) == 6 * 5 * 7
+    assert len(plans()["quality"].runs) == 6 * 15 * 2
+    pairs = {(run.config.task, run.config.action_repeat) for run in plans()["pixels"].runs}
     assert len(pairs) == 6
     assert {("cartpole_swingup", 8), ("finger_spin", 2)} < pairs
 
