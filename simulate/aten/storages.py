@@ -23,12 +23,17 @@ class Storages:
         self._references: dict[int, StorageWeakRef] = {}
         self._purge_at = _PURGE_EVERY
         self._told: Callable[[int, bool], None] | None = None
+        self._others: Callable[[int], bool] | None = None
 
     def tell(self, told: Callable[[int, bool], None]) -> None:
         """Has ``told`` called with each address, now or once it is added, and True; once it is removed, False."""
         self._told = told
         for key in self._references:
             told(key, True)
+
+    def ask(self, others: Callable[[int], bool]) -> None:
+        """Has ``others`` asked, too, whether an address is one of them."""
+        self._others = others
 
     def add(self, x: torch.Tensor) -> None:
         """Remembers the memory of ``x``."""
@@ -54,6 +59,7 @@ class Storages:
         return bool(self._references)
 
     def __contains__(self, x: torch.Tensor) -> bool:
-        if not self._references or x.layout is not torch.strided:
+        if (not self._references and self._others is None) or x.layout is not torch.strided:
             return False
-        return x.untyped_storage()._cdata in self._references  # noqa: SLF001  what StorageWeakRef goes by
+        key = x.untyped_storage()._cdata  # noqa: SLF001  what StorageWeakRef goes by
+        return key in self._references or (self._others is not None and self._others(key))

@@ -17,10 +17,11 @@ from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..native.library import computed
-from ..native.plain import NOTED, WHOLE, Notes
-from ..native.shortcut import Shortcut
+from ..native.plain import NOTED, OF_NOISE, OF_WEIGHTS, WHOLE, Notes
+from ..native.shortcut import Marking, Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
+from ..operands.weights import draws
 from ..policy.policy import Policy
 from ..presence.entering import this_thread
 from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
@@ -101,7 +102,7 @@ class Runner:
         Args:
             places: what follows modules and optimizers, not entered yet; None if it does not matter where they run.
         """
-        if self._shortcut is not None or self.watchers or self.operands.follows or self._leaves_moves:
+        if self._shortcut is not None or self.watchers or self._leaves_moves:
             return
         if places is not None and places.is_entered():  # by a thread of which nothing could be told any more
             return
@@ -109,11 +110,18 @@ class Runner:
         always, of_counts = (
             (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
         )
-        marks = [(of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None]
+        marks: list[tuple[Marking, int]] = [
+            (of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None
+        ]
+        follows = self.operands.follows
+        if follows:
+            marks += [(of, OF_NOISE if sure is None else OF_WEIGHTS[sure]) for of, sure in self.operands.marked()]
         with self._lock:
-            notes = Notes(whole is not None, changes, always, of_counts)
+            notes = Notes(whole is not None, changes, always, of_counts, follows, draws)
             self._shortcut = Shortcut.of(self._mode, notes, marks, self._draws, follows=places is not None)
             if self._shortcut is not None:
+                if follows:
+                    self.operands.ask_of_inside(self._shortcut.is_inside)
                 if places is not None:
                     places.be_followed(self._shortcut)
                 for plan in self.plans.values():

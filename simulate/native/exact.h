@@ -58,13 +58,17 @@ inline int64_t type_at = -1;
 inline const void* tensor_class = nullptr;
 inline const void* parameter_class = nullptr;
 
+// The class of a tensor in Python; null if it has none there. Where classes cannot be found, one that is no tensor's.
+inline const void* class_of(const c10::TensorImpl& x) {
+  const void* object = const_cast<c10::TensorImpl&>(x).pyobj_slot()->load_pyobj();
+  if (!object || type_at < 0) return object;
+  return static_cast<const void* const*>(object)[type_at];
+}
+
 // Whether a tensor is of PyTorch's own class in Python, or of none.
 inline bool is_of_torch(const c10::TensorImpl& x) {
-  const void* object = const_cast<c10::TensorImpl&>(x).pyobj_slot()->load_pyobj();
-  if (!object) return true;
-  if (type_at < 0) return false;
-  const void* type = static_cast<const void* const*>(object)[type_at];
-  return type == tensor_class || type == parameter_class;
+  const void* type = class_of(x);
+  return !type || type == tensor_class || type == parameter_class;
 }
 
 // Adds an operand; false if it is left to Python.

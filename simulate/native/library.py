@@ -64,6 +64,7 @@ class Description(ctypes.Structure):
         ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
         ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
+        ("following", _NUMBER), ("no_parameters", _NUMBER), ("made", _MASK), ("changed", _MASK),
     )  # fmt: skip
 
 
@@ -91,6 +92,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
     "take_seen": (_I, [_P, _I]),
     "mark": (None, [_P, _I, _P, _I]),
+    "is_inside": (_I, [_P, _P]),
     "hold_simulation": (None, [_P, _I]),
     "hold_thread": (None, [_I]),
     "suspendable": (None, [_I]),

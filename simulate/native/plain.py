@@ -19,12 +19,13 @@ from ...formats.base.family import Family
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
 from ..aten.contracted_axes import has_blocks, is_operand
+from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, schema_of
 from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
 from .stand_ins import StandsFor, address, meaning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from torch._ops import OpOverload
 
@@ -37,6 +38,14 @@ _MOST_ARGUMENTS = 64
 _CARRIERS = (torch.float32, torch.float64)
 WHOLE, NOTED = 1, 2
 """Marks on memory: that it holds whole numbers; that it is noted what was made of it."""
+OF_WEIGHTS = (4, 8, 16, 32)
+"""Marks on the memory of weights: parameters, other leaves, buffers, and what may be one."""
+OF_NOISE = 64
+"""The mark on that of random numbers."""
+_OF_PRODUCTS = ("weights", "activations", "gradients")
+"""Roles of operands that those of other operations than products have not."""
+_INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
+"""What is noted of an operation where rules are about operands of some role; see ``memory.h``."""
 
 
 class PlanOfOperation(Protocol):
@@ -51,6 +60,7 @@ class PlanOfOperation(Protocol):
     counts: Any
     moves: Moves | None
     decomposition: Any
+    role: str
     accumulate: bool
     prepares: bool
     multiplies: bool
@@ -70,6 +80,10 @@ class Notes(NamedTuple):
     """What rounding does to results of these operations."""
     of_integers: Collection[str]
     """Operations of which it is noted what rounding does to results, where an operand holds integers."""
+    of_operands: bool
+    """Whether operands are told apart by their memory."""
+    drawing: Callable[[OpOverload], bool]
+    """Whether an operation draws random numbers, of which it is noted what becomes of them."""
 
 
 @final
@@ -114,6 +128,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "its results are not rounded by a loop of their own": _is_rounded(plan)
         and not any(_of_results(plan, loops).values()),
         "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
+        "it draws numbers that may become a weight's noise": notes.of_operands and notes.drawing(operation),
         "it makes whole numbers of others than its first operand": notes.whole and _data(counts, plan.name) is None,
     }
     yield from (reason for reason, holds in tests.items() if holds)
@@ -156,12 +171,17 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description 
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
-        operands=_places(seen_rounded(plan)) if plan.prepares else 0,
+        operands=_places(seen_rounded(plan)) if plan.prepares and plan.arithmetic.operands else 0,
         single_operand=seen[torch.float32] or LoopAddresses(),
         twofold_operand=seen[torch.float64] or LoopAddresses(),
         draws=(plan.rounds or plan.prepares) and plan.arithmetic.rounding is Rounding.STOCHASTIC,
         converts=meaning.converts,
     )
+    if notes.of_operands:
+        made.following = _following(plan)
+        made.no_parameters = plan.prepares and "parameters" in _roles_of_operands(plan)
+        made.made = _mask(i for i, views in enumerate(outputs.viewing or (False,) * len(_returns(plan))) if not views)
+        made.changed = _mask(position for position, _ in writes_of(plan.operation))
     if meaning.exact is not None:
         exact = meaning.exact
         made.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))
@@ -184,7 +204,11 @@ def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
 def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     """Whether the operands are rounded, each by itself and whatever its role, and numbers are left alone."""
     arithmetic = plan.arithmetic
-    if plan.multiplies or arithmetic.of_operands or arithmetic.operands is None or has_blocks(arithmetic.operands):
+    if plan.multiplies or not _roles_of_operands(plan) <= {*_OF_PRODUCTS, "parameters"}:
+        return False
+    if arithmetic.of_operands and arithmetic.operands is None:  # only calls without parameters are taken
+        return not (arithmetic.scalars == "rounded" and plan.rounds)
+    if arithmetic.operands is None or has_blocks(arithmetic.operands):
         return False
     if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_of_operands(plan, loops).values()):
         return False
@@ -192,6 +216,20 @@ def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     arguments = schema_of(plan.operation).arguments
     lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
     return not lists and meaning_of(plan.kernel) is None
+
+
+def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
+    return {role for rule in plan.arithmetic.of_operands for role in rule.role}
+
+
+def _following(plan: PlanOfOperation) -> int:
+    """What is noted of an operation where operands are told apart."""
+    return {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
+
+
+def _returns(plan: PlanOfOperation) -> list[Any]:
+    assert plan.operation is not None
+    return list(schema_of(plan.operation).returns)
 
 
 def _mask(positions: Iterable[int]) -> int:

@@ -16,6 +16,7 @@
 
 #include "exact.h"
 #include "loops.h"
+#include "memory.h"
 #include "places.h"
 #include "values.h"
 
@@ -88,6 +89,10 @@ struct Description {
   exact::Description exact;  // how exact results are computed, where PyTorch's kernel will not do
   int64_t draws;             // whether any of this takes random bits
   int64_t converts;          // the argument that must not be float64, whose conversion is computed elsewhere; or -1
+  // Where rules are about operands of some role; see memory.h.
+  int64_t following;
+  int64_t no_parameters;  // parameters among its operands are rounded before
+  uint64_t made, changed;  // results and arguments that are noted as computed inside
 };
 
 struct Counts {
@@ -130,6 +135,7 @@ struct Simulation {
   std::unordered_map<const void*, int64_t> marked;
   std::atomic<size_t> marks{0};
   mutable Lock lock;
+  memory::Storages<Lock> inside;  // what was computed here, as far as that matters
 
   Simulation(uint64_t number, bool follows, uint64_t draws, uint64_t seed, size_t count)
       : number(number), follows(follows), draws(draws), seed(seed), operations(follows ? 0 : count) {}
@@ -395,7 +401,13 @@ bool finds_exact(const Description& how, const IValue* given, size_t count, exac
 
 bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows) {
   const Description& how = plain.how;
-  auto fits = [&](const c10::TensorImpl* x) { return suits(x, how, simulation); };
+  bool notes_weights = how.following == memory::kWeights ||
+                       (how.following == memory::kUnlessGradient && at::GradMode::is_enabled());
+  auto fits = [&](const c10::TensorImpl* x) {
+    if (!suits(x, how, simulation)) return false;
+    if (!how.following || !is_defined(x)) return true;
+    return memory::says_nothing(*x, simulation.marks_of(*x), notes_weights, how.no_parameters, !(how.made | how.changed));
+  };
   for (size_t i = 0; i < count; ++i)
     if (!all_tensors(given[i], fits)) return false;
   if (how.data >= 0 && !is_data(given[how.data])) return false;
@@ -484,6 +496,19 @@ bool is_single(const IValue& result) {
          at::isFloatingType(type_of(*x));
 }
 
+// Notes what was computed inside.
+void note(const Description& how, Simulation& simulation, const IValue* given, size_t count, const IValue* results,
+          size_t made) {
+  auto add = [&](const c10::TensorImpl* x) {
+    if (is_defined(x)) simulation.inside.add(*x);
+    return true;
+  };
+  for (size_t i = 0; i < made; ++i)
+    if (has(how.made, i)) all_tensors(results[i], add);
+  for (size_t i = 0; how.changed && i < count; ++i)
+    if (has(how.changed, i)) all_tensors(given[i], add);
+}
+
 void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const IValue* given, size_t count,
                      size_t made) {
   std::vector<IValue> results(stack->end() - made, stack->end());
@@ -555,8 +580,8 @@ void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeyS
   });
 }
 
-void run_whole(Plain& plain, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op, DispatchKeySet keys,
-               Stack* stack) {
+void run_whole(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op,
+               DispatchKeySet keys, Stack* stack) {
   plain.calls.fetch_add(1, std::memory_order_relaxed);
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
@@ -566,11 +591,12 @@ void run_whole(Plain& plain, const exact::Rows& rows, Draws draws, const c10::Op
   } else {
     compute_exactly(plain.how, rows, stack, given.data(), count, made, draws);
   }
+  note(plain.how, simulation, given.data(), count, stack->data() + stack->size() - made, made);
   plain.left_whole.fetch_add(1, std::memory_order_relaxed);
 }
 
-void run(Plain& plain, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op, DispatchKeySet keys,
-         Stack* stack) {
+void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op,
+         DispatchKeySet keys, Stack* stack) {
   const Description& how = plain.how;
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
@@ -582,12 +608,13 @@ void run(Plain& plain, const exact::Rows& rows, Draws draws, const c10::Operator
     for (size_t i = 0; seen && i < count; ++i)
       if (has(seen, i)) plain.seen[i].fetch_add(1, std::memory_order_relaxed);
   };
+  const IValue* results = stack->data() + stack->size() - made;
   if (!how.rounds || how.reads) {
     count_seen();
+    note(how, simulation, given.data(), count, results, made);
     if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const IValue* results = stack->data() + stack->size() - made;
   auto sound = [&](const c10::TensorImpl* x) { return is_sound(x, how); };
   if ((how.no_single && made && is_single(results[0])) ||
       !all_computed(how, given.data(), count, results, made, sound)) {
@@ -597,6 +624,7 @@ void run(Plain& plain, const exact::Rows& rows, Draws draws, const c10::Operator
     return;
   }
   count_seen();
+  note(how, simulation, given.data(), count, results, made);
   if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
   all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain, draws); });
 }
@@ -613,10 +641,10 @@ class Kernel final : public c10::OperatorKernel {
         if (!counts && plain->how.draws) return fallback->callBoxed(op, keys, stack);
         Draws draws(*simulation, counts);
         exact::Rows rows;
-        if (takes(*plain, *simulation, given, count, rows)) return run(*plain, rows, draws, op, keys, stack);
+        if (takes(*plain, *simulation, given, count, rows)) return run(*plain, *simulation, rows, draws, op, keys, stack);
         rows.clear();
         if (counts_up(given, plain->how, *simulation) && finds_exact(plain->how, given, count, rows))
-          return run_whole(*plain, rows, draws, op, keys, stack);
+          return run_whole(*plain, *simulation, rows, draws, op, keys, stack);
       }
     fallback->callBoxed(op, keys, stack);
   }
@@ -755,6 +783,11 @@ void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t o
   of.marks = of.marked.size();
 }
 
+// Whether memory was computed inside by an operation that ran here.
+int64_t roundoff_is_inside(void* simulation, const void* memory) {
+  return static_cast<Simulation*>(simulation)->inside.has(memory);
+}
+
 void roundoff_hold_simulation(void* simulation, int64_t hold) { static_cast<Simulation*>(simulation)->holds = hold != 0; }
 
 void roundoff_hold_thread(int64_t more) { held += more; }
@@ -785,7 +818,10 @@ PyObject* roundoff_computed_tensor(int64_t number, int64_t item) {
 void roundoff_forked() {
   modes_lock.unlock();
   for (auto& [mode, simulation] : modes)
-    if (simulation) simulation->lock.unlock();
+    if (simulation) {
+      simulation->lock.unlock();
+      simulation->inside.unlock();
+    }
 }
 
 }  // extern "C"

@@ -148,5 +148,9 @@ class Shortcut:
         finally:
             self._loaded.hold_simulation(self._handle, False)
 
+    def is_inside(self, memory: int) -> bool:
+        """Whether what lies there was computed by an operation that C++ ran."""
+        return bool(self._loaded.is_inside(self._handle, memory))
+
     def _mark(self, kind: int, memory: int, on: bool) -> None:
         self._loaded.mark(self._handle, kind, memory, on)

@@ -33,11 +33,12 @@ from .separate_products import separate_products
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..policy.policy import Policy
     from ..policy.rules import Rule
     from .planned import Planned
+    from .weights import Sure
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
@@ -73,6 +74,14 @@ class Operands:
         self._weights = Weights()
         self._multiplied = Multiplied(self._weights.sure)
         self.note_module = self._weights.note_module
+
+    def marked(self) -> Iterator[tuple[Storages, Sure | None]]:
+        """The memory of weights and random numbers; see :meth:`.Weights.marked`."""
+        return self._weights.marked()
+
+    def ask_of_inside(self, others: Callable[[int], bool]) -> None:
+        """Has ``others`` asked, too, whether what lies at an address was computed inside."""
+        self._inside.ask(others)
 
     def note(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation computed, with its arguments as the program gave them."""

@@ -64,6 +64,11 @@ class Weights:
         self._known = {sure: Storages() for sure in Sure}
         self._data, self._noise = Storages(), Storages()
 
+    def marked(self) -> Iterator[tuple[Storages, Sure | None]]:
+        """The memory of weights, by how sure it is that they are; and that of random numbers, with None."""
+        yield from ((known, sure) for sure, known in self._known.items())
+        yield self._noise, None
+
     def sure(self, x: torch.Tensor) -> Sure | None:
         """How sure ``x`` is a weight; None if it is data."""
         self._look_at(x)
@@ -129,7 +134,7 @@ class Weights:
     def _is_noise(self, operation: OpOverload, read: Iterable[Any]) -> bool:
         """Whether an operation draws random numbers, or computes with such alone."""
         floats = [x for x in _floats(read) if not is_lazy(x) and x.dim()]
-        if _draws(operation):
+        if draws(operation):
             return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions
         return bool(floats and self._noise) and all(x in self._noise and self.sure(x) is None for x in floats)
 
@@ -171,7 +176,8 @@ def _gives_data(operation: OpOverload) -> bool:
 
 
 @cache
-def _draws(operation: OpOverload) -> bool:
+def draws(operation: OpOverload) -> bool:
+    """Whether an operation draws random numbers."""
     return plain_name(operation.overloadpacket.__name__) in _DRAWING
 
 

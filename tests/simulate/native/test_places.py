@@ -31,6 +31,12 @@ POLICIES = {
     "outside": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="", format="e5m4"),)),
     "nothing else": roundoff.Policy("fp32", rules=(roundoff.Rule("mm", role="backward", format="e4m3"),)),
     "recipe": roundoff.Policy.fp8("rowwise", "e5m10"),
+    "recipe tensorwise": roundoff.Policy.fp8("tensorwise"),
+    "recipe mx": roundoff.Policy.mx(),
+    "recipe nvfp4": roundoff.Policy.nvfp4(),
+    "engine": roundoff.Policy.engine("e4m3"),
+    "inputs": roundoff.Policy("e5m8", rules=(roundoff.Rule(role=("inputs", "parameters"), format="e4m3"),)),
+    "weights": roundoff.Policy("e5m8", rules=(roundoff.Rule(role="weights", format="e4m3", rounding="stochastic"),)),
     "stochastic mixed": roundoff.Policy("e5m7", rounding="stochastic").with_rules(
         roundoff.Rule(role="optimizer", format="e8m10", rounding="up"), roundoff.Rule(role="backward", operands="e5m3")
     ),
@@ -125,6 +131,85 @@ def test_what_is_plain_does_not_come_through_python(name, monkeypatch):
     assert set(seen) <= {"detach", "full"}
 
 
+class Odd(torch.nn.Module):
+    """Weights that are made anew, drawn, frozen, kept as buffers, looked up or written over; inputs with gradients."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("fixed", torch.randn(6, 6))
+        self.register_buffer("loose", torch.randn(6, 6), persistent=False)
+        self.frozen = torch.nn.Parameter(torch.randn(6, 6), requires_grad=False)
+        self.weight, self.other = (torch.nn.Parameter(torch.randn(6, 6)) for _ in range(2))
+        self.table = torch.nn.Parameter(torch.randn(3, 6, 6))
+
+    def forward(self, x):
+        noisy = self.weight + torch.randn(6, 6) * 0.1
+        scaled = (self.weight.detach() * 2).t().contiguous()
+        both = torch.cat([self.weight, self.other]) * 0.5
+        x = x @ noisy + x @ self.frozen.t() - x @ scaled
+        x = (x @ both.t())[:, :6] + x @ (self.weight @ self.other)
+        x = x.tanh() @ self.table[torch.tensor(1)] + x.relu() @ self.fixed + x @ self.loose
+        with torch.no_grad():
+            moved = torch.zeros(6, 6).copy_(self.other)
+            before = x @ moved
+            moved.mul_(x.sum())
+            after = before + x @ moved
+        return x + after + x @ x.t() @ x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["recipe", "recipe mx", "engine", "inputs", "weights"])
+def test_weights_are_told_from_data(name, monkeypatch):
+    def program():
+        net, parts = Odd(), []
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+        for _ in range(3):
+            x = torch.linspace(-1, 1, 36).view(6, 6).requires_grad_()
+            y = net(x * 0.5)
+            optimizer.zero_grad()
+            (gradient,) = torch.autograd.grad(y.square().mean(), x, create_graph=True)
+            (y.mean() + gradient.square().sum()).backward()
+            optimizer.step()
+            with torch.no_grad():
+                net.fixed.mul_(0.9).add_(gradient * 0.01)
+            parts += [y, gradient, net.fixed.clone()]
+        return [*parts, *net.parameters()]
+
+    assert_same(both_ways(monkeypatch, program, POLICIES[name]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["recipe", "recipe mx", "engine"])
+def test_under_a_recipe_what_is_no_product_does_not_come_through_python(name, monkeypatch):
+    net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, seen, dispatch = torch.linspace(-1, 1, 40).view(8, 5), [], Simulation.__torch_dispatch__
+
+    def seeing(self, func, *args, **kwargs):
+        seen.append(func.overloadpacket.__name__)
+        return dispatch(self, func, *args, **kwargs)
+
+    def step():
+        optimizer.zero_grad()
+        torch.autograd.backward(net(x), torch.full((8, 2), 0.3))
+        optimizer.step()
+
+    monkeypatch.setattr(Simulation, "__torch_dispatch__", seeing)
+    with roundoff.simulate(POLICIES[name]):
+        step()
+        step()
+        seen.clear()
+        step()
+    assert set(seen) <= {"detach", "full", "addmm", "mm", "t"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", one_operator_in(20))
+def test_operators_under_a_recipe_give_the_same_bits_and_audit(op, monkeypatch):
+    check_operator(monkeypatch, op, POLICIES["recipe mx"].with_rules(roundoff.Rule(role="parameters", format="e5m7")))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", one_operator_in(12))
 def test_operators_with_rounded_operands_give_the_same_bits_and_audit(op, monkeypatch):
@@ -209,3 +294,18 @@ def test_a_role_that_was_said_before_the_library_is_loaded(monkeypatch):
         found = both_ways(monkeypatch, program, POLICIES["roles"])
     assert_same(found)
     assert torch.equal(found[0][0][2], roundoff.round(x * x, "e8m3"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("computed", [True, False])
+def test_what_was_computed_in_cpp_is_no_weight_that_a_rule_has_missed(computed, monkeypatch):
+    missed = []
+    for asked in "10":
+        monkeypatch.setenv(library.VARIABLE, asked)
+        with roundoff.simulate(POLICIES["weights"]) as simulation:
+            for _ in range(4):
+                x, y = torch.full((3, 4), 0.3), torch.full((4, 3), 0.7)
+                x, y = (x * 1.1, y * 1.1) if computed else (torch.from_numpy(x.numpy()), torch.from_numpy(y.numpy()))
+                x @ y
+        missed.append(sum(plan.missed for plan in simulation.plans()))
+    assert missed == ([0, 0] if computed else [4, 4])

@@ -1,0 +1,90 @@
+// What is remembered of the memory of tensors where rules are about operands of some role: which of it was computed
+// inside, and whether an operation leaves the weights that are known as they are; see operands/weights.py.
+
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <c10/core/StorageImpl.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "exact.h"
+
+namespace memory {
+
+// Marks on memory, as in plain.py: of weights, by how sure it is that they are; and of random numbers.
+enum Mark : int64_t { kParameter = 4, kLeaf = 8, kBuffer = 16, kPerhaps = 32, kNoise = 64 };
+constexpr int64_t weights = kParameter | kLeaf | kBuffer | kPerhaps;
+
+// What is done with an operation's arguments and results.
+enum Following : int64_t {
+  kNothing,
+  kInside,          // its results are noted as computed inside
+  kUnlessGradient,  // and what it makes of weights, unless it computes gradients
+  kWeights,         // and what it makes of weights
+};
+
+// Pieces of memory, remembered without keeping them alive. What is dead keeps its address until it is forgotten.
+template <class Lock>
+class Storages {
+ public:
+  void add(const c10::TensorImpl& x) {
+    if (!x.has_storage()) return;
+    const c10::Storage& storage = x.storage();
+    std::lock_guard<Lock> guard(lock_);
+    auto [place, is_new] = known_.try_emplace(storage.unsafeGetStorageImpl());
+    if (!is_new) return;
+    place->second = storage.getWeakStorageImpl();
+    if (known_.size() <= purge_at_) return;
+    std::erase_if(known_, [](const auto& one) { return one.second->expired(); });
+    purge_at_ = 2 * known_.size() + purge_every;
+  }
+
+  bool has(const void* storage) const {
+    std::lock_guard<Lock> guard(lock_);
+    return known_.contains(static_cast<const c10::StorageImpl*>(storage));
+  }
+
+  void unlock() { lock_.unlock(); }
+
+ private:
+  static constexpr size_t purge_every = 1 << 12;
+  std::unordered_map<const c10::StorageImpl*, std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>> known_;
+  size_t purge_at_ = purge_every;
+  mutable Lock lock_;
+};
+
+enum Kind { kData, kOfParameter, kOfLeaf, kUnknown };
+
+// What autograd and its class say of a tensor: as `_look_at` in weights.py.
+inline Kind kind_of(const c10::TensorImpl& x) {
+  auto by_class = [](const c10::TensorImpl& x) {
+    const void* type = exact::class_of(x);
+    return !type || type == exact::tensor_class ? kData : type == exact::parameter_class ? kOfParameter : kUnknown;
+  };
+  if (!const_cast<c10::TensorImpl&>(x).autograd_meta()) return by_class(x);
+  at::TensorBase tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(
+          const_cast<c10::TensorImpl*>(&x)));
+  at::TensorBase base = tensor.is_view() ? tensor._base() : tensor;
+  Kind kind = by_class(*base.unsafeGetTensorImpl());
+  if (kind != kData) return kind;
+  return base.is_leaf() && (base.requires_grad() || tensor.requires_grad()) ? kOfLeaf : kData;
+}
+
+// Whether there is nothing to be noted of an argument, which has these marks: it is no weight, or one that is known and
+// that an operation only gives views of. `no_parameters`: parameters are rounded before the operation sees them.
+inline bool says_nothing(const c10::TensorImpl& x, int64_t marks, bool notes_weights, bool no_parameters,
+                         bool only_views) {
+  if (!notes_weights && !no_parameters) return true;
+  Kind kind = kind_of(x);
+  if (kind == kUnknown) return false;
+  if (no_parameters && (kind != kData || marks & (kParameter | kLeaf))) return false;
+  if (!notes_weights) return true;
+  if (marks & kNoise || (kind == kOfParameter && !(marks & kParameter)) || (kind == kOfLeaf && !(marks & weights)))
+    return false;
+  return only_views || !(marks & weights);
+}
+
+}  // namespace memory
